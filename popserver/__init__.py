@@ -1,0 +1,24 @@
+"""PopMQ's server: a message broker whose every message state is a row you can query.
+
+`embedded()` starts a whole broker inside your process, for tests and small programs; `popmq serve` starts one from the
+command line. The house is built one way: rpc → broker → store → domain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from popserver.embedded import EmbeddedBroker, embedded
+
+__version__ = "0.1.0"
+__all__ = ["EmbeddedBroker", "__version__", "embedded"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: the command line and the migrations import this package without wanting a whole broker.
+    if name in {"embedded", "EmbeddedBroker"}:
+        from popserver import embedded as module
+
+        return getattr(module, name)
+    raise AttributeError(f"module 'popserver' has no attribute {name!r}")

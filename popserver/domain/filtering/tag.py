@@ -1,0 +1,57 @@
+"""Tag expressions (contract 7.1, mission rows M1–M5).
+
+`*` or nothing wants everything; otherwise tags separated by `||`, blanks trimmed, empties ignored, compared exactly
+and case-sensitively. The 32-bit hash of a tag is stored beside it and compared first: cheap, and wrong only for
+colliding tags such as `Aa` and `BB`, which the exact comparison then tells apart.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from popserver.domain.errors import IllegalFilterExpression
+
+EXPRESSION_LENGTH_MAX = 16 * 1024
+
+
+class TagFilter(NamedTuple):
+    """The tags a group wants; none at all means every message, tagged or not."""
+
+    tags: tuple[str, ...] = ()
+
+    @property
+    def wants_all(self) -> bool:
+        return not self.tags
+
+    @property
+    def hashes(self) -> tuple[int, ...]:
+        return tuple(sorted({tag_hash(tag) for tag in self.tags}))
+
+    def matches(self, tag: str | None) -> bool:
+        return not self.tags or tag in self.tags
+
+
+@lru_cache(maxsize=1_000)
+def parse(expression: str) -> TagFilter:
+    """Read a tag expression; raise `IllegalFilterExpression` for one made of separators alone or beyond 16 KiB."""
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise IllegalFilterExpression(
+            f"the tag expression has {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are allowed"
+        )
+    if not expression.strip() or expression.strip() == "*":
+        return TagFilter()
+    tags = sorted({tag.strip() for tag in expression.split("||")} - {""})
+    if not tags:
+        raise IllegalFilterExpression(f"the tag expression '{expression}' names no tag; write 'A || B', or '*' for all")
+    return TagFilter(tuple(tags))
+
+
+@lru_cache(maxsize=10_000)
+def tag_hash(tag: str | None) -> int:
+    """The field's 32-bit string hash over UTF-16 code units, signed; 0 without a tag (mission row M4)."""
+    value = 0
+    units = (tag or "").encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >= 1 << 31 else value

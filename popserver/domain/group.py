@@ -1,0 +1,80 @@
+"""Consumer groups: the unit that owns progress, attempts and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from popserver.domain.delivery import Event
+from popserver.domain.errors import BadRequest
+from popserver.domain.names import Resource
+from popserver.domain.retry import HOUR_MS, RetryPolicy
+
+MAX_ATTEMPTS_MAX = 1_000
+INTERVALS_MAX = 64
+INTERVAL_MS_MAX = 12 * HOUR_MS
+
+
+class ConsumeFrom(StrEnum):
+    """Where a group starts in a topic it meets for the first time; fixed when the group is created."""
+
+    EARLIEST = "EARLIEST"
+    LATEST = "LATEST"
+
+
+class HistoryLevel(StrEnum):
+    """Which events of a group leave a row in its history."""
+
+    NONE = "none"
+    ERRORS = "errors"
+    ALL = "all"
+
+    def keeps(self, event: Event) -> bool:
+        return self is HistoryLevel.ALL or (self is HistoryLevel.ERRORS and event in _ERRORS)
+
+
+class Mode(StrEnum):
+    """How a group consumes, fixed at its first use: message by message, or queue by queue."""
+
+    POP = "POP"
+    PULL = "PULL"
+
+
+class Group(NamedTuple):
+    """A consumer group."""
+
+    group_id: int
+    name: Resource
+    retry: RetryPolicy
+    consume_from: ConsumeFrom
+    history: HistoryLevel
+    mode: Mode | None
+    created_at_ms: int
+
+
+class NewGroup(NamedTuple):
+    """What a group is to be created with."""
+
+    name: Resource
+    retry: RetryPolicy = RetryPolicy()
+    consume_from: ConsumeFrom = ConsumeFrom.EARLIEST
+    history: HistoryLevel = HistoryLevel.ERRORS
+
+
+def check_max_attempts(max_attempts: int) -> None:
+    if not 1 <= max_attempts <= MAX_ATTEMPTS_MAX:
+        raise BadRequest(f"max attempts is 1 to {MAX_ATTEMPTS_MAX} deliveries, not {max_attempts}")
+
+
+def check_intervals(intervals_ms: Sequence[int]) -> None:
+    if not 1 <= len(intervals_ms) <= INTERVALS_MAX:
+        raise BadRequest(f"a retry ladder has 1 to {INTERVALS_MAX} intervals, not {len(intervals_ms)}")
+    for interval in intervals_ms:
+        if not 0 <= interval <= INTERVAL_MS_MAX:
+            raise BadRequest(f"a retry interval is 0 s to {INTERVAL_MS_MAX // HOUR_MS} h, not {interval} ms")
+
+
+_ERRORS = frozenset(
+    {Event.RELEASE, Event.RETRY, Event.EXHAUST, Event.FORWARD_TO_DLQ, Event.REDRIVE, Event.RESET, Event.SKIP}
+)
