@@ -87,6 +87,14 @@ class StoredMessage(NamedTuple):
     dead_letter_of: tuple[str, str] | None = None  # (topic, message id) of the message this one is the dead copy of
 
 
+class SendResult(NamedTuple):
+    """Where a sent message stands: its producer's id, its message queue and its offset there (mission row H12)."""
+
+    message_id: str
+    queue_number: int
+    offset: int
+
+
 class Delivery(NamedTuple):
     """A message in a consumer's hands."""
 
@@ -147,7 +155,7 @@ def _check_id(message_id: str) -> None:
         raise IllegalMessageId("the message id is blank; a producer gives every message an id of its own")
     if len(message_id) > MESSAGE_ID_LENGTH_MAX:
         raise IllegalMessageId(
-            f"message id '{message_id[:32]}…' has {len(message_id)} characters, at most {MESSAGE_ID_LENGTH_MAX} are allowed"
+            f"message id '{message_id[:32]}…' has {len(message_id)} characters, at most {MESSAGE_ID_LENGTH_MAX} may be"
         )
     if "\x00" in message_id:
         raise IllegalMessageId(f"message id {message_id!r} holds a zero byte, which not every database can keep")

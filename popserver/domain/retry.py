@@ -61,7 +61,7 @@ def when_hold_ends(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
 
 
 def when_visibility_changes(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
-    """Which event a ChangeInvisibleDuration is: a push consumer sends it after a failure, a simple one to extend (L14)."""
+    """Which event a ChangeInvisibleDuration is: a push consumer failed, a simple one extends (mission row L14)."""
     if holder is not Holder.PUSH:
         return Event.CHANGE_INVISIBLE
     return Event.EXHAUST if attempt >= policy.max_attempts else Event.RETRY

@@ -1,0 +1,226 @@
+"""The façade: the verbs of the wire, in the house's own types.
+
+Each verb looks up what the request names, hands the writer one request, and returns what the committed transaction
+said. Times are epoch milliseconds, durations milliseconds; every refusal is a `PopError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from popserver.broker.catalog import Catalog
+from popserver.broker.clients import Clients
+from popserver.broker.clock import Clock
+from popserver.broker.maintenance import Maintenance
+from popserver.broker.wakeups import Seat, Wakeups
+from popserver.broker.writer import Committed, Writer
+from popserver.domain import receipt
+from popserver.domain.errors import InvalidReceiptHandle, PopError, TooManyRequests
+from popserver.domain.filtering import TagFilter
+from popserver.domain.group import Group
+from popserver.domain.message import Delivery, Message, SendResult, check
+from popserver.domain.names import Resource
+from popserver.domain.receipt import Receipt
+from popserver.domain.retry import PUSH_HOLD_MS_MAX, Holder
+from popserver.domain.topic import Topic, queue_of
+from popserver.store import Store, deliveries, messages
+from popserver.store.deliveries import Received
+
+BATCH_SIZE_MAX = 32
+
+
+class Broker:
+    """One running broker over one store."""
+
+    def __init__(self, store: Store, clock: Clock, *, auto_create: bool) -> None:
+        self.clock = clock
+        self.wakeups = Wakeups(clock)
+        self.writer = Writer(store, clock, self._after_commit)
+        self.catalog = Catalog(store, self.writer, auto_create=auto_create)
+        self.clients = Clients(clock, self._orphan)
+        self.maintenance = Maintenance(store, self.writer, clock)
+        self._rotation = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"<Broker parked={self.wakeups.parked} clients={len(self.clients)} waiting={self.writer.waiting}>"
+
+    async def start(self) -> None:
+        """Take up what the store holds: what is due, and whose push holds are open."""
+        self.writer.start()
+        for client_id in await self.maintenance.start():
+            self.clients.expect(client_id)
+
+    async def settle(self) -> None:
+        """Return when everything that is due now has been done: with a manual clock, a state that stands still."""
+        for _ in range(2):
+            await self.clients.idle()
+            await self.maintenance.idle()
+            await self.writer.idle()
+
+    async def drain(self) -> None:
+        """Answer waiting polls empty; requests on their way are still done."""
+        self.wakeups.close()
+        await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        self.wakeups.close()
+        await self.clients.close()
+        await self.maintenance.close()
+        await self.writer.close()
+
+    async def send(self, batch: Sequence[Message]) -> list[SendResult | PopError]:
+        """Store messages of one topic; each has its own outcome, a refused one leaves the others alone.
+
+        An outcome is the message's place, durable when this returns; a repeated message id gets the first result.
+        Raises `TopicNotFound` where the topic may not be created on the way.
+        """
+        topic = await self.catalog.topic_to_send(batch[0].topic)
+        refusals = [_refusal(message) for message in batch]
+        good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
+        stored = iter(await self._append(topic, good) if good else ())
+        return [next(stored) if refusal is None else refusal for refusal in refusals]
+
+    async def receive(
+        self,
+        group_name: Resource,
+        topic_name: Resource,
+        *,
+        wanted: TagFilter,
+        batch_size: int,
+        invisible_ms: int,
+        holder: Holder,
+        client_id: str,
+        poll_until_ms: int,
+    ) -> list[Delivery]:
+        """Take up to `batch_size` (at most 32) messages; waits until `poll_until_ms` for the first, then returns none.
+
+        A push holder's hold lives as long as its client, a simple one's `invisible_ms`.
+        """
+        group, topic = await self.catalog.subscription(group_name, topic_name)
+        request = deliveries.Receive(
+            group=group,
+            topic=topic,
+            wanted=wanted,
+            batch_size=min(batch_size, BATCH_SIZE_MAX),
+            invisible_ms=PUSH_HOLD_MS_MAX if holder is Holder.PUSH else invisible_ms,
+            holder=holder,
+            client_id=client_id,
+            rotation=next(self._rotation),
+        )
+        return await self._receive_or_park(request, poll_until_ms)
+
+    async def ack(
+        self, group_name: Resource, topic_name: Resource, handles: Sequence[str]
+    ) -> list[PopError | None]:
+        """Commit messages by their receipt handles; None where it is done, the refusal where it is not."""
+        group, topic = await self.catalog.subscription(group_name, topic_name)
+        receipts = [_receipt_or_refusal(handle, group, topic) for handle in handles]
+        good = [each for each in receipts if isinstance(each, Receipt)]
+        request = deliveries.Ack(group, good)
+        outcomes = iter(await self.writer.submit(deliveries.ack, request) if good else ())
+        return [next(outcomes) if isinstance(each, Receipt) else each for each in receipts]
+
+    async def change_invisible(
+        self, group_name: Resource, topic_name: Resource, handle: str, duration_ms: int, *, give_back: bool = False
+    ) -> str:
+        """Restart the hold's time from now; returns the new handle, the old one is dead.
+
+        For a push holder this is a failure: the message waits `duration_ms`, then comes again. With `give_back` it is
+        Ready at once and the attempt does not count. Raises `InvalidReceiptHandle`, with nothing changed.
+        """
+        group, topic = await self.catalog.subscription(group_name, topic_name)
+        request = deliveries.ChangeInvisible(group, _receipt(handle, group, topic), duration_ms, give_back)
+        return receipt.encode(await self.writer.submit(deliveries.change_invisible, request))
+
+    async def forward_to_dead_letter_queue(self, group_name: Resource, topic_name: Resource, handle: str) -> None:
+        """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
+        group, topic = await self.catalog.subscription(group_name, topic_name)
+        request = deliveries.Forward(group, _receipt(handle, group, topic))
+        await self.writer.submit(deliveries.forward, request)
+
+    async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
+        size = sum(len(message.body) for message in batch)
+        return await self.writer.submit(messages.append, messages.Append(topic, batch), size=size)
+
+    async def _receive_or_park(self, request: deliveries.Receive, poll_until_ms: int) -> list[Delivery]:
+        seat, wakeups = Seat(request.group.group_id, request.topic.topic_id), self.wakeups
+        while True:
+            ring_number = wakeups.ring_number(seat.topic_id)
+            if not wakeups.is_known_empty(seat, request.wanted):
+                received = await self._receive(request)
+                if received.deliveries:
+                    if received.more:
+                        wakeups.pass_on(seat)
+                    return received.deliveries
+                if received.more:
+                    continue
+                wakeups.found_empty(seat, request.wanted, ring_number)
+            if self.clock.now_ms() >= poll_until_ms:
+                return []
+            if not wakeups.has_room(seat):
+                raise TooManyRequests(
+                    f"{wakeups.parked} polls are waiting, too many for group '{request.group.name}' on topic"
+                    f" '{request.topic.name}'; use fewer consumers, or poll again later"
+                )
+            if not await wakeups.park(seat, ring_number, poll_until_ms):
+                return []
+
+    async def _receive(self, request: deliveries.Receive) -> Received:
+        answer = self.writer.enqueue(deliveries.receive, request)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            # Its client left while the grant was being committed: nobody will ever hold these.
+            answer.add_done_callback(self._orphan_grant)
+            raise
+
+    def _orphan_grant(self, answer: asyncio.Future[Received]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self.orphan(answer.result().deliveries)
+
+    def orphan(self, granted: Sequence[Delivery]) -> None:
+        """Nobody got these: Ready again after one second (contract 1.7: the client is gone while writing)."""
+        receipts = [receipt.decode(delivery.receipt_handle) for delivery in granted]
+        if receipts:
+            self.writer.enqueue(deliveries.orphan, deliveries.Orphan(receipts=receipts)).add_done_callback(_forget)
+
+    async def _orphan(self, client_id: str) -> None:
+        await self.writer.submit(deliveries.orphan, deliveries.Orphan(client_id=client_id))
+
+    def _after_commit(self, committed: Committed) -> None:
+        for topic_id in committed.rings:
+            self.wakeups.ring(topic_id)
+        self.maintenance.tell(committed.due_ms)
+
+
+def _refusal(message: Message) -> PopError | None:
+    try:
+        check(message)
+    except PopError as refusal:
+        return refusal
+    return None
+
+
+def _receipt_or_refusal(handle: str, group: Group, topic: Topic) -> Receipt | PopError:
+    try:
+        return _receipt(handle, group, topic)
+    except InvalidReceiptHandle as refusal:
+        return refusal
+
+
+def _receipt(handle: str, group: Group, topic: Topic) -> Receipt:
+    decoded = receipt.decode(handle)
+    if decoded.group_id != group.group_id:
+        raise InvalidReceiptHandle(f"receipt handle '{handle}' was not given to group '{group.name}'")
+    if not any(queue.queue_id == queue_of(decoded.message_key) for queue in topic.queues):
+        raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
+    return decoded
+
+
+def _forget(done: asyncio.Future[object]) -> None:
+    if not done.cancelled():
+        done.exception()
+
+
