@@ -1,0 +1,121 @@
+"""Makes the import package `popproto` from the schemas beside this file.
+
+python proto/generate.py           rewrites the generated files of proto/popproto
+python proto/generate.py --check   writes nothing; names the stale files and exits with 1
+
+The generator runs in `.venv-generate`, made on first use from the `generate` extra of pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+PROTO = Path(__file__).resolve().parent
+ROOT = PROTO.parent
+VENV = ROOT / ".venv-generate"
+
+# The folder of a schema, and the import package that it becomes: nothing of ours is to be imported as `apache`.
+PACKAGES = {"apache/rocketmq/v2": "popproto/v2", "popmq/v1": "popproto/v1"}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description="Make popproto from the schemas.")
+    arguments.add_argument("--check", action="store_true", help="only tell whether the committed files are stale")
+    check = arguments.parse_args().check
+
+    fresh = generate()
+    committed = {path.relative_to(PROTO).as_posix(): path.read_text("utf-8") for path in generated_files()}
+    stale = sorted(name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name))
+    if not check:
+        write(fresh, stale)
+    elif stale:
+        print("stale, run `make generate`:", *(f"proto/{name}" for name in stale), sep="\n  ", file=sys.stderr)
+    return 1 if check and stale else 0
+
+
+def generate() -> dict[str, str]:
+    """Path below proto/ and text of every generated file."""
+    make_environment()
+    with tempfile.TemporaryDirectory() as folder:
+        run_protoc(Path(folder))
+        return {
+            f"{package}/{path.name}": edit(path.read_text("utf-8"), f"{schemas}/{path.name}")
+            for schemas, package in PACKAGES.items()
+            for path in sorted(Path(folder, schemas).iterdir())
+            if has_content(path)
+        }
+
+
+def generated_files() -> list[Path]:
+    return sorted(path for package in PACKAGES.values() for path in (PROTO / package).glob("*_pb2*.py*"))
+
+
+def write(fresh: dict[str, str], stale: list[str]) -> None:
+    for name in stale:
+        if name in fresh:
+            (PROTO / name).write_text(fresh[name], "utf-8")
+        else:
+            (PROTO / name).unlink()
+
+
+def make_environment() -> None:
+    """Makes `.venv-generate` anew unless it holds just what the extra asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    requirements: list[str] = project["optional-dependencies"]["generate"]
+    wanted = "\n".join([sys.version, *requirements])
+    made_of = VENV / "made-of.txt"
+    if made_of.exists() and made_of.read_text("utf-8") == wanted:
+        return
+    subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
+    subprocess.run([VENV / "bin/python", "-m", "pip", "install", "--quiet", *requirements], check=True)
+    made_of.write_text(wanted, "utf-8")
+
+
+def run_protoc(folder: Path) -> None:
+    """Runs the compiler; its chatter is shown only when it fails."""
+    plugins = [f"--plugin=protoc-gen-{name}={VENV}/bin/protoc-gen-{name}" for name in ("mypy", "mypy_grpc")]
+    outputs = [f"--{name}_out={folder}" for name in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    schemas = sorted(str(path.relative_to(PROTO)) for name in PACKAGES for path in (PROTO / name).glob("*.proto"))
+    protoc = [str(VENV / "bin/python"), "-m", "grpc_tools.protoc", "--proto_path=."]
+    done = subprocess.run([*protoc, *plugins, *outputs, *schemas], cwd=PROTO, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+
+
+def has_content(path: Path) -> bool:
+    """False for the service modules of a schema that has no service."""
+    return "_pb2_grpc" not in path.name or "Stub" in path.read_text("utf-8")
+
+
+def edit(text: str, name: str) -> str:
+    """Moves a generated module into `popproto` and, if it registers descriptors, into the pool of `popproto.pool`."""
+    for schemas, package in PACKAGES.items():
+        theirs, ours = schemas.replace("/", "."), package.replace("/", ".")
+        text = text.replace(f"from {theirs} import ", f"from {ours} import ")
+        text = re.sub(rf"'{re.escape(theirs)}\.(\w+_pb2)'", rf"'{ours}.\1'", text)
+    if name.endswith("_pb2.py"):
+        text = replace_once(
+            text, "from google.protobuf import descriptor_pool as _descriptor_pool", "from popproto.pool import POOL"
+        )
+        text = replace_once(text, "_descriptor_pool.Default()", "POOL")
+    if name.endswith(".pyi"):  # the stubs take a section's heading for part of the next docstring
+        text = re.sub(r'^ *"""---- .+ ----"""\n\n?', "", text, flags=re.MULTILINE)
+        text = re.sub(r'"""---- .+ ----\n\n *', '"""', text)
+    schema = re.sub(r"_pb2(_grpc)?\.pyi?$", ".proto", name)
+    return f"# Generated by proto/generate.py from proto/{schema}. Do not edit.\n# ruff: noqa\n# fmt: off\n{text}"
+
+
+def replace_once(text: str, old: str, new: str) -> str:
+    if text.count(old) != 1:
+        raise SystemExit(f"the compiler's output has {old!r} {text.count(old)} times, not once: adapt proto/generate.py")
+    return text.replace(old, new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Package popmq.v1: the administration service."""
