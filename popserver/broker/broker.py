@@ -111,9 +111,7 @@ class Broker:
         )
         return await self._receive_or_park(request, poll_until_ms)
 
-    async def ack(
-        self, group_name: Resource, topic_name: Resource, handles: Sequence[str]
-    ) -> list[PopError | None]:
+    async def ack(self, group_name: Resource, topic_name: Resource, handles: Sequence[str]) -> list[PopError | None]:
         """Commit messages by their receipt handles; None where it is done, the refusal where it is not."""
         group, topic = await self.catalog.subscription(group_name, topic_name)
         receipts = [_receipt_or_refusal(handle, group, topic) for handle in handles]
@@ -142,7 +140,7 @@ class Broker:
 
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         size = sum(len(message.body) for message in batch)
-        return await self.writer.submit(messages.append, messages.Append(topic, batch), size=size)
+        return await self.writer.submit(messages.append, messages.Append(topic, batch, next(self._rotation)), size=size)
 
     async def _receive_or_park(self, request: deliveries.Receive, poll_until_ms: int) -> list[Delivery]:
         seat, wakeups = Seat(request.group.group_id, request.topic.topic_id), self.wakeups
@@ -222,5 +220,3 @@ def _receipt(handle: str, group: Group, topic: Topic) -> Receipt:
 def _forget(done: asyncio.Future[object]) -> None:
     if not done.cancelled():
         done.exception()
-
-

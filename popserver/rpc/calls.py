@@ -1,0 +1,148 @@
+"""From a gRPC call to a room's verb, and back.
+
+Everything a call can suffer ends in a status inside the answer: a refusal in the code of `rpc.status`, an unforeseen
+error in one plain sentence (and its traceback in the log), bytes that are no request in BAD_REQUEST. A gRPC error
+status would be taken for a broken connection and retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import grpc
+import structlog
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.clients import Clients
+from popserver.domain.errors import BadRequest, ClientIdRequired, Internal, PopError
+from popserver.rpc import status
+
+CLIENT_ID_LENGTH_MAX = 255
+
+log = structlog.get_logger("popserver.rpc")
+
+# Writes one frame of a streamed answer.
+Write = Callable[[Any], Awaitable[None]]
+
+
+class Verb(NamedTuple):
+    """How one RPC is answered.
+
+    `answer` takes (request, caller) and returns the response; a streaming one takes (request, caller, write) and
+    writes its frames. `refuse` builds the frames of a refusal; without it they are one response with the status.
+    """
+
+    answer: Callable[..., Awaitable[Any]]
+    refuse: Callable[[Any, pb.Status], list[Any]] | None = None
+    anonymous: bool = False  # may come without a client id
+
+
+class Unreadable(NamedTuple):
+    """Stands for a request whose bytes are no request."""
+
+    type_name: str
+    size: int
+
+
+class Caller:
+    """Who calls, by the headers of the call (contract 2.1); unknown languages, odd dates, missing headers are fine."""
+
+    __slots__ = ("_context", "_headers", "client_id")
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._headers: dict[str, Any] = dict(context.invocation_metadata() or ())
+        self.client_id: str = self.header("x-mq-client-id").strip()
+
+    def header(self, name: str) -> str:
+        value = self._headers.get(name, "")
+        return value if isinstance(value, str) else ""
+
+    @property
+    def namespace(self) -> str:
+        return self.header("x-mq-namespace")
+
+    def remaining_ms(self) -> int | None:
+        """Until the call's deadline; None where it has none."""
+        remaining_s = self._context.time_remaining()
+        return None if remaining_s is None else int(remaining_s * 1_000)
+
+
+def handlers(
+    service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, clients: Clients
+) -> grpc.GenericRpcHandler:
+    """Every method of the service with its verb; KeyError where one has none."""
+    by_name = {
+        method.name: _handler(method, verbs[method.name], message_classes, clients) for method in service.methods
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, by_name)
+
+
+def readable(request: Any) -> Any:
+    """The request itself; raise `BadRequest` for bytes that are none."""
+    if isinstance(request, Unreadable):
+        raise BadRequest(f"the {request.size} bytes sent are not a {request.type_name} of apache.rocketmq.v2")
+    return request
+
+
+def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, clients: Clients) -> grpc.RpcMethodHandler:
+    request_class: type[Message] = getattr(message_classes, method.input_type.name)
+    response_class: type[Message] = getattr(message_classes, method.output_type.name)
+    call = _Call(method.name, verb, response_class, clients)
+    coders: dict[str, Any] = {
+        "request_deserializer": _reader(request_class),
+        "response_serializer": response_class.SerializeToString,
+    }
+    if method.client_streaming:
+        return grpc.stream_stream_rpc_method_handler(call.stream, **coders)
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(call.stream, **coders)
+    return grpc.unary_unary_rpc_method_handler(call.unary, **coders)
+
+
+def _reader(message_class: type[Message]) -> Callable[[bytes], Any]:
+    parse, type_name = message_class.FromString, message_class.DESCRIPTOR.name
+
+    def read(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            return Unreadable(type_name, len(data))
+
+    return read
+
+
+class _Call:
+    """One method's way through the door."""
+
+    def __init__(self, name: str, verb: Verb, response_class: type[Message], clients: Clients) -> None:
+        self._name = name
+        self._verb = verb
+        self._response_class: Callable[..., Message] = response_class
+        self._clients = clients
+
+    async def unary(self, request: Any, context: Any) -> Any:
+        caller = Caller(context)
+        try:
+            with self._admitted(caller):
+                return await self._verb.answer(readable(request), caller)
+        except PopError as refusal:
+            return self._refusal(request, refusal)[0]
+        except Exception:  # noqa: BLE001
+            return self._refusal(request, self._failure(caller))[0]
+
+    async def stream(self, request: Any, context: Any) -> None:
+        caller = Caller(context)
+        try:
+            with self._admitted(caller):
+                await self._verb.answer(readable(request), caller, context.write)
+                return
+        except PopError as refusal:
+            frames = self._refusal(request, refusal)
+        except Exception:  # noqa: BLE001
+            frames = self._refusal(request, self._failure(caller))
+        for frame in frames:
+            await context.write(frame)

@@ -1,0 +1,25 @@
+"""What the door lets in, and how long a call may wait at it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SECOND_MS = 1_000
+HOUR_MS = 3_600 * SECOND_MS
+
+
+class Limits(NamedTuple):
+    """The door's numbers; the defaults are those official clients are used to (contract 1.7 and 4)."""
+
+    poll_ms_min: int = 5 * SECOND_MS  # mission row A12
+    poll_ms_max: int = 20 * SECOND_MS
+    # A poll is answered this long before its call's deadline: some clients leave no margin of their own.
+    poll_margin_ms: int = 500
+    invisible_ms_min: int = 10 * SECOND_MS  # mission row L8; lower it for development only
+    invisible_ms_max: int = 12 * HOUR_MS
+    # The Go push client asks again 20 ms after a refusal, for ever: it is made to wait this long for one.
+    push_refusal_pause_ms: int = 500
+    messages_max: int = 128  # of one SendMessage request
+    ack_entries_max: int = 1_024  # of one AckMessage request
+    request_bytes_max: int = 32 * 1024 * 1024
+    client_id_length_max: int = 255

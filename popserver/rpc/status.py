@@ -1,0 +1,66 @@
+"""What the house's refusals are called on the wire: one table, domain error → code."""
+
+from __future__ import annotations
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.domain import errors
+from popserver.domain.errors import PopError
+
+CODES: dict[type[PopError], pb.Code] = {
+    errors.PopError: pb.INTERNAL_SERVER_ERROR,
+    # The request is at fault.
+    errors.BadRequest: pb.BAD_REQUEST,
+    errors.IllegalTopic: pb.ILLEGAL_TOPIC,
+    errors.IllegalConsumerGroup: pb.ILLEGAL_CONSUMER_GROUP,
+    errors.IllegalMessageTag: pb.ILLEGAL_MESSAGE_TAG,
+    errors.IllegalMessageKey: pb.ILLEGAL_MESSAGE_KEY,
+    errors.IllegalMessageGroup: pb.ILLEGAL_MESSAGE_GROUP,
+    errors.IllegalMessagePropertyKey: pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    errors.IllegalMessageId: pb.ILLEGAL_MESSAGE_ID,
+    errors.IllegalDeliveryTime: pb.ILLEGAL_DELIVERY_TIME,
+    errors.IllegalFilterExpression: pb.ILLEGAL_FILTER_EXPRESSION,
+    errors.IllegalInvisibleTime: pb.ILLEGAL_INVISIBLE_TIME,
+    errors.IllegalPollingTime: pb.ILLEGAL_POLLING_TIME,
+    errors.InvalidReceiptHandle: pb.INVALID_RECEIPT_HANDLE,
+    errors.InvalidClientProperties: pb.INVALID_CLIENT_PROPERTIES,
+    errors.MessagePropertyConflictWithType: pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    errors.MessageCorrupted: pb.MESSAGE_CORRUPTED,
+    errors.MessageBodyEmpty: pb.MESSAGE_BODY_EMPTY,
+    errors.MessageBodyTooLarge: pb.MESSAGE_BODY_TOO_LARGE,
+    errors.MessagePropertiesTooLarge: pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    errors.ClientIdRequired: pb.CLIENT_ID_REQUIRED,
+    errors.UnrecognizedClientType: pb.UNRECOGNIZED_CLIENT_TYPE,
+    errors.AlreadyExists: pb.PRECONDITION_FAILED,
+    errors.Forbidden: pb.FORBIDDEN,
+    errors.NotBuilt: pb.NOT_IMPLEMENTED,
+    # What it names is not there.
+    errors.NotFound: pb.NOT_FOUND,
+    errors.TopicNotFound: pb.TOPIC_NOT_FOUND,
+    errors.ConsumerGroupNotFound: pb.CONSUMER_GROUP_NOT_FOUND,
+    errors.MessageNotFound: pb.MESSAGE_NOT_FOUND,
+    # The server is at fault.
+    errors.Busy: pb.TOO_MANY_REQUESTS,
+    errors.TooManyRequests: pb.TOO_MANY_REQUESTS,
+    errors.Internal: pb.INTERNAL_SERVER_ERROR,
+    errors.StoreUnavailable: pb.INTERNAL_SERVER_ERROR,
+    errors.StoreFull: pb.INTERNAL_SERVER_ERROR,
+}
+
+OK = pb.Status(code=pb.OK, message="OK")
+
+
+def of(outcome: PopError | None) -> pb.Status:
+    """The status of one outcome; None is success."""
+    return OK if outcome is None else pb.Status(code=CODES[type(outcome)], message=outcome.sentence)
+
+
+def over_all(statuses: list[pb.Status]) -> pb.Status:
+    """What several outcomes have in common: their code with the first one's sentence, or MULTIPLE_RESULTS."""
+    first = statuses[0]
+    if all(status.code == first.code for status in statuses):
+        return first
+    refused = sum(status.code != pb.OK for status in statuses)
+    return pb.Status(
+        code=pb.MULTIPLE_RESULTS,
+        message=f"{refused} of {len(statuses)} entries were refused; the entries say which and why",
+    )

@@ -1,0 +1,210 @@
+"""Opens the database, and says in plain words why it cannot.
+
+SQLite: one writing connection per file (WAL, synchronous=FULL, both read back), readers that cannot write; a second
+server on the same file is refused. Postgres: any number of servers. Statements run in autocommit mode; the writer
+begins and ends its transactions itself (`begin`, `commit`, `rollback`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError
+from sqlalchemy.pool import NullPool, QueuePool, StaticPool
+
+from popserver.domain.errors import Internal, PopError, StoreFull, StoreUnavailable
+
+BUSY_TIMEOUT_MS = 5_000
+READERS_MAX = 2
+_MEMORY_NUMBER = itertools.count()
+
+
+class Database:
+    """A way to one writing connection and a few reading ones."""
+
+    def __init__(self, url: str, *, durability: str = "full") -> None:
+        self.url = _parse(url)
+        self.durability = durability
+        self._lock_file: int | None = None
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            self.writing, self.reading = self._open_sqlite()
+        else:
+            self.writing, self.reading = self._open_postgres()
+
+    @property
+    def is_memory(self) -> bool:
+        """A SQLite database in memory: one connection for everything."""
+        return self.is_sqlite and _is_memory(self.url)
+
+    @property
+    def name(self) -> str:
+        """The URL without its password, for people to read."""
+        return self.url.render_as_string(hide_password=True)
+
+    def connect_writer(self) -> Connection:
+        with said_plainly(self.name):
+            return self.writing.connect()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection that sees one consistent moment and can write nothing."""
+        with said_plainly(self.name), self.reading.connect() as conn:
+            conn.exec_driver_sql("BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield conn
+            finally:
+                conn.exec_driver_sql("ROLLBACK")
+
+    def begin(self, conn: Connection) -> None:
+        # SQLite: take the write lock at once, or two connections could each wait for the other's.
+        conn.exec_driver_sql("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
+
+    def close(self) -> None:
+        self.writing.dispose()
+        self.reading.dispose()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _open_sqlite(self) -> tuple[Engine, Engine]:
+        module = sqlite_module()
+        if _is_memory(self.url):
+            engine = create_engine(
+                f"sqlite:///file:popmq-{os.getpid()}-{next(_MEMORY_NUMBER)}?mode=memory&uri=true",
+                module=module,
+                poolclass=StaticPool,
+                isolation_level="AUTOCOMMIT",
+                connect_args={"check_same_thread": False},
+            )
+            event.listen(engine, "connect", self._prepare_memory)
+            return engine, engine
+        self._lock_file = _lock(Path(self.url.database or ""))
+        shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT"}
+        args = {"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1_000, "cached_statements": 512}
+        writing = create_engine(self.url, poolclass=NullPool, connect_args=args, **shared)
+        reading = create_engine(self.url, poolclass=QueuePool, pool_size=READERS_MAX, connect_args=args, **shared)
+        event.listen(writing, "connect", self._prepare_writer)
+        event.listen(reading, "connect", _prepare_reader)
+        return writing, reading
+
+    def _open_postgres(self) -> tuple[Engine, Engine]:
+        url = self.url.set(drivername="postgresql+psycopg")
+        args = {"connect_timeout": 5, "options": "-c lock_timeout=5s -c application_name=popmq"}
+        try:
+            writing = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=args)
+        except ModuleNotFoundError:
+            raise StoreUnavailable("Postgres needs its driver: pip install 'popmq[postgres]'") from None
+        reading = create_engine(
+            url, pool_size=READERS_MAX, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=args
+        )
+        event.listen(writing, "connect", self._prepare_postgres)
+        return writing, reading
+
+    def _prepare_writer(self, dbapi: Any, _record: object) -> None:
+        synchronous = {"full": ("FULL", 2), "relaxed": ("NORMAL", 1)}[self.durability]
+        _pragma(dbapi, "journal_mode", "WAL", "wal")
+        _pragma(dbapi, "synchronous", *synchronous)
+        dbapi.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MiB: fewer checkpoints, each a few fsyncs
+        dbapi.execute("PRAGMA cache_size = -65536")
+        dbapi.execute("PRAGMA temp_store = MEMORY")
+
+    def _prepare_memory(self, dbapi: Any, _record: object) -> None:
+        dbapi.execute("PRAGMA temp_store = MEMORY")
+
+    def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
+        commit = {"full": "on", "relaxed": "off"}[self.durability]
+        dbapi.execute(f"SET synchronous_commit = {commit}")
+
+
+def sqlite_module() -> ModuleType:
+    """The newer SQLite of `pysqlite3` where it is installed: 3.7.0 to 3.51.2 can corrupt a WAL under two writers."""
+    try:
+        from pysqlite3 import dbapi2
+    except ImportError:
+        return sqlite3
+    return dbapi2  # type: ignore[no-any-return]
+
+
+@contextmanager
+def said_plainly(name: str) -> Iterator[None]:
+    """Turn a driver's error into a `PopError` whose sentence a user can act on."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise plain_error(error, name) from error
+
+
+def plain_error(error: DBAPIError, name: str) -> PopError:
+    """The `PopError` that says what a driver's error means."""
+    words = str(error.orig).strip().splitlines()[0] if error.orig and str(error.orig).strip() else type(error).__name__
+    if "is full" in words or "No space left" in words:
+        return StoreFull(f"the disk of {name} is full ({words}); nothing was stored, free some space and repeat")
+    if "not a database" in words or "malformed" in words:
+        return StoreUnavailable(f"{name} is damaged ({words}); restore it from a backup, or move it away to start anew")
+    if "locked" in words:
+        return StoreUnavailable(f"{name} is locked by another program ({words}); end that program and repeat")
+    if isinstance(error, DatabaseError) and error.connection_invalidated:
+        return StoreUnavailable(f"{name} does not answer ({words}); the server goes on trying, repeat the request")
+    return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StoreUnavailable(
+            f"database URL '{url}' is malformed; write sqlite:///popmq.db or postgresql://user@host/name"
+        ) from None
+    if parsed.get_backend_name() not in {"sqlite", "postgresql"}:
+        raise StoreUnavailable(
+            f"database URL '{parsed.render_as_string()}' names '{parsed.get_backend_name()}';"
+            " PopMQ keeps its state in sqlite or postgresql"
+        )
+    return parsed
+
+
+def _is_memory(url: URL) -> bool:
+    return url.database in {None, "", ":memory:"}
+
+
+def _lock(database: Path) -> int:
+    """Hold `<database>.lock` while this process lives: two servers must never write one file."""
+    path = database.with_name(database.name + ".lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{database} cannot be opened ({error.strerror}); name a folder you may write to"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreUnavailable(
+            f"{database} is in use by another popmq server; stop that one, or give this one a file of its own"
+            " (several servers share a Postgres database)"
+        ) from None
+    return descriptor
+
+
+def _prepare_reader(dbapi: Any, _record: object) -> None:
+    dbapi.execute("PRAGMA query_only = ON")
+
+
+def _pragma(dbapi: Any, name: str, value: str, expected: object) -> None:
+    """Set a pragma and read it back: SQLite ignores silently what it will not do."""
+    dbapi.execute(f"PRAGMA {name} = {value}")
+    (actual,) = dbapi.execute(f"PRAGMA {name}").fetchone()
+    if actual != expected:
+        raise StoreUnavailable(f"SQLite keeps {name}={actual} instead of {value}; use a local disk with file locks")

@@ -1,0 +1,44 @@
+"""The append-only history: which event moved which delivery, kept as far as the group asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import insert
+
+from popserver.domain.delivery import Event, State, target
+from popserver.domain.group import Group
+from popserver.store.schema import history
+from popserver.store.transaction import Transaction
+
+
+class Moved(NamedTuple):
+    """A delivery that an event moved, as it was before; `attempt` is the delivery attempt the event belongs to."""
+
+    message_key: int
+    from_state: State
+    attempt: int
+    client_id: str
+
+
+def record(tx: Transaction, group: Group, event: Event, moved: Iterable[Moved], reason: str = "") -> None:
+    """Write one row per moved delivery, if the group keeps such events."""
+    if not group.history.keeps(event):
+        return
+    rows = [
+        {
+            "at_ms": tx.now_ms,
+            "group_id": group.group_id,
+            "message_key": each.message_key,
+            "event": event.value,
+            "from_state": each.from_state.value,
+            "to_state": target(event).value,
+            "attempt": each.attempt,
+            "client_id": each.client_id,
+            "reason": reason,
+        }
+        for each in moved
+    ]
+    if rows:
+        tx.conn.execute(insert(history), rows)

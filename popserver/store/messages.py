@@ -1,0 +1,217 @@
+"""Messages: appending them to their queues, and reading them back as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import bindparam, select, update
+
+from popserver.domain.errors import PopError, TopicNotFound
+from popserver.domain.filtering import tag_hash
+from popserver.domain.message import (
+    BodyEncoding,
+    Message,
+    MessageType,
+    SendResult,
+    StoredMessage,
+    id_from_bytes,
+    id_to_bytes,
+)
+from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_of
+from popserver.store.given import as_given, given
+from popserver.store.schema import AnyRow, dead_letter, message, queue
+from popserver.store.schema import topic as topic_table
+from popserver.store.transaction import Transaction, insert_rows
+
+# What a stored message is read back from, in the order `stored_message` unpacks.
+COLUMNS = (
+    message.c.message_key,
+    message.c.origin_key,
+    message.c.message_id,
+    message.c.stored_at_ms,
+    message.c.born_at_ms,
+    message.c.tag,
+    message.c["keys"],
+    message.c.properties,
+    message.c.message_group,
+    message.c.message_type,
+    message.c.body_encoding,
+    message.c.born_host,
+    message.c.trace_context,
+    message.c.digest,
+    message.c.body,
+)
+
+
+class Append(NamedTuple):
+    """Messages of one topic, all legal. `rotation` chooses the queue: one per topic and transaction."""
+
+    topic: Topic
+    messages: Sequence[Message]
+    rotation: int
+
+
+def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
+    """Store the messages; each result is its message's place. A repeated message id gets the first one's."""
+    answers: dict[int, list[SendResult] | PopError] = {}
+    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
+    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
+        several = list(indexes)
+        answers |= zip(several, _append_to_topic(tx, [requests[index] for index in several]), strict=True)
+    return [answers[index] for index in range(len(requests))]
+
+
+def stored_message(row: AnyRow, topic: Topic, number_of: dict[int, int]) -> StoredMessage:
+    """A row of `COLUMNS` as the message it was; `number_of` maps queue ids to the wire's queue ids."""
+    (
+        key,
+        _origin_key,
+        message_id,
+        stored_at_ms,
+        born_at_ms,
+        tag,
+        keys,
+        properties,
+        message_group,
+        message_type,
+        body_encoding,
+        born_host,
+        trace_context,
+        digest,
+        body,
+    ) = row
+    sent = Message(
+        topic.name,
+        id_from_bytes(message_id),
+        body,
+        tag,
+        tuple(json.loads(keys)) if keys else (),
+        json.loads(properties) if properties else {},
+        _TYPES[message_type],
+        message_group,
+        _ENCODINGS[body_encoding],
+        born_at_ms,
+        born_host,
+        trace_context,
+    )
+    return StoredMessage(sent, key, number_of[queue_of(key)], offset_of(key), stored_at_ms, digest)
+
+
+def stored_messages(tx_conn: Any, rows: Iterable[AnyRow], topic: Topic) -> list[StoredMessage]:
+    """Rows of `COLUMNS` as messages, dead copies with the message they are of."""
+    number_of = {each.queue_id: each.number for each in topic.queues}
+    listed = list(rows)
+    found = [stored_message(row, topic, number_of) for row in listed]
+    copies = [row.message_key for row in listed if row.origin_key]
+    if not copies:
+        return found
+    names = {
+        row.copy_key: row.name for row in tx_conn.execute(_ORIGINS, {"copies": as_given((key,) for key in copies)})
+    }
+    return [
+        each._replace(dead_letter_of=(names[each.message_key], each.message.message_id))
+        if each.message_key in names
+        else each
+        for each in found
+    ]
+
+
+def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
+    topic, rotation = requests[0].topic, requests[0].rotation
+    chosen = topic.queues[rotation % len(topic.queues)]
+    batch = [each for request in requests for each in request.messages]
+    known = _known(tx, topic, batch) if tx.careful else {}
+    new = [each for each in batch if each.message_id not in known] if known else batch
+    new = list({each.message_id: each for each in reversed(new)}.values())[::-1] if tx.careful else new
+    if new:
+        first = take_offsets(tx, chosen, len(new))
+        if first is None:
+            gone = TopicNotFound(
+                f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
+            )
+            return [gone] * len(requests)
+        insert_rows(tx.conn, message, _rows(tx.now_ms, topic, message_key(chosen.queue_id, first), new))
+        tx.ring(topic.topic_id)
+        if not tx.careful:
+            return _results_in_order(requests, chosen, first)
+        known |= {
+            each.message_id: SendResult(each.message_id, chosen.number, first + index) for index, each in enumerate(new)
+        }
+    return [[known[each.message_id] for each in request.messages] for request in requests]
+
+
+def _results_in_order(
+    requests: Sequence[Append], chosen: MessageQueue, first: int
+) -> list[list[SendResult] | PopError]:
+    answers: list[list[SendResult] | PopError] = []
+    for request in requests:
+        places = enumerate(request.messages, start=first)
+        answers.append([SendResult(each.message_id, chosen.number, offset) for offset, each in places])
+        first += len(request.messages)
+    return answers
+
+
+def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> int | None:
+    """The first of `count` offsets, taken in one statement; None when the queue is gone."""
+    end = tx.conn.execute(_TAKE_OFFSETS, {"chosen": chosen.queue_id, "count": count}).scalar()
+    return None if end is None else end - count
+
+
+def _rows(now_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            key,
+            topic.topic_id,
+            0,
+            id_to_bytes(each.message_id),
+            now_ms,
+            each.born_at_ms,
+            tag_hash(each.tag),
+            each.tag,
+            json.dumps(each.keys, ensure_ascii=False) if each.keys else None,
+            json.dumps(dict(each.properties), ensure_ascii=False) if each.properties else None,
+            each.message_group,
+            None,
+            each.message_type.value,
+            each.body_encoding.value,
+            each.born_host,
+            each.trace_context,
+            hashlib.md5(each.body, usedforsecurity=False).digest(),
+            each.body,
+        )
+        for key, each in enumerate(batch, start=first_key)
+    ]
+
+
+def _known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
+    """Where messages with these ids already stand."""
+    ids = [id_to_bytes(each.message_id) for each in batch]
+    numbers = {each.queue_id: each.number for each in topic.queues}
+    rows = tx.conn.execute(_KNOWN, {"topic_id": topic.topic_id, "ids": ids})
+    places = ((id_from_bytes(row.message_id), row.message_key) for row in rows)
+    return {known: SendResult(known, numbers[queue_of(key)], offset_of(key)) for known, key in places}
+
+
+_TYPES = {kind.value: kind for kind in MessageType}
+_ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}
+_TAKE_OFFSETS = (
+    update(queue)
+    .where(queue.c.queue_id == bindparam("chosen"))
+    .values(next_offset=queue.c.next_offset + bindparam("count"))
+    .returning(queue.c.next_offset)
+)
+_KNOWN = select(message.c.message_id, message.c.message_key).where(
+    message.c.topic_id == bindparam("topic_id"),
+    message.c.origin_key == 0,
+    message.c.message_id.in_(bindparam("ids", expanding=True)),
+)
+_COPIES = given("copies", "copy_key")
+_ORIGINS = (
+    select(dead_letter.c.copy_key, topic_table.c.name)
+    .join(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
+    .where(dead_letter.c.copy_key.in_(select(_COPIES.c.copy_key)))
+)

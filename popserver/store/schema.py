@@ -1,0 +1,300 @@
+"""Every table, index, CHECK and view; the only file that names columns for both databases.
+
+Times are epoch milliseconds in `…_ms` columns. A message's key is its place: queue id in the high bits, offset in the
+low 40 (`domain.topic.message_key`). What is not stored is implied: a message at or beyond its group's progress is
+READY, one behind it without a delivery row is COMMIT, one with a dead letter is DLQ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Row,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    literal_column,
+    text,
+)
+
+from popserver.domain.delivery import State
+from popserver.domain.group import HistoryLevel
+from popserver.domain.retry import Holder
+
+AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
+metadata = MetaData()
+
+_ID = BigInteger().with_variant(Integer, "sqlite")
+# The only states that have a row; the others are implied.
+ROW_STATES = (State.READY, State.INFLIGHT, State.WAITING_RETRY)
+
+
+def in_states(column: ColumnElement[str], *states: State) -> ColumnElement[bool]:
+    """The guard `state IN (…)` with the names in the text: a partial index serves no bound parameter."""
+    return column.in_([literal_column(f"'{state}'") for state in sorted(states)])
+
+
+def _listed(*names: str) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+topic = Table(
+    "topic",
+    metadata,
+    Column("topic_id", _ID, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("accepts", Text, nullable=False),  # message types, comma separated
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("deleted_at_ms", BigInteger),  # set: invisible, its rows are being removed in steps
+    Index(
+        "topic_name",
+        "namespace",
+        "name",
+        unique=True,
+        sqlite_where=text("deleted_at_ms IS NULL"),
+        postgresql_where=text("deleted_at_ms IS NULL"),
+    ),
+    sqlite_autoincrement=True,  # ids are never reused: a receipt handle must not come to mean something else
+)
+
+queue = Table(
+    "queue",
+    metadata,
+    Column("queue_id", _ID, primary_key=True),
+    Column("topic_id", BigInteger, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("min_offset", BigInteger, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+    UniqueConstraint("topic_id", "number", name="queue_number"),
+    sqlite_autoincrement=True,
+)
+
+consumer_group = Table(
+    "consumer_group",
+    metadata,
+    Column("group_id", _ID, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("intervals_ms", Text, nullable=False),  # the retry ladder, a JSON array; the last one repeats
+    Column("consume_from", Text, nullable=False),
+    Column("history", Text, nullable=False),
+    Column("mode", Text),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("deleted_at_ms", BigInteger),
+    CheckConstraint(f"history IN ({_listed(*HistoryLevel)})", name="consumer_group_history"),
+    Index(
+        "consumer_group_name",
+        "namespace",
+        "name",
+        unique=True,
+        sqlite_where=text("deleted_at_ms IS NULL"),
+        postgresql_where=text("deleted_at_ms IS NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+# Immutable. The body stands last: a scan for tags then never touches the pages it overflows to.
+message = Table(
+    "message",
+    metadata,
+    Column("message_key", _ID, primary_key=True, autoincrement=False),
+    Column("topic_id", BigInteger, nullable=False),
+    # 0, or the key of the message this one is the dead copy of: a copy keeps its origin's id.
+    Column("origin_key", BigInteger, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("stored_at_ms", BigInteger, nullable=False),
+    Column("born_at_ms", BigInteger, nullable=False),
+    Column("tag_hash", Integer, nullable=False),
+    Column("tag", Text),
+    Column("keys", Text),  # JSON array of strings, NULL for none
+    Column("properties", Text),  # JSON object of strings, NULL for none
+    Column("message_group", Text),
+    Column("priority", SmallInteger),
+    Column("message_type", Text, nullable=False),
+    Column("body_encoding", Text, nullable=False),
+    Column("born_host", Text, nullable=False),
+    Column("trace_context", Text),
+    Column("digest", LargeBinary, nullable=False),  # MD5 of the body as it was sent
+    Column("body", LargeBinary, nullable=False),
+    # Dedupe and look-up by id in one. Ids that grow with time append to it; that is why they are kept as bytes.
+    UniqueConstraint("message_id", "topic_id", "origin_key", name="message_id_once"),
+)
+
+# In no queue until due (delayed) or committed (half): offsets are given on entry.
+pending = Table(
+    "pending",
+    metadata,
+    Column("pending_id", _ID, primary_key=True),
+    Column("topic_id", BigInteger, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("due_at_ms", BigInteger, nullable=False),
+    Column("born_at_ms", BigInteger, nullable=False),
+    Column("tag", Text),
+    Column("keys", Text),
+    Column("properties", Text),
+    Column("priority", SmallInteger),
+    Column("message_type", Text, nullable=False),
+    Column("body_encoding", Text, nullable=False),
+    Column("born_host", Text, nullable=False),
+    Column("trace_context", Text),
+    Column("digest", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("message_id", "topic_id", name="pending_id_once"),
+    CheckConstraint("kind IN ('DELAY', 'HALF')", name="pending_kind"),
+    Index("pending_due", "due_at_ms"),
+    sqlite_autoincrement=True,
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("queue_id", BigInteger, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),  # the next offset not yet looked at
+    PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
+    sqlite_with_rowid=False,
+)
+
+# A message in someone's hands, or waiting. Ack deletes the row: work follows what is in flight, not the backlog.
+delivery = Table(
+    "delivery",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("message_key", BigInteger, nullable=False),
+    Column("topic_id", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("hold_id", BigInteger, nullable=False),
+    Column("visible_at_ms", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("client_id", Text, nullable=False),
+    PrimaryKeyConstraint("group_id", "message_key", name="delivery_pk"),
+    CheckConstraint(f"state IN ({_listed(*ROW_STATES)})", name="delivery_state"),
+    CheckConstraint(f"holder IN ({_listed(*Holder)})", name="delivery_holder"),
+    sqlite_with_rowid=False,
+    # Rows come and go and change state in place; free space in the page keeps an update on it.
+    postgresql_with={"fillfactor": "70"},
+)
+_WITH_TIME = in_states(delivery.c.state, State.INFLIGHT, State.WAITING_RETRY)
+_READY_AGAIN = in_states(delivery.c.state, State.READY)
+_PUSH_HELD = delivery.c.holder == literal_column(f"'{Holder.PUSH}'")
+Index("delivery_due", delivery.c.visible_at_ms, sqlite_where=_WITH_TIME, postgresql_where=_WITH_TIME)
+Index(
+    "delivery_ready",
+    delivery.c.group_id,
+    delivery.c.topic_id,
+    delivery.c.visible_at_ms,
+    sqlite_where=_READY_AGAIN,
+    postgresql_where=_READY_AGAIN,
+)
+Index("delivery_client", delivery.c.client_id, sqlite_where=_PUSH_HELD, postgresql_where=_PUSH_HELD)
+
+# The narrow facts of a dead letter; the message itself is the copy in topic %DLQ%<group>.
+dead_letter = Table(
+    "dead_letter",
+    metadata,
+    Column("dead_letter_id", _ID, primary_key=True),
+    Column("group_id", BigInteger, nullable=False),
+    Column("origin_key", BigInteger, nullable=False),
+    Column("origin_topic_id", BigInteger, nullable=False),
+    Column("copy_key", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("dead_at_ms", BigInteger, nullable=False),
+    Column("redrive_state", Text),
+    UniqueConstraint("group_id", "origin_key", name="dead_letter_once"),
+    Index("dead_letter_copy", "copy_key"),
+    Index("dead_letter_dead_at", "dead_at_ms"),
+    sqlite_autoincrement=True,
+)
+
+# Append-only; which events leave a row is the group's choice (domain.group.HistoryLevel).
+history = Table(
+    "history",
+    metadata,
+    Column("history_id", _ID, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("group_id", BigInteger, nullable=False),
+    Column("message_key", BigInteger, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("from_state", Text, nullable=False),
+    Column("to_state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("history_message", "message_key", "group_id"),
+    sqlite_autoincrement=True,
+)
+
+# One message's state in each group that has met its topic; made for looking up one message, never for counting.
+MESSAGE_STATE = """
+SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
+       m.message_key & 1099511627775 AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
+       CASE WHEN l.group_id IS NOT NULL THEN 'DLQ'
+            WHEN d.group_id IS NOT NULL THEN d.state
+            WHEN (m.message_key & 1099511627775) >= p.next_offset THEN 'READY'
+            ELSE 'COMMIT' END AS state,
+       COALESCE(d.attempt, l.attempt) AS attempt, d.visible_at_ms, d.client_id, m.stored_at_ms, m.tag, m.keys
+FROM message m
+JOIN queue q ON q.queue_id = (m.message_key >> 40)
+JOIN topic t ON t.topic_id = q.topic_id
+JOIN progress p ON p.queue_id = q.queue_id
+JOIN consumer_group g ON g.group_id = p.group_id
+LEFT JOIN delivery d ON d.group_id = p.group_id AND d.message_key = m.message_key
+LEFT JOIN dead_letter l ON l.group_id = p.group_id AND l.origin_key = m.message_key
+WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
+"""
+
+# Offset arithmetic and what is in flight; costs nothing per stored message.
+GROUP_LAG = """
+SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
+       t.namespace AS topic_namespace, t.name AS topic,
+       s.beyond + COALESCE(d.ready, 0) AS ready, COALESCE(d.inflight, 0) AS inflight,
+       COALESCE(d.waiting_retry, 0) AS waiting_retry, COALESCE(l.dead_letters, 0) AS dead_letters,
+       s.stored, s.oldest_ready_ms
+FROM (SELECT p.group_id, q.topic_id, SUM(q.next_offset - p.next_offset) AS beyond,
+             SUM(q.next_offset - q.min_offset) AS stored,
+             MIN((SELECT m.stored_at_ms FROM message m
+                  WHERE m.message_key = ((p.queue_id << 40) | p.next_offset))) AS oldest_ready_ms
+      FROM progress p JOIN queue q ON q.queue_id = p.queue_id GROUP BY p.group_id, q.topic_id) s
+JOIN consumer_group g ON g.group_id = s.group_id
+JOIN topic t ON t.topic_id = s.topic_id
+LEFT JOIN (SELECT group_id, topic_id, SUM(CASE WHEN state = 'READY' THEN 1 ELSE 0 END) AS ready,
+                  SUM(CASE WHEN state = 'INFLIGHT' THEN 1 ELSE 0 END) AS inflight,
+                  SUM(CASE WHEN state = 'WAITING_RETRY' THEN 1 ELSE 0 END) AS waiting_retry
+           FROM delivery GROUP BY group_id, topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
+LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
+           FROM dead_letter GROUP BY group_id, origin_topic_id) l
+       ON l.group_id = s.group_id AND l.origin_topic_id = s.topic_id
+WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
+"""
+
+# What Spark and `popmq dlq` read: the facts and the message in one row.
+DEAD_LETTERS = """
+SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
+       t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, m.message_group, m.message_type,
+       oq.number AS queue_id, l.origin_key & 1099511627775 AS queue_offset, l.origin_key, l.copy_key, m.properties,
+       m.body_encoding, m.born_at_ms, m.stored_at_ms, l.dead_at_ms, l.attempt AS delivery_attempt, l.reason,
+       l.redrive_state, m.body
+FROM dead_letter l
+JOIN consumer_group g ON g.group_id = l.group_id
+JOIN topic t ON t.topic_id = l.origin_topic_id
+JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
+JOIN message m ON m.message_key = l.copy_key
+"""
+
+VIEWS = {"message_state": MESSAGE_STATE, "group_lag": GROUP_LAG, "dead_letters": DEAD_LETTERS}
