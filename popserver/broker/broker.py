@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
 from popserver.broker.clock import Clock
 from popserver.broker.maintenance import Maintenance
+from popserver.broker.reader import Reader
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.broker.writer import Committed, Writer
 from popserver.domain import receipt
@@ -25,8 +27,8 @@ from popserver.domain.names import Resource
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import PUSH_HOLD_MS_MAX, Holder
 from popserver.domain.topic import Topic, queue_of
-from popserver.store import Store, deliveries, messages
-from popserver.store.deliveries import Received
+from popserver.store import Database, holds, messages, receiving
+from popserver.store.receiving import Received
 
 BATCH_SIZE_MAX = 32
 
@@ -34,13 +36,15 @@ BATCH_SIZE_MAX = 32
 class Broker:
     """One running broker over one store."""
 
-    def __init__(self, store: Store, clock: Clock, *, auto_create: bool) -> None:
+    def __init__(self, database: Database, clock: Clock, *, auto_create: bool) -> None:
+        self.database = database
         self.clock = clock
         self.wakeups = Wakeups(clock)
-        self.writer = Writer(store, clock, self._after_commit)
-        self.catalog = Catalog(store, self.writer, auto_create=auto_create)
-        self.clients = Clients(clock, self._orphan)
-        self.maintenance = Maintenance(store, self.writer, clock)
+        self.writer = Writer(database, clock, self._after_commit)
+        self.reader = Reader(database, self.writer)
+        self.maintenance = Maintenance(self.reader, self.writer, clock)
+        self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
+        self.clients = Clients(clock, self._orphan, self._adopt)
         self._rotation = itertools.count()
 
     def __repr__(self) -> str:
@@ -69,6 +73,7 @@ class Broker:
         await self.clients.close()
         await self.maintenance.close()
         await self.writer.close()
+        self.reader.close()
 
     async def send(self, batch: Sequence[Message]) -> list[SendResult | PopError]:
         """Store messages of one topic; each has its own outcome, a refused one leaves the others alone.
@@ -99,7 +104,7 @@ class Broker:
         A push holder's hold lives as long as its client, a simple one's `invisible_ms`.
         """
         group, topic = await self.catalog.subscription(group_name, topic_name)
-        request = deliveries.Receive(
+        request = receiving.Receive(
             group=group,
             topic=topic,
             wanted=wanted,
@@ -116,8 +121,8 @@ class Broker:
         group, topic = await self.catalog.subscription(group_name, topic_name)
         receipts = [_receipt_or_refusal(handle, group, topic) for handle in handles]
         good = [each for each in receipts if isinstance(each, Receipt)]
-        request = deliveries.Ack(group, good)
-        outcomes = iter(await self.writer.submit(deliveries.ack, request) if good else ())
+        request = holds.Ack(group, good)
+        outcomes = iter(await self.writer.submit(holds.ack, request) if good else ())
         return [next(outcomes) if isinstance(each, Receipt) else each for each in receipts]
 
     async def change_invisible(
@@ -129,20 +134,20 @@ class Broker:
         Ready at once and the attempt does not count. Raises `InvalidReceiptHandle`, with nothing changed.
         """
         group, topic = await self.catalog.subscription(group_name, topic_name)
-        request = deliveries.ChangeInvisible(group, _receipt(handle, group, topic), duration_ms, give_back)
-        return receipt.encode(await self.writer.submit(deliveries.change_invisible, request))
+        request = holds.ChangeInvisible(group, _receipt(handle, group, topic), duration_ms, give_back)
+        return receipt.encode(await self.writer.submit(holds.change_invisible, request))
 
     async def forward_to_dead_letter_queue(self, group_name: Resource, topic_name: Resource, handle: str) -> None:
         """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
         group, topic = await self.catalog.subscription(group_name, topic_name)
-        request = deliveries.Forward(group, _receipt(handle, group, topic))
-        await self.writer.submit(deliveries.forward, request)
+        request = holds.Forward(group, _receipt(handle, group, topic))
+        await self.writer.submit(holds.forward, request)
 
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         size = sum(len(message.body) for message in batch)
         return await self.writer.submit(messages.append, messages.Append(topic, batch, next(self._rotation)), size=size)
 
-    async def _receive_or_park(self, request: deliveries.Receive, poll_until_ms: int) -> list[Delivery]:
+    async def _receive_or_park(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         seat, wakeups = Seat(request.group.group_id, request.topic.topic_id), self.wakeups
         while True:
             ring_number = wakeups.ring_number(seat.topic_id)
@@ -165,8 +170,8 @@ class Broker:
             if not await wakeups.park(seat, ring_number, poll_until_ms):
                 return []
 
-    async def _receive(self, request: deliveries.Receive) -> Received:
-        answer = self.writer.enqueue(deliveries.receive, request)
+    async def _receive(self, request: receiving.Receive) -> Received:
+        answer = self.writer.enqueue(receiving.receive, request)
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -182,10 +187,14 @@ class Broker:
         """Nobody got these: Ready again after one second (contract 1.7: the client is gone while writing)."""
         receipts = [receipt.decode(delivery.receipt_handle) for delivery in granted]
         if receipts:
-            self.writer.enqueue(deliveries.orphan, deliveries.Orphan(receipts=receipts)).add_done_callback(_forget)
+            self.writer.enqueue(holds.orphan, holds.Orphan(receipts=receipts)).add_done_callback(_forget)
 
     async def _orphan(self, client_id: str) -> None:
-        await self.writer.submit(deliveries.orphan, deliveries.Orphan(client_id=client_id))
+        await self.writer.submit(holds.orphan, holds.Orphan(client_id=client_id))
+
+    async def _adopt(self, client_id: str) -> None:
+        until_ms = self.clock.now_ms() + PUSH_HOLD_MS_MAX
+        await self.writer.submit(holds.adopt, holds.Adopt(client_id, until_ms))
 
     def _after_commit(self, committed: Committed) -> None:
         for topic_id in committed.rings:
@@ -217,6 +226,6 @@ def _receipt(handle: str, group: Group, topic: Topic) -> Receipt:
     return decoded
 
 
-def _forget(done: asyncio.Future[object]) -> None:
+def _forget(done: asyncio.Future[Any]) -> None:
     if not done.cancelled():
         done.exception()

@@ -67,7 +67,7 @@ class Wakeups:
         queue = self._parked.setdefault(seat.topic_id, {}).setdefault(seat.group_id, deque())
         queue.append(poll)
         self._count += 1
-        alarm = self._clock.call_at(until_ms, lambda: _wake(poll, rung=False))
+        alarm = self._clock.call_at(until_ms, lambda: _time_out(poll))
         try:
             return await poll
         except asyncio.CancelledError:
@@ -107,6 +107,10 @@ class Wakeups:
             del self._parked[seat.topic_id][seat.group_id]
             if not self._parked[seat.topic_id]:
                 del self._parked[seat.topic_id]
+
+
+def _time_out(poll: asyncio.Future[bool]) -> None:
+    _wake(poll, rung=False)
 
 
 def _wake_first(queue: deque[asyncio.Future[bool]]) -> None:

@@ -110,6 +110,10 @@ class UnrecognizedClientType(BadRequest):
     """The client type is not known here."""
 
 
+class InvalidClientProperties(BadRequest):
+    """The client's properties are illegal."""
+
+
 class AlreadyExists(BadRequest):
     """It exists already."""
 

@@ -70,6 +70,10 @@ class Database:
         # SQLite: take the write lock at once, or two connections could each wait for the other's.
         conn.exec_driver_sql("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
 
+    def has_rolled_back(self, conn: Connection) -> bool:
+        """Whether the database ended the transaction by itself, as SQLite does when the disk is full."""
+        return self.is_sqlite and not getattr(conn.connection.dbapi_connection, "in_transaction", True)
+
     def close(self) -> None:
         self.writing.dispose()
         self.reading.dispose()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, delete, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, delete, literal_column, select, tuple_, update
 
 from popserver.domain.delivery import Event, State, sources, target
 from popserver.domain.errors import InvalidReceiptHandle, PopError
@@ -111,6 +111,11 @@ def adopt(tx: Transaction, requests: Sequence[Adopt]) -> list[PopError | None]:
     for request in requests:
         tx.conn.execute(_ADOPT, {"of_client": request.client_id, "until_ms": request.until_ms, "now_ms": tx.now_ms})
     return [None] * len(requests)
+
+
+def push_clients(conn: Connection) -> list[str]:
+    """The clients that hold messages as push consumers."""
+    return list(conn.execute(_PUSH_CLIENTS).scalars())
 
 
 def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[tuple[int, int]]:
@@ -290,7 +295,7 @@ _ORPHAN_CLIENT = (
     update(delivery)
     .where(
         delivery.c.client_id == bindparam("of_client"),
-        delivery.c.holder == Holder.PUSH.value,
+        delivery.c.holder == literal_column(f"'{Holder.PUSH}'"),
         in_states(delivery.c.state, State.INFLIGHT),
     )
     .values(**_ENDS_SOON)
@@ -305,6 +310,7 @@ _ORPHAN_HOLDS = (
     )
     .values(**_ENDS_SOON)
 )
+_PUSH_CLIENTS = select(delivery.c.client_id).where(delivery.c.holder == literal_column(f"'{Holder.PUSH}'")).distinct()
 _ADOPT = (
     update(delivery)
     .where(

@@ -1,0 +1,135 @@
+"""What exists: topics and groups by name, kept in memory after the first look; and which group has met which topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from popserver.broker.reader import Reader
+from popserver.broker.writer import Writer
+from popserver.domain.group import Group, Mode, NewGroup
+from popserver.domain.message import MessageType
+from popserver.domain.names import (
+    Resource,
+    check_group,
+    check_topic,
+    check_topic_to_send,
+    dead_letter_topic,
+    group_of_dead_letter_topic,
+)
+from popserver.domain.topic import NewTopic, Topic
+from popserver.store import catalog as store
+from popserver.store.dead_letters import QUEUES as DEAD_LETTER_QUEUES
+
+T = TypeVar("T", Topic, Group)
+
+
+class Catalog:
+    """Finds topics and groups; makes missing ones where the server may (`auto_create`, mission row N3)."""
+
+    def __init__(self, reader: Reader, writer: Writer, purge: Callable[[], None], *, auto_create: bool) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._purge = purge
+        self._auto_create = auto_create
+        self._topics: dict[Resource, Topic] = {}
+        self._groups: dict[Resource, Group] = {}
+        self._met: set[tuple[int, int]] = set()
+
+    async def topic(self, name: Resource) -> Topic:
+        """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`."""
+        found = self._topics.get(name)
+        if found is None:
+            check_topic(name)
+            found = await self._find(name, store.find_topic) or await self._make_topic(name)
+            self._topics[name] = found
+        return found
+
+    async def topic_to_send(self, name: Resource) -> Topic:
+        """The topic of that name, to send to."""
+        found = self._topics.get(name)
+        if found is None or name.name.startswith("%"):
+            check_topic_to_send(name)
+            found = await self.topic(name)
+        return found
+
+    async def group(self, name: Resource) -> Group:
+        """The group of that name; raises `IllegalConsumerGroup` or `ConsumerGroupNotFound`."""
+        found = self._groups.get(name)
+        if found is None:
+            check_group(name)
+            found = await self._find(name, store.find_group) or await self._make_group(name)
+            self._groups[name] = found
+        return found
+
+    async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
+        """The group and the topic, once the group has its progress there."""
+        group, topic = await self.group(group_name), await self.topic(topic_name)
+        if (group.group_id, topic.topic_id) not in self._met:
+            await self._writer.submit(store.meet, store.Meet(group, topic, Mode.POP))
+            self._met.add((group.group_id, topic.topic_id))
+        return group, topic
+
+    async def create_topic(self, new: NewTopic) -> Topic:
+        """Make a topic; raises `AlreadyExists`."""
+        check_topic_to_send(new.name)
+        topic = await self._writer.submit(store.create_topic, store.CreateTopic(new))
+        self._topics[new.name] = topic
+        return topic
+
+    async def update_topic(
+        self, name: Resource, *, queue_count: int | None = None, accepts: tuple[MessageType, ...] | None = None
+    ) -> Topic:
+        """Add queues, or change what the route lists; raises `BadRequest` for fewer queues."""
+        topic = await self._writer.submit(store.update_topic, store.UpdateTopic(name, queue_count, accepts))
+        self._topics[name] = topic
+        return topic
+
+    async def delete_topic(self, name: Resource) -> None:
+        """Delete the topic with its messages; its rows go in steps, its name is free at once."""
+        await self._writer.submit(store.delete_topic, store.DeleteTopic(name))
+        self._topics.pop(name, None)
+        self._purge()
+
+    async def create_group(self, new: NewGroup) -> Group:
+        """Make a group; raises `AlreadyExists`."""
+        check_group(new.name)
+        group = await self._writer.submit(store.create_group, store.CreateGroup(new))
+        self._groups[new.name] = group
+        return group
+
+    async def update_group(self, change: store.UpdateGroup) -> Group:
+        """Change a group's attempts, ladder or history; holds that run keep their end."""
+        group = await self._writer.submit(store.update_group, change)
+        self._groups[change.name] = group
+        return group
+
+    async def delete_group(self, name: Resource) -> None:
+        """Delete the group, its progress and its dead letters."""
+        await self._writer.submit(store.delete_group, store.DeleteGroup(name))
+        self._groups.pop(name, None)
+        self._purge()
+        self._topics.pop(dead_letter_topic(name), None)
+
+    async def _find(self, name: Resource, find: Callable[[Connection, Resource], T | None]) -> T | None:
+        return await self._reader.read(lambda conn: find(conn, name))
+
+    async def _make_topic(self, name: Resource) -> Topic:
+        owner = group_of_dead_letter_topic(name)
+        if owner is not None:
+            # A group's dead-letter topic exists as soon as somebody asks for it: watching it must need no first death.
+            await self.group(owner)
+            new = NewTopic(name, DEAD_LETTER_QUEUES)
+        elif self._auto_create:
+            check_topic_to_send(name)
+            new = NewTopic(name)
+        else:
+            raise store.topic_not_found(name)
+        return await self._writer.submit(store.create_topic, store.CreateTopic(new, or_find=True))
+
+    async def _make_group(self, name: Resource) -> Group:
+        if not self._auto_create:
+            raise store.group_not_found(name)
+        return await self._writer.submit(store.create_group, store.CreateGroup(NewGroup(name), or_find=True))

@@ -1,0 +1,43 @@
+"""Reading without writing: a small pool of connections beside the writer's.
+
+A database in memory has one connection only, so there a read takes its turn in the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from popserver.broker.writer import Writer
+from popserver.store import Database
+from popserver.store.database import READERS_MAX
+from popserver.store.reading import read
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Runs look-ups off the event loop."""
+
+    def __init__(self, database: Database, writer: Writer) -> None:
+        self._database = database
+        self._writer = writer
+        self._pool = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="popmq-reader")
+
+    async def read(self, look: Callable[[Connection], T]) -> T:
+        """What `look` finds, at one consistent moment."""
+        if self._database.is_memory:
+            found: T = await self._writer.submit(read, look)
+            return found
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, look)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+    def _read(self, look: Callable[[Connection], T]) -> T:
+        with self._database.read() as conn:
+            return look(conn)

@@ -1,0 +1,274 @@
+"""Group commit: the one way to change the store.
+
+Requests that wait are taken together, run as one transaction of set-based statements, committed, then answered: no
+answer before the commit it reports. The event loop gathers, a thread of its own executes; they meet twice per batch.
+
+A batch that fails before its commit is rolled back and run again in halves, until only the guilty request fails. When
+the outcome of COMMIT is unknown nothing is run again: the requests get `Internal`, and their repetition meets the
+dedupe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from popserver.broker.clock import Clock
+from popserver.domain.errors import Internal, PopError
+from popserver.store import ORDER, Database
+from popserver.store.database import plain_error
+from popserver.store.transaction import Transaction
+
+BATCH_REQUESTS_MAX = 512
+BATCH_BYTES_MAX = 32 * 1024 * 1024
+
+R = TypeVar("R")
+S = TypeVar("S")
+Verb = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
+_PLACE: dict[Any, int] = {verb: place for place, verb in enumerate(ORDER)}
+
+log = structlog.get_logger("popserver.writer")
+
+
+class Committed(NamedTuple):
+    """What a committed transaction asks for: topics to ring, and the earliest moment that falls due."""
+
+    rings: frozenset[int]
+    due_ms: int | None
+
+
+class _Request(NamedTuple):
+    verb: Verb
+    wish: Any
+    size: int
+    answer: asyncio.Future[Any]
+
+
+class _Outcome(NamedTuple):
+    request: _Request
+    result: Any
+
+
+class Writer:
+    """Owns the writing connection and the thread it lives in."""
+
+    def __init__(self, database: Database, clock: Clock, after_commit: Callable[[Committed], None]) -> None:
+        self._database = database
+        self._clock = clock
+        self._after_commit = after_commit
+        self._waiting: list[_Request] = []
+        self._batches: queue.SimpleQueue[list[_Request] | None] = queue.SimpleQueue()
+        self._busy = False
+        self._gathering = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._conn: Connection | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="popmq-writer", daemon=True)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def submit(
+        self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], wish: R, *, size: int = 0
+    ) -> S:
+        """Have one request done; returns its result once committed, raises the `PopError` it ended with.
+
+        A caller that is cancelled leaves its request to be done all the same.
+        """
+        return await asyncio.shield(self.enqueue(verb, wish, size=size))
+
+    def enqueue(
+        self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], wish: R, *, size: int = 0
+    ) -> asyncio.Future[S]:
+        """Like `submit`, for a caller that does not wait."""
+        answer: asyncio.Future[S] = self._loop.create_future()
+        if self._closed:
+            answer.set_exception(Internal("the server is stopping; nothing was done, repeat the request"))
+            return answer
+        self._waiting.append(_Request(verb, wish, size, answer))
+        self._idle.clear()
+        self._gather()
+        return answer
+
+    async def idle(self) -> None:
+        """Return when nothing waits and nothing is being done."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Do what waits, then end the thread and its connection."""
+        await self._idle.wait()
+        self._closed = True
+        self._batches.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _gather(self) -> None:
+        # One turn of the loop later: requests that arrived together then travel together.
+        if not self._busy and not self._gathering:
+            self._gathering = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._gathering = False
+        batch = self._take()
+        self._busy = True
+        self._batches.put(batch)
+
+    def _take(self) -> list[_Request]:
+        count, size = 0, 0
+        for request in self._waiting:
+            size += request.size
+            if count and (size > BATCH_BYTES_MAX or count >= BATCH_REQUESTS_MAX):
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    def _answer(self, outcomes: Sequence[_Outcome], committed: Committed) -> None:
+        self._after_commit(committed)
+        for request, result in outcomes:
+            if request.answer.done():
+                continue
+            if isinstance(result, PopError):
+                request.answer.set_exception(result)
+            else:
+                request.answer.set_result(result)
+        self._busy = False
+        if self._waiting:
+            self._gather()
+        else:
+            self._idle.set()
+
+    # From here on: the writer's own thread.
+
+    def _work(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            tally = _Tally()
+            try:
+                self._run(batch, tally)
+            except BaseException:
+                log.exception("the writer failed")
+                tally.fail(batch, Internal())
+            self._loop.call_soon_threadsafe(self._answer, tally.outcomes, tally.committed())
+        self._disconnect()
+
+    def _run(self, batch: Sequence[_Request], tally: _Tally, *, careful: bool = False) -> None:
+        """Run the batch as one transaction; on failure again in halves."""
+        try:
+            conn = self._connect()
+            tx = Transaction(conn, self._clock.now_ms(), careful)
+            self._database.begin(conn)
+            outcomes = _execute(tx, batch)
+        except PopError as error:
+            tally.fail(batch, error)
+        except IntegrityError as error:
+            self._rolled_back(error)
+            if careful:
+                self._run_halves(batch, tally, self._plain(error), careful=True)
+            else:
+                # Most likely a repeated message id: look before inserting.
+                self._run(batch, tally, careful=True)
+        except DBAPIError as error:
+            self._rolled_back(error)
+            if self._conn is None:
+                tally.fail(batch, self._plain(error))
+            else:
+                self._run_halves(batch, tally, self._plain(error), careful=careful)
+        except Exception as error:
+            log.exception("a request failed", verbs=sorted({request.verb.__name__ for request in batch}))
+            self._rolled_back(error)
+            self._run_halves(batch, tally, Internal(), careful=careful)
+        else:
+            self._commit(tx, batch, outcomes, tally)
+
+    def _run_halves(self, batch: Sequence[_Request], tally: _Tally, error: PopError, *, careful: bool) -> None:
+        if len(batch) == 1:
+            tally.fail(batch, error)
+            return
+        middle = len(batch) // 2
+        self._run(batch[:middle], tally, careful=careful)
+        self._run(batch[middle:], tally, careful=careful)
+
+    def _commit(self, tx: Transaction, batch: Sequence[_Request], outcomes: Sequence[_Outcome], tally: _Tally) -> None:
+        try:
+            tx.conn.exec_driver_sql("COMMIT")
+        except DBAPIError as error:
+            # Nobody knows whether it is stored; the connection is not to be trusted with another try.
+            self._disconnect()
+            log.error("a commit failed", reason=self._plain(error).sentence)
+            tally.fail(batch, self._plain(error))
+        else:
+            tally.add(tx, outcomes)
+
+    def _connect(self) -> Connection:
+        if self._conn is None:
+            self._conn = self._database.connect_writer()
+        return self._conn
+
+    def _rolled_back(self, cause: BaseException) -> None:
+        """End the failed transaction; a connection that cannot even do that is given up."""
+        lost = isinstance(cause, DBAPIError) and cause.connection_invalidated
+        try:
+            if lost or self._conn is None:
+                self._disconnect()
+            else:
+                self._conn.exec_driver_sql("ROLLBACK")
+        except DBAPIError:
+            # SQLite ends the transaction by itself on a full disk; then there is nothing to roll back.
+            if self._conn is not None and not self._database.has_rolled_back(self._conn):
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._conn is not None and not self._database.is_memory:
+            self._conn.invalidate()
+            self._conn.close()
+        self._conn = None
+
+    def _plain(self, error: DBAPIError) -> PopError:
+        return plain_error(error, self._database.name)
+
+
+class _Tally:
+    """What a batch came to, over all the transactions it took."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[_Outcome] = []
+        self._rings: set[int] = set()
+        self._due_ms: int | None = None
+
+    def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
+        self.outcomes += outcomes
+        self._rings |= tx.rings
+        if tx.due_ms is not None:
+            self._due_ms = tx.due_ms if self._due_ms is None else min(self._due_ms, tx.due_ms)
+
+    def fail(self, batch: Sequence[_Request], error: PopError) -> None:
+        self.outcomes += [_Outcome(request, error) for request in batch]
+
+    def committed(self) -> Committed:
+        return Committed(frozenset(self._rings), self._due_ms)
+
+
+def _execute(tx: Transaction, batch: Sequence[_Request]) -> list[_Outcome]:
+    """Call each verb once with all its requests, in the house's one order."""
+    by_verb: dict[Verb, list[_Request]] = {}
+    for request in batch:
+        by_verb.setdefault(request.verb, []).append(request)
+    outcomes: list[_Outcome] = []
+    for verb in sorted(by_verb, key=_PLACE.__getitem__):
+        requests = by_verb[verb]
+        results = verb(tx, [request.wish for request in requests])
+        outcomes += map(_Outcome, requests, results)
+    return outcomes
