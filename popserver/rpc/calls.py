@@ -71,9 +71,7 @@ class Caller:
         return None if remaining_s is None else int(remaining_s * 1_000)
 
 
-def handlers(
-    service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, clients: Clients
-) -> grpc.GenericRpcHandler:
+def handlers(service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, clients: Clients) -> Any:
     """Every method of the service with its verb; KeyError where one has none."""
     by_name = {
         method.name: _handler(method, verbs[method.name], message_classes, clients) for method in service.methods
@@ -84,11 +82,13 @@ def handlers(
 def readable(request: Any) -> Any:
     """The request itself; raise `BadRequest` for bytes that are none."""
     if isinstance(request, Unreadable):
-        raise BadRequest(f"the {request.size} bytes sent are not a {request.type_name} of apache.rocketmq.v2")
+        raise BadRequest(f"the {request.size} bytes sent are no {request.type_name}")
     return request
 
 
-def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, clients: Clients) -> grpc.RpcMethodHandler:
+def _handler(
+    method: MethodDescriptor, verb: Verb, message_classes: Any, clients: Clients
+) -> grpc.RpcMethodHandler[Any, Any]:
     request_class: type[Message] = getattr(message_classes, method.input_type.name)
     response_class: type[Message] = getattr(message_classes, method.output_type.name)
     call = _Call(method.name, verb, response_class, clients)
@@ -104,7 +104,7 @@ def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, clients
 
 
 def _reader(message_class: type[Message]) -> Callable[[bytes], Any]:
-    parse, type_name = message_class.FromString, message_class.DESCRIPTOR.name
+    parse, type_name = message_class.FromString, message_class.DESCRIPTOR.full_name
 
     def read(data: bytes) -> Any:
         try:
@@ -127,8 +127,8 @@ class _Call:
     async def unary(self, request: Any, context: Any) -> Any:
         caller = Caller(context)
         try:
-            with self._admitted(caller):
-                return await self._verb.answer(readable(request), caller)
+            self._admit(caller)
+            return await self._verb.answer(readable(request), caller)
         except PopError as refusal:
             return self._refusal(request, refusal)[0]
         except Exception:  # noqa: BLE001
@@ -137,12 +137,39 @@ class _Call:
     async def stream(self, request: Any, context: Any) -> None:
         caller = Caller(context)
         try:
-            with self._admitted(caller):
-                await self._verb.answer(readable(request), caller, context.write)
-                return
+            self._admit(caller)
+            await self._verb.answer(readable(request), caller, context.write)
+            return
         except PopError as refusal:
             frames = self._refusal(request, refusal)
         except Exception:  # noqa: BLE001
+            if context.cancelled():
+                return
             frames = self._refusal(request, self._failure(caller))
         for frame in frames:
             await context.write(frame)
+
+    def _admit(self, caller: Caller) -> None:
+        if caller.client_id:
+            if len(caller.client_id) > CLIENT_ID_LENGTH_MAX:
+                raise BadRequest(
+                    f"client id '{caller.client_id[:32]}…' has {len(caller.client_id)} characters,"
+                    f" at most {CLIENT_ID_LENGTH_MAX} are allowed"
+                )
+            self._clients.seen(caller.client_id)
+        elif not self._verb.anonymous:
+            raise ClientIdRequired
+
+    def _refusal(self, request: Any, refusal: PopError) -> list[Any]:
+        refused = status.of(refusal)
+        if self._verb.refuse is not None:
+            return self._verb.refuse(request, refused)
+        return [self._response_class(status=refused)]
+
+    def _failure(self, caller: Caller) -> Internal:
+        request_id = caller.header("x-mq-request-id")
+        log.exception("call failed", rpc=self._name, client_id=caller.client_id, request_id=request_id)
+        return Internal(
+            f"the server failed on {self._name}; whether it took effect is unknown, repeat it"
+            f" (the server's log has the reason under request id '{request_id}')"
+        )

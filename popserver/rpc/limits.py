@@ -22,4 +22,3 @@ class Limits(NamedTuple):
     messages_max: int = 128  # of one SendMessage request
     ack_entries_max: int = 1_024  # of one AckMessage request
     request_bytes_max: int = 32 * 1024 * 1024
-    client_id_length_max: int = 255

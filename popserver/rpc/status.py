@@ -6,7 +6,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.domain import errors
 from popserver.domain.errors import PopError
 
-CODES: dict[type[PopError], pb.Code] = {
+CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.PopError: pb.INTERNAL_SERVER_ERROR,
     # The request is at fault.
     errors.BadRequest: pb.BAD_REQUEST,

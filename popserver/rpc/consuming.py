@@ -1,0 +1,179 @@
+"""Message by message: receive, ack, change the invisible duration, give up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.broker.broker import Broker
+from popserver.domain.errors import BadRequest, IllegalInvisibleTime, IllegalPollingTime, PopError
+from popserver.domain.message import Delivery
+from popserver.domain.retry import Holder
+from popserver.rpc import convert, status
+from popserver.rpc.calls import Caller, Write
+from popserver.rpc.limits import Limits
+
+# Clients older than this know no ILLEGAL_POLLING_TIME. Compared as text, like the field does (contract 1.7).
+_KNOWS_ILLEGAL_POLLING_TIME = "5.0.3"
+# Half of what clients allow an ordinary call: kept back where a receive names no polling time (contract 1.7).
+_REQUEST_TIMEOUT_HALF_MS = 1_500
+
+
+class Consuming:
+    """What consumers of either kind ask for; a push consumer is known by `auto_renew`."""
+
+    def __init__(self, broker: Broker, limits: Limits, store_host: str) -> None:
+        self._broker = broker
+        self._limits = limits
+        self._store_host = store_host
+
+    async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
+        """Frames: status, messages, delivery timestamp (contract 1.7). The request's queue id means nothing."""
+        clients = self._broker.clients
+        clients.call_opened(caller.client_id)
+        try:
+            deliveries = await self._receive(request, caller)
+        except PopError:
+            if request.auto_renew and caller.header("x-mq-language") == "GO":
+                await asyncio.sleep(self._limits.push_refusal_pause_ms / 1_000)
+            raise
+        finally:
+            clients.call_closed(caller.client_id)
+        await self._write(deliveries, request, write)
+
+    async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
+        """Every entry has its outcome; most clients look at the common status alone (contract 1.8)."""
+        acked = request.entries
+        if not acked:
+            raise BadRequest("the request names no message; give at least one entry")
+        if len(acked) > self._limits.ack_entries_max:
+            raise BadRequest(
+                f"the request has {len(acked)} entries, at most {self._limits.ack_entries_max} are allowed; split it"
+            )
+        outcomes = await self._broker.ack(
+            convert.resource(request.group, caller.namespace),
+            convert.resource(request.topic, caller.namespace),
+            [entry.receipt_handle for entry in acked],
+        )
+        statuses = [status.of(outcome) for outcome in outcomes]
+        entries = [
+            wire.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=said)
+            for entry, said in zip(acked, statuses, strict=True)
+        ]
+        return wire.AckMessageResponse(status=status.over_all(statuses), entries=entries)
+
+    async def change_invisible_duration(
+        self, request: wire.ChangeInvisibleDurationRequest, caller: Caller
+    ) -> wire.ChangeInvisibleDurationResponse:
+        """0 to 12 h from now on, answered with the new handle; `suspend` with 0 gives the message back unused."""
+        duration_ms = convert.duration_ms(request.invisible_duration)
+        if duration_ms < 0:
+            raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
+        self._check_not_too_large(duration_ms)
+        handle = await self._broker.change_invisible(
+            convert.resource(request.group, caller.namespace),
+            convert.resource(request.topic, caller.namespace),
+            request.receipt_handle,
+            duration_ms,
+            give_back=request.suspend and duration_ms == 0,
+        )
+        return wire.ChangeInvisibleDurationResponse(status=status.OK, receipt_handle=handle)
+
+    async def forward_to_dead_letter_queue(
+        self, request: wire.ForwardMessageToDeadLetterQueueRequest, caller: Caller
+    ) -> wire.ForwardMessageToDeadLetterQueueResponse:
+        """Clients repeat it until it is OK, so it is OK for what is a dead letter or committed already."""
+        await self._broker.forward_to_dead_letter_queue(
+            convert.resource(request.group, caller.namespace),
+            convert.resource(request.topic, caller.namespace),
+            request.receipt_handle,
+        )
+        return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
+
+    def refuse_to_receive(self, _request: Any, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
+        return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._broker.clock.now_ms())]
+
+    async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller) -> list[Delivery]:
+        if request.batch_size <= 0:
+            raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to 32 messages")
+        holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
+        wanted = convert.tag_filter(request.filter_expression)
+        invisible_ms = 0 if holder is Holder.PUSH else self._invisible_ms(request)
+        poll_ms = poll_ms_of(request, caller, self._limits)
+        return await self._broker.receive(
+            convert.resource(request.group, caller.namespace),
+            convert.resource(request.message_queue.topic, caller.namespace),
+            wanted=wanted,
+            batch_size=request.batch_size,
+            invisible_ms=invisible_ms,
+            holder=holder,
+            client_id=caller.client_id,
+            poll_until_ms=self._broker.clock.now_ms() + poll_ms,
+        )
+
+    async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
+        topic = request.message_queue.topic
+        invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
+        written = 0
+        try:
+            await write(wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING))
+            for delivery in deliveries:
+                await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
+                written += 1
+            await write(convert.delivered_at(self._broker.clock.now_ms()))
+        except BaseException:
+            self._broker.orphan(deliveries[written:])
+            raise
+
+    def _invisible_ms(self, request: wire.ReceiveMessageRequest) -> int:
+        invisible_ms = convert.duration_ms(request.invisible_duration)
+        if invisible_ms < self._limits.invisible_ms_min:
+            raise IllegalInvisibleTime(
+                f"the invisibleTime is too small: {invisible_ms} ms, at least {self._limits.invisible_ms_min} ms are"
+                " allowed"
+            )
+        self._check_not_too_large(invisible_ms)
+        return invisible_ms
+
+    def _check_not_too_large(self, invisible_ms: int) -> None:
+        if invisible_ms > self._limits.invisible_ms_max:
+            raise IllegalInvisibleTime(
+                f"the invisibleTime is too large: {invisible_ms} ms, at most {self._limits.invisible_ms_max} ms are"
+                " allowed"
+            )
+
+
+def poll_ms_of(request: wire.ReceiveMessageRequest, caller: Caller, limits: Limits) -> int:
+    """How long a receive may wait (mission row A12, contract 1.7).
+
+    What the request wants, or its deadline where it wants nothing, within the limits; never beyond the deadline, and
+    a margin before it. Raises where the deadline leaves less than the shortest poll.
+    """
+    remaining_ms = caller.remaining_ms()
+    if request.HasField("long_polling_timeout"):
+        wanted_ms = convert.duration_ms(request.long_polling_timeout)
+    else:
+        wanted_ms = limits.poll_ms_max if remaining_ms is None else remaining_ms - _REQUEST_TIMEOUT_HALF_MS
+    poll_ms = min(max(wanted_ms, limits.poll_ms_min), limits.poll_ms_max)
+    if remaining_ms is None:
+        return poll_ms
+    if poll_ms > remaining_ms < limits.poll_ms_min:
+        refusal = IllegalPollingTime
+        if caller.header("x-mq-client-version") < _KNOWS_ILLEGAL_POLLING_TIME:
+            refusal = BadRequest  # type: ignore[assignment]
+        raise refusal(
+            f"the call's deadline leaves {remaining_ms} ms, the shortest poll takes {limits.poll_ms_min} ms;"
+            " use a longer deadline"
+        )
+    return max(0, min(poll_ms, remaining_ms - limits.poll_margin_ms))
+
+
+def refuse_to_change(request: Any, refused: pb.Status) -> list[wire.ChangeInvisibleDurationResponse]:
+    """With the handle as it was given: clients copy it unread (contract 1.9)."""
+    handle = getattr(request, "receipt_handle", "")
+    return [wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)]
+
+
+_NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message within the polling time; ask again")

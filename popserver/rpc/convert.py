@@ -1,0 +1,223 @@
+"""protobuf ↔ domain, both ways, nowhere else.
+
+Well-known types are filled in place: those of the private descriptor pool are not google.protobuf's own classes.
+Delivered messages are filled field by field, the cheapest way by measurement: a receive converts 32 at once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.domain.errors import (
+    BadRequest,
+    IllegalFilterExpression,
+    MessageCorrupted,
+    MessagePropertiesTooLarge,
+    MessagePropertyConflictWithType,
+    NotBuilt,
+)
+from popserver.domain.filtering import TagFilter
+from popserver.domain.filtering.tag import parse as parse_tags
+from popserver.domain.message import BodyEncoding, Delivery, Message, MessageType, check_message_group
+from popserver.domain.names import Resource
+from popserver.domain.topic import Topic
+
+BROKER_NAME = "popmq"
+BORN_AT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+RECOVERY_DURATION_MS_MAX = 3_600_000  # contract 4
+BORN_HOST_LENGTH_MAX = 255
+TRACE_CONTEXT_LENGTH_MAX = 1_024
+
+_TYPES = {
+    MessageType.NORMAL: pb.NORMAL,
+    MessageType.FIFO: pb.FIFO,
+    MessageType.DELAY: pb.DELAY,
+    MessageType.TRANSACTION: pb.TRANSACTION,
+    MessageType.PRIORITY: pb.PRIORITY,
+}
+# Older Java clients cannot read a route that lists any other type (contract 1.2).
+_ROUTED_TYPES = frozenset({MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION})
+# Unspecified counts as IDENTITY: that is what a sender means who does not set it.
+_ENCODINGS = {0: BodyEncoding.IDENTITY, pb.IDENTITY: BodyEncoding.IDENTITY, pb.GZIP: BodyEncoding.GZIP}
+
+
+def resource(named: pb.Resource, header_namespace: str) -> Resource:
+    """A topic or group; some clients name the namespace in the call's header alone."""
+    return Resource(named.resource_namespace or header_namespace, named.name)
+
+
+def duration_ms(duration: Any) -> int:
+    return int(duration.seconds) * 1_000 + int(duration.nanos) // 1_000_000
+
+
+def set_ms(field: Any, ms: int) -> None:
+    """Fill a Timestamp or a Duration."""
+    field.seconds, rest_ms = divmod(ms, 1_000)
+    field.nanos = rest_ms * 1_000_000
+
+
+def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
+    """A message as it was sent. Raises what the wire alone can get wrong; `domain.message.check` is next."""
+    system = sent.system_properties
+    message_type, message_group = _kind(system)
+    encoding = _ENCODINGS.get(system.body_encoding)
+    if encoding is None:
+        raise MessageCorrupted(f"body encoding {system.body_encoding} is not known; use IDENTITY (1) or GZIP (2)")
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        _check_recovery(duration_ms(system.orphaned_transaction_recovery_duration))
+    return Message(
+        topic=topic,
+        message_id=system.message_id,
+        body=sent.body,
+        tag=system.tag if system.HasField("tag") else None,
+        keys=tuple(system.keys),
+        properties=dict(sent.user_properties),
+        message_type=message_type,
+        message_group=message_group,
+        body_encoding=encoding,
+        born_at_ms=_born_at_ms(system) if system.HasField("born_timestamp") else now_ms,
+        born_host=_text("born_host", system.born_host, BORN_HOST_LENGTH_MAX),
+        trace_context=_text("trace_context", system.trace_context, TRACE_CONTEXT_LENGTH_MAX)
+        if system.HasField("trace_context")
+        else None,
+    )
+
+
+def frame(delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None) -> Any:
+    """One delivered message, in a frame of its own; `topic` as the request named it."""
+    stored = delivery.stored
+    sent = stored.message
+    answer = wire.ReceiveMessageResponse()
+    filled = answer.message
+    filled.topic.MergeFrom(topic)
+    filled.body = sent.body
+    if sent.properties:
+        filled.user_properties.update(sent.properties)
+    system = filled.system_properties
+    if sent.tag is not None:
+        system.tag = sent.tag
+    if sent.keys:
+        system.keys.extend(sent.keys)
+    system.message_id = sent.message_id
+    digest = system.body_digest
+    digest.type = pb.MD5
+    digest.checksum = stored.digest.hex().upper()
+    system.body_encoding = pb.GZIP if sent.body_encoding is BodyEncoding.GZIP else pb.IDENTITY
+    system.message_type = _TYPES[sent.message_type]
+    set_ms(system.born_timestamp, sent.born_at_ms)
+    system.born_host = sent.born_host
+    set_ms(system.store_timestamp, stored.stored_at_ms)
+    system.store_host = store_host
+    system.receipt_handle = delivery.receipt_handle
+    system.queue_id = stored.queue_number
+    system.queue_offset = stored.offset
+    system.delivery_attempt = delivery.attempt
+    if invisible_ms is not None:
+        set_ms(system.invisible_duration, invisible_ms)
+    if sent.message_group is not None:
+        system.message_group = sent.message_group
+    if sent.trace_context is not None:
+        system.trace_context = sent.trace_context
+    if stored.dead_letter_of is not None:
+        system.dead_letter_queue.topic, system.dead_letter_queue.message_id = stored.dead_letter_of
+    return answer
+
+
+def delivered_at(now_ms: int) -> Any:
+    """The closing frame of a receive: without it a client loses the batch (contract 1.7)."""
+    answer = wire.ReceiveMessageResponse()
+    set_ms(answer.delivery_timestamp, now_ms)
+    return answer
+
+
+def tag_filter(expression: pb.FilterExpression) -> TagFilter:
+    """What a subscription wants; an unspecified type is a tag expression (contract 7.1)."""
+    if expression.type == pb.SQL:
+        raise NotBuilt("SQL filter expressions are not offered by this version; use a tag expression such as 'A || B'")
+    if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
+        raise IllegalFilterExpression(f"filter type {expression.type} is not known; use TAG (1)")
+    return parse_tags(expression.expression)
+
+
+def queues(topic: Topic, named: pb.Resource, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
+    """A topic's route: topic and endpoints as the client wrote them (contract 1.2), every queue for both directions."""
+    broker = pb.Broker(name=BROKER_NAME, id=0, endpoints=endpoints)
+    accepts = message_types(topic.accepts)
+    return [
+        pb.MessageQueue(
+            topic=named, id=queue.number, permission=pb.READ_WRITE, broker=broker, accept_message_types=accepts
+        )
+        for queue in topic.queues
+    ]
+
+
+def every_queue(named: pb.Resource, endpoints: pb.Endpoints) -> pb.MessageQueue:
+    """All queues of a topic at once: the id -1."""
+    broker = pb.Broker(name=BROKER_NAME, id=0, endpoints=endpoints)
+    return pb.MessageQueue(topic=named, id=-1, permission=pb.READ_WRITE, broker=broker)
+
+
+def message_types(types: Iterable[MessageType]) -> list[pb.MessageType.ValueType]:
+    return [_TYPES[each] for each in types if each in _ROUTED_TYPES]
+
+
+def endpoints(host: str, port: int) -> pb.Endpoints:
+    """An address as routes carry it."""
+    scheme = pb.DOMAIN_NAME
+    with suppress(ValueError):
+        scheme = pb.IPv4 if ipaddress.ip_address(host).version == 4 else pb.IPv6
+    return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host, port=port)])
+
+
+def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
+    """The type that the properties say (contract 4), and the message group."""
+    named = [
+        name for name in ("delivery_timestamp", "message_group", "priority", "lite_topic") if system.HasField(name)
+    ]
+    if not named and system.message_type != pb.TRANSACTION:
+        return MessageType.NORMAL, None
+    if system.message_type == pb.TRANSACTION:
+        named.insert(0, "message_type TRANSACTION")
+    if len(named) > 1:
+        raise MessagePropertyConflictWithType(f"{' and '.join(named)} exclude each other; send the message with one")
+    message_group = system.message_group if system.HasField("message_group") else None
+    if message_group is not None:
+        check_message_group(message_group)
+    if "lite_topic" in named:
+        raise NotBuilt("lite topics are not offered by this version; send to an ordinary topic")
+    return _TYPE_BY_PROPERTY[named[0]], message_group
+
+
+_TYPE_BY_PROPERTY = {
+    "message_type TRANSACTION": MessageType.TRANSACTION,
+    "delivery_timestamp": MessageType.DELAY,
+    "message_group": MessageType.FIFO,
+    "priority": MessageType.PRIORITY,
+}
+
+
+def _born_at_ms(system: pb.SystemProperties) -> int:
+    born_at_ms = duration_ms(system.born_timestamp)
+    if not 0 <= born_at_ms <= BORN_AT_MS_MAX:
+        raise MessageCorrupted(f"born_timestamp {born_at_ms} ms is no time between the years 1970 and 9999")
+    return born_at_ms
+
+
+def _check_recovery(recovery_ms: int) -> None:
+    if not 0 <= recovery_ms <= RECOVERY_DURATION_MS_MAX:
+        raise BadRequest(
+            f"orphaned_transaction_recovery_duration is {recovery_ms} ms, allowed: 0 to {RECOVERY_DURATION_MS_MAX} ms"
+        )
+
+
+def _text(field: str, value: str, length_max: int) -> str:
+    if len(value) > length_max:
+        raise MessagePropertiesTooLarge(f"{field} has {len(value)} characters, at most {length_max} are allowed")
+    if "\x00" in value:
+        raise MessageCorrupted(f"{field} holds a zero byte, which not every database can keep")
+    return value

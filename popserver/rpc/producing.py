@@ -1,0 +1,79 @@
+"""SendMessage: many messages of one topic, each with an outcome of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.broker.broker import Broker
+from popserver.domain.errors import BadRequest, MessageCorrupted, PopError
+from popserver.domain.message import Message, SendResult
+from popserver.rpc import convert, status
+from popserver.rpc.calls import Caller
+from popserver.rpc.limits import Limits
+
+Outcome = SendResult | PopError
+
+
+class Producing:
+    """What producers ask for."""
+
+    def __init__(self, broker: Broker, limits: Limits) -> None:
+        self._broker = broker
+        self._limits = limits
+
+    async def send_message(self, request: wire.SendMessageRequest, caller: Caller) -> wire.SendMessageResponse:
+        """One entry per message, in order; a message that breaks a rule fails alone (contract 1.5)."""
+        sent = request.messages
+        self._check(sent)
+        read = self._read(sent, caller)
+        good = [each for each in read if isinstance(each, Message)]
+        stored = iter(await self._store(good))
+        outcomes = [next(stored) if isinstance(each, Message) else each for each in read]
+        return _answer(sent, outcomes)
+
+    def _check(self, sent: Sequence[pb.Message]) -> None:
+        if not sent:
+            raise MessageCorrupted("the request holds no message; send at least one")
+        if len(sent) > self._limits.messages_max:
+            raise BadRequest(
+                f"the request holds {len(sent)} messages, at most {self._limits.messages_max} are allowed; split it"
+            )
+        for other in sent[1:]:
+            if other.topic != sent[0].topic:
+                raise MessageCorrupted(
+                    f"the request's messages are of the topics '{sent[0].topic.name}' and '{other.topic.name}';"
+                    " send one request per topic"
+                )
+
+    def _read(self, sent: Sequence[pb.Message], caller: Caller) -> list[Message | PopError]:
+        topic = convert.resource(sent[0].topic, caller.namespace)
+        now_ms = self._broker.clock.now_ms()
+        read: list[Message | PopError] = []
+        for each in sent:
+            try:
+                read.append(convert.message(each, topic, now_ms))
+            except PopError as refusal:
+                read.append(refusal)
+        return read
+
+    async def _store(self, batch: list[Message]) -> Sequence[Outcome]:
+        if not batch:
+            return ()
+        try:
+            return await self._broker.send(batch)
+        except PopError as refusal:
+            return [refusal] * len(batch)
+
+
+def _answer(sent: Sequence[pb.Message], outcomes: list[Outcome]) -> wire.SendMessageResponse:
+    entries = [_entry(each, outcome) for each, outcome in zip(sent, outcomes, strict=True)]
+    return wire.SendMessageResponse(status=status.over_all([entry.status for entry in entries]), entries=entries)
+
+
+def _entry(sent: pb.Message, outcome: Outcome) -> wire.SendResultEntry:
+    message_id = sent.system_properties.message_id
+    if isinstance(outcome, PopError):
+        return wire.SendResultEntry(status=status.of(outcome), message_id=message_id)
+    return wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset)

@@ -1,0 +1,32 @@
+"""The protocol's table of contents: every method of MessagingService, in the proto's order."""
+
+from __future__ import annotations
+
+from popserver.rpc import consuming, later
+from popserver.rpc.calls import Verb
+from popserver.rpc.consuming import Consuming
+from popserver.rpc.producing import Producing
+from popserver.rpc.routing import Routing
+from popserver.rpc.session import Session
+
+
+def verbs(routing: Routing, session: Session, producing: Producing, consumer: Consuming) -> dict[str, Verb]:
+    return {
+        "QueryRoute": Verb(routing.query_route),
+        "Heartbeat": Verb(session.heartbeat, anonymous=True),
+        "SendMessage": Verb(producing.send_message),
+        "QueryAssignment": Verb(routing.query_assignment),
+        "ReceiveMessage": Verb(consumer.receive_message, consumer.refuse_to_receive),
+        "AckMessage": Verb(consumer.ack_message),
+        "ForwardMessageToDeadLetterQueue": Verb(consumer.forward_to_dead_letter_queue),
+        "PullMessage": Verb(later.pull_message),
+        "UpdateOffset": Verb(later.update_offset),
+        "GetOffset": Verb(later.get_offset),
+        "QueryOffset": Verb(later.query_offset),
+        "EndTransaction": Verb(later.end_transaction),
+        "Telemetry": Verb(session.telemetry),
+        "NotifyClientTermination": Verb(session.notify_client_termination),
+        "ChangeInvisibleDuration": Verb(consumer.change_invisible_duration, consuming.refuse_to_change),
+        "RecallMessage": Verb(later.recall_message),
+        "SyncLiteSubscription": Verb(later.sync_lite_subscription),
+    }

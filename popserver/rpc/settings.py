@@ -1,0 +1,119 @@
+"""The settings handshake: what a client says of itself, and what it is told to do (contract 3.3).
+
+The answer is what the client sent with the server's values merged in; clients adopt what they read there, so nothing
+they sent is dropped or changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.catalog import Catalog
+from popserver.domain.errors import BadRequest, InvalidClientProperties, UnrecognizedClientType
+from popserver.domain.message import BODY_BYTES_MAX
+from popserver.domain.names import check_topic
+from popserver.domain.retry import RetryPolicy
+from popserver.rpc import convert
+from popserver.rpc.limits import Limits
+
+RECEIVE_BATCH_SIZE = 32
+SEND_ATTEMPTS_MAX = 3
+SEND_BACKOFF_MS = (10, 1_000)
+SEND_BACKOFF_MULTIPLIER = 2.0
+
+PROPERTIES_MAX = 32
+PROPERTIES_BYTES_MAX = 4 * 1024
+PROPERTY_NAME_LENGTH_MAX = 64
+PROPERTY_VALUE_LENGTH_MAX = 256
+CAPABILITIES = "admin,batch"
+
+_PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
+_CONSUMERS = (pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER)
+
+
+async def merge(sent: pb.Settings, namespace: str, catalog: Catalog, limits: Limits, version: str) -> pb.Settings:
+    """The settings a client gets for those it sent. Raises the error of the first thing wrong with them."""
+    _check_properties(sent.client_properties)
+    merged = pb.Settings()
+    merged.CopyFrom(sent)
+    if sent.client_type == pb.PRODUCER:
+        _publish(merged, namespace)
+    elif sent.client_type in _CONSUMERS:
+        await _subscribe(merged, namespace, catalog, limits)
+    else:
+        raise UnrecognizedClientType(
+            f"client type {_type_name(sent.client_type)} is not known here;"
+            " be a producer or a push, simple or pull consumer"
+        )
+    merged.metric.Clear()
+    merged.metric.on = False
+    if "popmq.client" in sent.client_properties:
+        merged.client_properties["popmq.server"] = version
+        merged.client_properties["popmq.capabilities"] = CAPABILITIES
+    return merged
+
+
+def _publish(merged: pb.Settings, namespace: str) -> None:
+    if merged.HasField("subscription"):
+        raise BadRequest("a producer's settings carry a subscription; send publishing instead")
+    for topic in merged.publishing.topics:
+        check_topic(convert.resource(topic, namespace))
+    merged.publishing.max_body_size = BODY_BYTES_MAX
+    merged.publishing.validate_message_type = True
+    initial_ms, max_ms = SEND_BACKOFF_MS
+    backoff = merged.backoff_policy.exponential_backoff
+    merged.backoff_policy.max_attempts = SEND_ATTEMPTS_MAX
+    convert.set_ms(backoff.initial, initial_ms)
+    convert.set_ms(backoff.max, max_ms)
+    backoff.multiplier = SEND_BACKOFF_MULTIPLIER
+
+
+async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limits: Limits) -> None:
+    if not merged.HasField("subscription"):
+        raise BadRequest("a consumer's settings carry no subscription; send the group and what it wants")
+    subscription = merged.subscription
+    for entry in subscription.subscriptions:
+        check_topic(convert.resource(entry.topic, namespace))
+        convert.tag_filter(entry.expression)
+    group = await catalog.group(convert.resource(subscription.group, namespace))
+    subscription.fifo = False
+    subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+    convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
+    _retry(merged.backoff_policy, group.retry)
+
+
+def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy) -> None:
+    backoff.Clear()
+    backoff.max_attempts = retry.max_attempts
+    for interval_ms in retry.intervals_ms:
+        convert.set_ms(backoff.customized_backoff.next.add(), interval_ms)
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    if len(properties) > PROPERTIES_MAX:
+        raise InvalidClientProperties(f"there are {len(properties)} client properties, at most {PROPERTIES_MAX} may be")
+    for name, value in properties.items():
+        if len(name) > PROPERTY_NAME_LENGTH_MAX or not _PROPERTY_NAME.fullmatch(name):
+            raise InvalidClientProperties(
+                f"client property name {name[:PROPERTY_NAME_LENGTH_MAX]!r} is not a letter followed by at most"
+                f" {PROPERTY_NAME_LENGTH_MAX - 1} of A-Z a-z 0-9 _ . -"
+            )
+        if name.startswith("rocketmq."):
+            raise InvalidClientProperties(f"client property name '{name}' is reserved: 'rocketmq.' is the system's")
+        if len(value) > PROPERTY_VALUE_LENGTH_MAX:
+            raise InvalidClientProperties(
+                f"the value of client property '{name}' has {len(value)} characters, at most"
+                f" {PROPERTY_VALUE_LENGTH_MAX} are allowed"
+            )
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidClientProperties(
+            f"client properties have {size} bytes together, at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+
+
+def _type_name(client_type: int) -> str:
+    by_number = pb.ClientType.DESCRIPTOR.values_by_number
+    return by_number[client_type].name if client_type in by_number else str(client_type)
