@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from popserver.embedded import EmbeddedBroker, embedded
+    from popserver.in_process import EmbeddedBroker, embedded
 
 __version__ = "0.1.0"
 __all__ = ["EmbeddedBroker", "__version__", "embedded"]
@@ -18,7 +18,7 @@ __all__ = ["EmbeddedBroker", "__version__", "embedded"]
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the command line and the migrations import this package without wanting a whole broker.
     if name in {"embedded", "EmbeddedBroker"}:
-        from popserver import embedded as module
+        from popserver import in_process
 
-        return getattr(module, name)
+        return getattr(in_process, name)
     raise AttributeError(f"module 'popserver' has no attribute {name!r}")

@@ -51,8 +51,7 @@ class Broker:
         return f"<Broker parked={self.wakeups.parked} clients={len(self.clients)} waiting={self.writer.waiting}>"
 
     async def start(self) -> None:
-        """Take up what the store holds: what is due, and whose push holds are open."""
-        self.writer.start()
+        """Take up what the store holds, once the writer runs: what is due, and whose push holds are open."""
         for client_id in await self.maintenance.start():
             self.clients.expect(client_id)
 

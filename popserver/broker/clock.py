@@ -27,6 +27,9 @@ class Clock(Protocol):
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm: ...
 
+    def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        """Like `call_at`, for a caller that waits on the other side of a wire: its patience is real."""
+
 
 class SystemClock:
     """Real time. `start_at_least` keeps it from starting behind what is already stored."""
@@ -45,6 +48,8 @@ class SystemClock:
         # One millisecond more: a timer that fires early by rounding would find nothing due and sleep again.
         delay_s = max(0, at_ms - self.now_ms() + 1) / 1_000
         return loop.call_later(delay_s, callback)
+
+    call_when_patience_ends = call_at
 
 
 class ManualClock:
@@ -66,6 +71,13 @@ class ManualClock:
         heapq.heappush(self._alarms, (at_ms, next(self._order), alarm))
         return alarm
 
+    def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        # Whichever comes first: a client's deadline runs out in real time, though this clock stands still.
+        alarm = _ManualAlarm(callback)
+        heapq.heappush(self._alarms, (at_ms, next(self._order), alarm))
+        alarm.real = asyncio.get_running_loop().call_later(max(0, at_ms - self._now_ms) / 1_000, alarm.ring)
+        return alarm
+
     async def advance(self, by_ms: int, settle: Callable[[], Awaitable[None]]) -> None:
         """Move on by `by_ms`, stopping at every alarm on the way; `settle` returns when all it woke has been done."""
         end_ms = self._now_ms + by_ms
@@ -82,12 +94,16 @@ class ManualClock:
 class _ManualAlarm:
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
+        self.real: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
         self._callback = None
+        if self.real is not None:
+            self.real.cancel()
 
     def ring(self) -> bool:
-        callback, self._callback = self._callback, None
+        callback = self._callback
+        self.cancel()
         if callback is None:
             return False
         callback()

@@ -67,7 +67,7 @@ class Wakeups:
         queue = self._parked.setdefault(seat.topic_id, {}).setdefault(seat.group_id, deque())
         queue.append(poll)
         self._count += 1
-        alarm = self._clock.call_at(until_ms, lambda: _time_out(poll))
+        alarm = self._clock.call_when_patience_ends(until_ms, lambda: _time_out(poll))
         try:
             return await poll
         except asyncio.CancelledError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from popserver.domain.errors import PopError, TopicNotFound
 from popserver.domain.filtering import tag_hash
@@ -21,7 +21,7 @@ from popserver.domain.message import (
     id_from_bytes,
     id_to_bytes,
 )
-from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_of
+from popserver.domain.topic import OFFSET_BITS, MessageQueue, Topic, message_key, offset_of, queue_of
 from popserver.store.given import as_given, given
 from popserver.store.schema import AnyRow, dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
@@ -120,6 +120,12 @@ def stored_messages(tx_conn: Any, rows: Iterable[AnyRow], topic: Topic) -> list[
     ]
 
 
+def newest_stored_at_ms(conn: Connection) -> int:
+    """The latest time of storing; 0 for an empty store. A server's clock never starts behind it."""
+    newest: int | None = conn.execute(_NEWEST).scalar()
+    return newest or 0
+
+
 def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
     topic, rotation = requests[0].topic, requests[0].rotation
     chosen = topic.queues[rotation % len(topic.queues)]
@@ -203,6 +209,12 @@ _TAKE_OFFSETS = (
     .where(queue.c.queue_id == bindparam("chosen"))
     .values(next_offset=queue.c.next_offset + bindparam("count"))
     .returning(queue.c.next_offset)
+)
+_NEWEST = (
+    select(func.max(message.c.stored_at_ms))
+    .select_from(queue)
+    .join(message, message.c.message_key == queue.c.queue_id.op("<<")(OFFSET_BITS).op("|")(queue.c.next_offset - 1))
+    .where(queue.c.next_offset > 0)
 )
 _KNOWN = select(message.c.message_id, message.c.message_key).where(
     message.c.topic_id == bindparam("topic_id"),

@@ -1,0 +1,167 @@
+"""`popmq serve` and `popmq db`: the commands that need the server's own code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import time
+from typing import Any
+
+OK, REFUSED, USAGE = 0, 1, 2
+
+
+def add_commands(commands: Any) -> None:
+    """Add this room's commands to the `popmq` command line."""
+    _add_serve(commands.add_parser("serve", help="run a broker", description=_SERVE))
+    _add_db(commands.add_parser("db", help="look after the database's schema"))
+
+
+_SERVE = (
+    "Run a broker: one process, one port. Every option can also be set as POPMQ_<OPTION> in the environment"
+    " (POPMQ_DATABASE_URL) or as a key in ./popmq.toml (database_url)."
+)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (8081); 0 takes a free one")
+    _add_database_url(parser)
+    parser.add_argument("--durability", choices=("full", "relaxed"), help="full: an OK is on the disk (full)")
+    parser.add_argument(
+        "--auto-create",
+        action=argparse.BooleanOptionalAction,
+        help="make missing topics and groups on the way (on a loopback address only)",
+    )
+    parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration let in (10s)")
+    parser.add_argument("--drain-timeout", metavar="DURATION", help="how long calls may finish at the end (30s)")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-format", choices=("console", "json"))
+    parser.set_defaults(run=_serve)
+
+
+def _add_db(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    upgrade = actions.add_parser("upgrade", help="bring the schema to this version's")
+    check = actions.add_parser("check", help="say whether the schema fits, and whether the database is sound")
+    for action, run in ((upgrade, _upgrade), (check, _check)):
+        _add_database_url(action)
+        action.set_defaults(run=run)
+
+
+def _add_database_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--database-url", metavar="URL", help="sqlite:///FILE or postgresql://… (sqlite:///popmq.db)")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    started = time.monotonic()
+    from popserver import logs
+
+    config = _config(arguments)
+    if config is None:
+        return USAGE
+    logs.configure(config.log_level, config.log_format)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_run_server(config, started, as_json=arguments.json))
+
+
+async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
+    from popserver.app import App
+    from popserver.domain.errors import PopError
+    from popserver.store.migrate import HEAD
+
+    stopping = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    app = App(config)
+    try:
+        await app.start()
+    except PopError as error:
+        print(f"popmq: {error.sentence}", file=sys.stderr)
+        return REFUSED
+    assert app.database is not None
+    facts = {
+        "grpc": app.endpoint,
+        "store": app.database.name,
+        "durability": config.durability,
+        "schema": HEAD,
+        "ready_after_ms": round((time.monotonic() - started) * 1_000),
+    }
+    words = "popserver ready  " + "  ".join(f"{name}={value}" for name, value in facts.items())
+    print(json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)", flush=True)
+    await stopping.wait()
+    print("popserver draining", file=sys.stderr, flush=True)
+    await app.stop()
+    return OK
+
+
+def _upgrade(arguments: argparse.Namespace) -> int:
+    from popserver.store import Database, migrate
+
+    def upgrade(database: Database) -> dict[str, Any]:
+        before = migrate.upgrade(database)
+        return {"store": database.name, "from": before, "schema": migrate.HEAD}
+
+    return _with_database(arguments, upgrade)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from popserver.store import Database, migrate
+    from popserver.store.soundness import check_soundness
+
+    def check(database: Database) -> dict[str, Any]:
+        migrate.check(database)
+        with database.read() as conn:
+            check_soundness(conn)
+        return {"store": database.name, "schema": migrate.HEAD, "sound": True}
+
+    return _with_database(arguments, check)
+
+
+def _with_database(arguments: argparse.Namespace, work: Any) -> int:
+    from popserver.domain.errors import PopError
+    from popserver.store import Database
+
+    config = _config(arguments)
+    if config is None:
+        return USAGE
+    try:
+        database = Database(config.database_url)
+        try:
+            facts = work(database)
+        finally:
+            database.close()
+    except PopError as error:
+        print(f"popmq: {error.sentence}", file=sys.stderr)
+        return REFUSED
+    print(json.dumps(facts) if arguments.json else "  ".join(f"{name}={value}" for name, value in facts.items()))
+    return OK
+
+
+def _config(arguments: argparse.Namespace) -> Any:
+    """The settings from command line, environment and file; None, and one sentence each, where they are wrong."""
+    from pydantic import ValidationError
+
+    from popserver.config import Config
+
+    given = {
+        name: value for name, value in vars(arguments).items() if name in Config.model_fields and value is not None
+    }
+    try:
+        return Config(**given)
+    except ValidationError as error:
+        for mistake in error.errors():
+            name = ".".join(map(str, mistake["loc"]))
+            print(f"popmq: {name}={mistake['input']!r}: {mistake['msg']}", file=sys.stderr)
+        return None
+
+
+def _loop_factory() -> Any:
+    """The faster event loop of the `fast` extra, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,115 @@
+"""A whole broker inside your process: real gRPC on a free port, for tests and small programs.
+
+with popserver.embedded(manual_clock=True) as broker:
+    with popclient.SimpleConsumer(broker.endpoint, group="g", topics="orders") as consumer:
+        …
+        broker.clock.advance("2h")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from popserver.app import App
+from popserver.broker.clock import ManualClock, SystemClock
+from popserver.config import Config
+from popserver.durations import parse_duration_ms
+
+T = TypeVar("T")
+
+
+class EmbeddedClock:
+    """The broker's clock, from your thread. A manual one stands still until you move it."""
+
+    def __init__(self, broker: EmbeddedBroker, clock: SystemClock | ManualClock) -> None:
+        self._broker = broker
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds."""
+        return self._clock.now_ms()
+
+    def advance(self, duration: str | int) -> None:
+        """Move a manual clock on by `"2h"`, `"500ms"` or a number of ms; returns when all that fell due is done."""
+        if not isinstance(self._clock, ManualClock):
+            raise TypeError("this broker runs on real time; start it with embedded(manual_clock=True)")
+        by_ms = parse_duration_ms(duration) if isinstance(duration, str) else duration
+        self._broker.run(self._clock.advance(by_ms, self._broker.app.broker.settle))
+
+
+class EmbeddedBroker:
+    """A running broker in a thread of its own."""
+
+    def __init__(self, config: Config, *, manual_clock: bool) -> None:
+        self.app = App(config, ManualClock() if manual_clock else SystemClock())
+        self.clock = EmbeddedClock(self, self.app.clock)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="popmq-embedded", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedBroker {self.endpoint} {self.app.config.database_url}>"
+
+    @property
+    def endpoint(self) -> str:
+        """`127.0.0.1:PORT`, for any RocketMQ 5 client."""
+        return self.app.endpoint
+
+    @property
+    def database_url(self) -> str:
+        return self.app.config.database_url
+
+    def settle(self) -> None:
+        """Return when everything that is due now has been done."""
+        self.run(self.app.broker.settle())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the broker's event loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def start(self) -> None:
+        self._thread.start()
+        self.run(self.app.start())
+
+    def stop(self) -> None:
+        """Drain and end; safe to call after a failed start."""
+        try:
+            self.run(self.app.stop())
+        finally:
+            self._end_thread()
+
+    def _end_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@contextmanager
+def embedded(
+    database: str | Path = "sqlite://",
+    *,
+    manual_clock: bool = False,
+    port: int = 0,
+    **options: Any,
+) -> Iterator[EmbeddedBroker]:
+    """Run a broker while the block runs.
+
+    `database` is a URL, or a path to a SQLite file; the default lives in memory. Further options are those of
+    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. Topics and groups make themselves.
+    """
+    url = f"sqlite:///{database}" if isinstance(database, Path) else database
+    config = Config(**{"drain_timeout": 1_000, **options, "database_url": url, "port": port, "host": "127.0.0.1"})
+    broker = EmbeddedBroker(config, manual_clock=manual_clock)
+    try:
+        broker.start()
+    except BaseException:
+        broker._end_thread()
+        raise
+    try:
+        yield broker
+    finally:
+        broker.stop()

@@ -1,0 +1,111 @@
+"""Brings a database's schema to the one this code speaks, and refuses a newer one.
+
+An empty database is made from `schema` in one go, as the last migration would leave it (a test compares the two);
+only an older one needs Alembic, which is imported only then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, inspect, text
+
+from popserver.domain.errors import StoreUnavailable
+from popserver.store.database import Database, said_plainly
+from popserver.store.schema import VIEWS, metadata
+
+HEAD = "0001"
+# Any number, as long as every server takes the same: two that start at once must not both migrate.
+_ADVISORY_LOCK = 0x706F706D71
+
+
+def revision(database: Database) -> str | None:
+    """The schema's revision; None for an empty database."""
+    with said_plainly(database.name), database.reading.connect() as conn:
+        return _revision(conn)
+
+
+def upgrade(database: Database, to: str = HEAD) -> str | None:
+    """Bring the schema to revision `to`; returns the revision it was at.
+
+    Raises `StoreUnavailable` for a schema newer than this code, and for a database that holds other tables.
+    """
+    with said_plainly(database.name), database.writing.connect() as conn:
+        database.begin(conn)
+        try:
+            if not database.is_sqlite:
+                conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+            before = _revision(conn)
+            if before is None and to == HEAD:
+                _create(conn, database)
+            elif before != to:
+                _migrate(conn, to)
+            conn.exec_driver_sql("COMMIT")
+        except BaseException:
+            conn.exec_driver_sql("ROLLBACK")
+            raise
+    return before
+
+
+def downgrade(database: Database, to: str) -> None:
+    """Take the schema back to an older revision."""
+    upgrade(database, to)
+
+
+def check(database: Database) -> None:
+    """Raise `StoreUnavailable` unless the schema is exactly this code's."""
+    found = revision(database)
+    if found is None:
+        raise StoreUnavailable(f"{database.name} has no schema yet; make it with: popmq db upgrade")
+    if found > HEAD:
+        raise _newer(database.name, found)
+    if found < HEAD:
+        raise StoreUnavailable(
+            f"{database.name} has schema {found}, this popmq needs {HEAD}; bring it there with: popmq db upgrade"
+        )
+
+
+def script_location() -> Path:
+    """Where the migrations stand: inside the installed package, or beside it in a checkout."""
+    packaged = Path(__file__).parents[1] / "migrations"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+def _create(conn: Connection, database: Database) -> None:
+    strangers = set(inspect(conn).get_table_names()) & set(metadata.tables)
+    if strangers:
+        raise StoreUnavailable(
+            f"{database.name} holds tables of another program ({', '.join(sorted(strangers))}); name an empty database"
+        )
+    metadata.create_all(conn)
+    for name, query in VIEWS.items():
+        conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
+    conn.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+def _migrate(conn: Connection, to: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": conn})
+    config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
+    now: Any = _revision(conn)
+    if now is not None and now > HEAD:
+        raise _newer(conn.engine.url.render_as_string(), now)
+    step = command.downgrade if now is not None and to < now else command.upgrade
+    step(config, to)
+
+
+def _revision(conn: Connection) -> str | None:
+    if not inspect(conn).has_table("alembic_version"):
+        return None
+    found: str | None = conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _newer(name: str, found: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{name} has schema {found}, newer than this popmq's {HEAD}; use the newer popmq, or a backup from before"
+    )
