@@ -1,0 +1,62 @@
+# Every target sets up what it needs in .venv; Python 3.11 or newer and make are all it asks of the machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
+DEV := $(VENV)/.dev
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all lint format types generate check bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "PopMQ needs Python 3.11 or newer; name one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(DEMO): pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what the demo needs into $(VENV) (Spark is the large part) ..."
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(DEV): pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what developing needs into $(VENV) (Spark is the large part) ..."
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@ $(DEMO)
+
+install: $(DEV) ## set up .venv for developing
+
+demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year)
+	$(BIN)/python -m examples.flights $(ARGS)
+
+test: $(DEV) ## pass the tests
+	$(BIN)/pytest -m 'not slow' $(ARGS)
+
+test-all: $(DEV) ## pass the long tests too
+	$(BIN)/pytest $(ARGS)
+
+lint: $(DEV) ## style and mistakes
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(DEV) ## put the code into shape
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(DEV) ## strict types
+	$(BIN)/mypy
+
+generate: $(VENV)/bin/python ## write proto/popproto anew from the .proto files
+	$(BIN)/python proto/generate.py
+
+check: lint types ## lint, types, and whether generated code is fresh
+	$(BIN)/python proto/generate.py --check
+
+bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick for a short run)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove everything that can be made again
+	rm -rf $(VENV) .venv-* demo-out bench-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
