@@ -178,8 +178,8 @@ def _rows(now_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -
             each.born_at_ms,
             tag_hash(each.tag),
             each.tag,
-            json.dumps(each.keys, ensure_ascii=False) if each.keys else None,
-            json.dumps(dict(each.properties), ensure_ascii=False) if each.properties else None,
+            _as_json(each.keys) if each.keys else None,
+            _as_json(dict(each.properties)) if each.properties else None,
             each.message_group,
             None,
             each.message_type.value,
@@ -202,6 +202,8 @@ def _known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str,
     return {known: SendResult(known, numbers[queue_of(key)], offset_of(key)) for known, key in places}
 
 
+# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
 _TYPES = {kind.value: kind for kind in MessageType}
 _ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}
 _TAKE_OFFSETS = (

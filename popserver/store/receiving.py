@@ -8,8 +8,9 @@ starve the rest).
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+import os
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, bindparam, insert, select, update
@@ -31,7 +32,6 @@ from popserver.store.transaction import Transaction
 
 # How far one receive looks for messages its filter wants before it lets others in.
 WINDOW_OFFSETS = 1_000
-_HOLD_BITS = 63
 
 
 class Receive(NamedTuple):
@@ -153,10 +153,12 @@ def _grant_parameters(tx: Transaction, request: Receive, holds: dict[int, int]) 
     }
 
 
-def _new_holds(keys: Any) -> dict[int, int]:
+def _new_holds(keys: Iterable[int]) -> dict[int, int]:
     """A hold id of fresh random bits for each message; its secrecy is what makes a receipt handle a proof."""
-    draw = _random.getrandbits
-    return {key: draw(_HOLD_BITS) for key in keys}
+    listed = list(keys)
+    drawn = struct.unpack(f"{len(listed)}Q", os.urandom(8 * len(listed)))
+    # One bit less: the databases' integers are signed.
+    return {key: bits >> 1 for key, bits in zip(listed, drawn, strict=True)}
 
 
 def _record(tx: Transaction, request: Receive, granted: Sequence[_Grant]) -> None:
@@ -178,7 +180,6 @@ def _deliveries(tx: Transaction, request: Receive, granted: Sequence[_Grant]) ->
     ]
 
 
-_random = random.SystemRandom()
 _BEHIND = (
     select(
         progress.c.queue_id,

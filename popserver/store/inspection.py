@@ -1,0 +1,429 @@
+"""What an operator asks the store: counts, lag, one message's states, dead letters. It reads, and changes nothing.
+
+No look costs more for a larger backlog: counts are offset arithmetic, lists are pages, and one answer carries at most
+`PAGE_BYTES_MAX` of bodies (always at least one message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select, text
+
+from popserver.domain.delivery import State
+from popserver.domain.errors import BadRequest, MessageNotFound, StoreUnavailable
+from popserver.domain.group import Group
+from popserver.domain.message import StoredMessage, id_to_bytes
+from popserver.domain.names import Resource, dead_letter_topic
+from popserver.domain.topic import MessageQueue, Topic, message_key
+from popserver.store import catalog
+from popserver.store.messages import COLUMNS, stored_messages
+from popserver.store.schema import AnyRow, consumer_group, dead_letter, history, message, queue
+from popserver.store.schema import topic as topic_table
+
+PAGE_BYTES_MAX = 16 * 1024 * 1024
+_HISTORY_MAX = 1_000
+
+
+class QueueRange(NamedTuple):
+    """What one queue stores: offsets from `min_offset` up to, not including, `next_offset`."""
+
+    number: int
+    min_offset: int
+    next_offset: int
+
+
+class TopicFacts(NamedTuple):
+    """A topic, with what its queues store now."""
+
+    topic: Topic
+    ranges: tuple[QueueRange, ...]
+
+    @property
+    def message_count(self) -> int:
+        return sum(each.next_offset - each.min_offset for each in self.ranges)
+
+
+class Lag(NamedTuple):
+    """How far a group is behind in one topic, in messages; `oldest_ready_ms` is when the oldest ready one was stored."""
+
+    group: Resource
+    topic: Resource
+    ready: int
+    inflight: int
+    waiting_retry: int
+    dead_letters: int
+    oldest_ready_ms: int | None
+
+
+class Standing(NamedTuple):
+    """Where one message stands in one group; `attempt` is 0 where no delivery of it is remembered."""
+
+    group: Resource
+    state: State
+    attempt: int
+    visible_at_ms: int | None
+    client_id: str
+
+
+class Step(NamedTuple):
+    """One step of a message in one group, as far as the group keeps a history."""
+
+    at_ms: int
+    group: Resource
+    event: str
+    from_state: str
+    to_state: str
+    attempt: int
+    client_id: str
+    reason: str
+
+
+class FoundMessage(NamedTuple):
+    """A message by its id, with its life in every group that has met its topic."""
+
+    stored: StoredMessage
+    standings: Sequence[Standing]
+    steps: Sequence[Step]
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter: the facts, and the dead copy. `topic` is the origin's; None once that topic is gone."""
+
+    dead_letter_id: int
+    group: Resource
+    topic: Resource | None
+    stored: StoredMessage | None
+    attempt: int
+    reason: str
+    dead_at_ms: int
+    redrive_state: str
+
+
+class Counts(NamedTuple):
+    """How much the store holds, and the revision of its schema."""
+
+    topics: int
+    groups: int
+    messages: int
+    dead_letters: int
+    revision: str
+
+
+def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
+    """One topic; raises `TopicNotFound`."""
+    topic = _topic(conn, name)
+    return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()))
+
+
+def list_topics(conn: Connection, namespace: str | None, limit: int) -> tuple[list[TopicFacts], int]:
+    """The first `limit` topics by name, of one namespace or (None) of all; and how many there are."""
+    topics = [each for each in catalog.list_topics(conn) if namespace is None or each.name.namespace == namespace]
+    ranges = _ranges(conn, topics[:limit])
+    return [TopicFacts(each, ranges.get(each.topic_id, ())) for each in topics[:limit]], len(topics)
+
+
+def group(conn: Connection, name: Resource) -> Group:
+    """One group; raises `ConsumerGroupNotFound`."""
+    found = catalog.find_group(conn, name)
+    if found is None:
+        raise catalog.group_not_found(name)
+    return found
+
+
+def list_groups(conn: Connection, namespace: str | None, limit: int) -> tuple[list[Group], int]:
+    """The first `limit` groups by name, of one namespace or (None) of all; and how many there are."""
+    groups = [each for each in catalog.list_groups(conn) if namespace is None or each.name.namespace == namespace]
+    return groups[:limit], len(groups)
+
+
+def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
+    """Lag per group and topic, of one group or (None) of all."""
+    rows = conn.execute(_LAG if group_id is None else _LAG_OF_GROUP, {"group_id": group_id, "limit": limit})
+    return [
+        Lag(
+            Resource(row.group_namespace, row.consumer_group),
+            Resource(row.topic_namespace, row.topic),
+            # Postgres sums integers to decimals.
+            int(row.ready),
+            int(row.inflight),
+            int(row.waiting_retry),
+            int(row.dead_letters),
+            row.oldest_ready_ms,
+        )
+        for row in rows
+    ]
+
+
+def peek(
+    conn: Connection, name: Resource, queue_number: int | None, from_offset: int | None, limit: int
+) -> list[StoredMessage]:
+    """The oldest `limit` messages of a topic or of one of its queues, by the time they were stored.
+
+    Raises `TopicNotFound`, and `BadRequest` for a queue the topic does not have.
+    """
+    topic = _topic(conn, name)
+    queues = topic.queues if queue_number is None else (_queue(topic, queue_number),)
+    oldest = [row for each in queues for row in _head(conn, each, from_offset or 0, limit)]
+    oldest.sort(key=lambda row: (row.stored_at_ms, row.message_key))
+    return _load(conn, topic, _within_a_page(oldest[:limit]))
+
+
+def find_message(conn: Connection, topic_name: Resource | None, message_id: str) -> FoundMessage:
+    """One message by id, in one topic or (None) in whichever has it; raises `MessageNotFound`.
+
+    The message itself comes before its dead copies. Where several topics hold the id, `BadRequest` asks for one.
+    """
+    place = _place(conn, topic_name, message_id)
+    topic = _topic(conn, Resource(place.namespace, place.name))
+    (stored,) = _load(conn, topic, [place.message_key])
+    return FoundMessage(stored, _standings(conn, place.message_key), _steps(conn, place.message_key))
+
+
+def list_dead_letters(
+    conn: Connection, group_name: Resource, topic_name: Resource | None, after_id: int, limit: int
+) -> list[DeadLetter]:
+    """A page of a group's dead letters, oldest first: those with an id above `after_id`."""
+    of_group = group(conn, group_name)
+    wanted = [dead_letter.c.group_id == of_group.group_id, dead_letter.c.dead_letter_id > after_id]
+    if topic_name is not None:
+        wanted.append(dead_letter.c.origin_topic_id == _topic(conn, topic_name).topic_id)
+    rows = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id).limit(limit)).all()
+    sizes = {row.message_key: row for row in rows if row.message_key is not None}
+    kept = set(_within_a_page(sizes.values()))
+    return _dead_letters(conn, of_group, [row for row in rows if row.message_key is None or row.message_key in kept])
+
+
+def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) -> DeadLetter:
+    """A group's dead letter by the id of its message, the newest if several topics had it; raises `MessageNotFound`."""
+    of_group = group(conn, group_name)
+    wanted = dead_letter.c.group_id == of_group.group_id, message.c.message_id == id_to_bytes(message_id)
+    rows = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)).all()
+    if not rows:
+        raise MessageNotFound(
+            f"group '{group_name}' has no dead letter with message id '{_short(message_id)}';"
+            f" list them with: popmq dlq list {group_name.name}"
+        )
+    return _dead_letters(conn, of_group, rows)[0]
+
+
+def counts(conn: Connection) -> Counts:
+    topics = conn.execute(_COUNT_TOPICS).scalar_one()
+    groups = conn.execute(_COUNT_GROUPS).scalar_one()
+    messages = conn.execute(_COUNT_MESSAGES).scalar_one()
+    dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
+    revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+    return Counts(topics, groups, int(messages), dead_letters, revision)
+
+
+def newest_stored_at_ms(conn: Connection) -> int:
+    """The newest moment the store knows of, 0 for an empty one: a clock must not start behind it."""
+    stored = conn.execute(_NEWEST_MESSAGE).scalar()
+    moved = conn.execute(select(history.c.at_ms).order_by(history.c.history_id.desc()).limit(1)).scalar()
+    return max(stored or 0, moved or 0)
+
+
+def check_soundness(conn: Connection) -> None:
+    """Raise `StoreUnavailable` if the file is damaged, or if rows contradict each other. Reads the whole database."""
+    if conn.dialect.name == "sqlite":
+        verdict = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if verdict != "ok":
+            raise StoreUnavailable(f"the database file is damaged ({verdict}); restore it from a backup")
+    for contradiction, query in _CONTRADICTIONS.items():
+        count = conn.exec_driver_sql(query).scalar()
+        if count:
+            raise StoreUnavailable(f"{count} rows contradict the others: {contradiction}; restore it from a backup")
+
+
+def _topic(conn: Connection, name: Resource) -> Topic:
+    found = catalog.find_topic(conn, name)
+    if found is None:
+        raise catalog.topic_not_found(name)
+    return found
+
+
+def _queue(topic: Topic, number: int) -> MessageQueue:
+    for each in topic.queues:
+        if each.number == number:
+            return each
+    raise BadRequest(f"topic '{topic.name}' has the queues 0 to {len(topic.queues) - 1}, not {number}")
+
+
+def _ranges(conn: Connection, topics: Iterable[Topic]) -> dict[int, tuple[QueueRange, ...]]:
+    columns = queue.c.topic_id, queue.c.number, queue.c.min_offset, queue.c.next_offset
+    ids = [each.topic_id for each in topics]
+    ranges: dict[int, tuple[QueueRange, ...]] = {}
+    for row in conn.execute(select(*columns).where(queue.c.topic_id.in_(ids)).order_by(queue.c.number)):
+        ranges[row.topic_id] = (*ranges.get(row.topic_id, ()), QueueRange(row.number, row.min_offset, row.next_offset))
+    return ranges
+
+
+def _head(conn: Connection, place: MessageQueue, from_offset: int, limit: int) -> Sequence[AnyRow]:
+    first, end = message_key(place.queue_id, from_offset), message_key(place.queue_id + 1, 0)
+    inside = message.c.message_key >= first, message.c.message_key < end
+    return conn.execute(_SIZES.where(*inside).order_by(message.c.message_key).limit(limit)).all()
+
+
+def _within_a_page(rows: Iterable[AnyRow]) -> list[int]:
+    """The keys of as many leading messages as one answer may carry."""
+    keys: list[int] = []
+    size = 0
+    for row in rows:
+        size += row.size
+        if keys and size > PAGE_BYTES_MAX:
+            break
+        keys.append(row.message_key)
+    return keys
+
+
+def _load(conn: Connection, topic: Topic, keys: Sequence[int]) -> list[StoredMessage]:
+    """Messages of one topic, in the order of their keys; a key that is gone is left out."""
+    rows = conn.execute(select(*COLUMNS).where(message.c.message_key.in_(keys))).all()
+    by_key = {each.message_key: each for each in stored_messages(conn, rows, topic)}
+    return [by_key[key] for key in keys if key in by_key]
+
+
+def _place(conn: Connection, topic_name: Resource | None, message_id: str) -> AnyRow:
+    query = _PLACES.where(message.c.message_id == id_to_bytes(message_id))
+    if topic_name is not None:
+        query = query.where(message.c.topic_id == _topic(conn, topic_name).topic_id)
+    places = conn.execute(query).all()
+    if not places:
+        where = "any topic" if topic_name is None else f"topic '{topic_name}'"
+        raise MessageNotFound(f"message '{_short(message_id)}' is not in {where}")
+    originals = [each for each in places if not each.origin_key]
+    if len(originals) > 1:
+        names = ", ".join(f"'{Resource(each.namespace, each.name)}'" for each in originals)
+        raise BadRequest(f"message id '{_short(message_id)}' is in the topics {names}; name one of them")
+    return (originals or places)[0]
+
+
+def _standings(conn: Connection, key: int) -> list[Standing]:
+    return [
+        Standing(
+            Resource(row.group_namespace, row.consumer_group),
+            State(row.state),
+            row.attempt or 0,
+            row.visible_at_ms if row.state in {State.INFLIGHT, State.WAITING_RETRY} else None,
+            row.client_id if row.state == State.INFLIGHT else "",
+        )
+        for row in conn.execute(_STANDINGS, {"message_key": key})
+    ]
+
+
+def _steps(conn: Connection, key: int) -> list[Step]:
+    return [
+        Step(
+            row.at_ms,
+            Resource(row.namespace, row.name),
+            row.event,
+            row.from_state,
+            row.to_state,
+            row.attempt,
+            row.client_id,
+            row.reason,
+        )
+        for row in conn.execute(_STEPS.where(history.c.message_key == key))
+    ]
+
+
+def _dead_letters(conn: Connection, of_group: Group, rows: Sequence[AnyRow]) -> list[DeadLetter]:
+    topic = catalog.find_topic(conn, dead_letter_topic(of_group.name))
+    copies = _load(conn, topic, [row.copy_key for row in rows]) if topic else []
+    by_key = {each.message_key: each for each in copies}
+    return [
+        DeadLetter(
+            row.dead_letter_id,
+            of_group.name,
+            None if row.name is None else Resource(row.namespace, row.name),
+            by_key.get(row.copy_key),
+            row.attempt,
+            row.reason,
+            row.dead_at_ms,
+            row.redrive_state or "",
+        )
+        for row in rows
+    ]
+
+
+def _short(message_id: str) -> str:
+    return message_id if len(message_id) <= 64 else f"{message_id[:64]}…"
+
+
+_SIZES = select(message.c.message_key, message.c.stored_at_ms, func.length(message.c.body).label("size"))
+_PLACES = (
+    select(message.c.message_key, message.c.origin_key, topic_table.c.namespace, topic_table.c.name)
+    .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
+    .order_by(message.c.message_key)
+)
+# Outer joins: a dead letter outlives the topic it came from.
+_DEAD_LETTERS = (
+    select(
+        dead_letter,
+        topic_table.c.namespace,
+        topic_table.c.name,
+        message.c.message_key,
+        func.length(message.c.body).label("size"),
+    )
+    .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
+    .outerjoin(message, message.c.message_key == dead_letter.c.copy_key)
+)
+_STEPS = (
+    select(history, consumer_group.c.namespace, consumer_group.c.name)
+    .join(consumer_group, consumer_group.c.group_id == history.c.group_id)
+    .where(consumer_group.c.deleted_at_ms.is_(None))
+    .order_by(history.c.history_id)
+    .limit(_HISTORY_MAX)
+)
+_LAG_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic LIMIT :limit"
+_LAG = text(f"SELECT * FROM group_lag {_LAG_ORDER}")  # noqa: S608
+_LAG_OF_GROUP = text(f"SELECT * FROM group_lag WHERE group_id = :group_id {_LAG_ORDER}")  # noqa: S608
+_STANDINGS = text(
+    "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
+    " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"
+)
+_COUNT_TOPICS = select(func.count()).select_from(topic_table).where(topic_table.c.deleted_at_ms.is_(None))
+_COUNT_GROUPS = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
+_COUNT_MESSAGES = (
+    select(func.coalesce(func.sum(queue.c.next_offset - queue.c.min_offset), 0))
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
+)
+_COUNT_DEAD_LETTERS = (
+    select(func.count(dead_letter.c.dead_letter_id))
+    .join(consumer_group, consumer_group.c.group_id == dead_letter.c.group_id)
+    .where(consumer_group.c.deleted_at_ms.is_(None))
+)
+# Within a queue no message is newer than the last one.
+_NEWEST_MESSAGE = text(
+    "SELECT MAX(m.stored_at_ms) FROM queue q"
+    " JOIN message m ON m.message_key = ((q.queue_id << 40) | (q.next_offset - 1)) WHERE q.next_offset > 0"
+)
+_ALIVE = (
+    "JOIN topic t ON t.topic_id = {0}.topic_id AND t.deleted_at_ms IS NULL"
+    " JOIN consumer_group g ON g.group_id = {0}.group_id AND g.deleted_at_ms IS NULL"
+)
+# What must never be, in topics and groups that are not being removed.
+_CONTRADICTIONS = {
+    "messages at or beyond the next offset of their queue": (
+        "SELECT COUNT(*) FROM queue q WHERE EXISTS (SELECT 1 FROM message m"
+        " WHERE m.message_key >= ((q.queue_id << 40) | q.next_offset) AND m.message_key < ((q.queue_id + 1) << 40))"
+    ),
+    "a group's progress beyond the end of its queue": (
+        "SELECT COUNT(*) FROM progress p JOIN queue q ON q.queue_id = p.queue_id WHERE p.next_offset > q.next_offset"
+    ),
+    "deliveries of messages that are not stored": (
+        f"SELECT COUNT(*) FROM delivery d {_ALIVE.format('d')}"  # noqa: S608
+        " WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = d.message_key)"
+    ),
+    "deliveries ahead of their group's progress": (
+        f"SELECT COUNT(*) FROM delivery d {_ALIVE.format('d')}"  # noqa: S608
+        " JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> 40)"
+        " WHERE (d.message_key & 1099511627775) >= p.next_offset"
+    ),
+    "messages both dead and in delivery in one group": (
+        "SELECT COUNT(*) FROM delivery d JOIN dead_letter l ON l.group_id = d.group_id AND l.origin_key = d.message_key"
+    ),
+}
