@@ -1,0 +1,177 @@
+"""A server with a door to knock at: real broker, real SQLite file, real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popproto.v2.service_pb2_grpc import MessagingServiceStub
+from sqlalchemy import select
+
+from popserver.broker.broker import Broker
+from popserver.broker.clock import ManualClock, SystemClock
+from popserver.rpc import convert, server
+from popserver.rpc.limits import Limits
+from popserver.store import Database, schema
+
+VERSION = "9.9.9"
+CLIENT = "test-client"
+TOPIC = pb.Resource(name="flights")
+GROUP = pb.Resource(name="counters")
+LIMITS = Limits(poll_ms_min=0, push_refusal_pause_ms=0)
+METHODS = list(server.SERVICE.methods)
+
+
+class Door:
+    """One running server and a client's end of it."""
+
+    def __init__(self, broker: Broker, running: server.PopServer, channel: grpc.aio.Channel) -> None:
+        self.broker = broker
+        self.server = running
+        self.channel = channel
+        self.stub = MessagingServiceStub(channel)
+
+    async def call(self, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any) -> Any:
+        """One unary call; `headers` adds to its metadata."""
+        return await getattr(self.stub, method)(request, metadata=headers(client_id, options.pop("headers", {})), **options)
+
+    async def frames(self, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any) -> list[Any]:
+        """All frames of one streamed answer."""
+        metadata = headers(client_id, options.pop("headers", {}))
+        return [frame async for frame in getattr(self.stub, method)(request, metadata=metadata, **options)]
+
+    async def statuses(self, method: str, request: Any, **options: Any) -> list[pb.Status]:
+        """The statuses of an answer, whatever the method's shape; a telemetry stream is left after the first."""
+        if method == "Telemetry":
+            async with self.telemetry(**options) as stream:
+                await stream.write(request)
+                return [(await stream.read()).status]
+        if METHODS_BY_NAME[method].server_streaming:
+            frames = await self.frames(method, request, **options)
+            return [frame.status for frame in frames if frame.HasField("status")]
+        return [(await self.call(method, request, **options)).status]
+
+    @asynccontextmanager
+    async def telemetry(self, client_id: str | None = CLIENT, **options: Any) -> AsyncIterator[Any]:
+        stream = self.stub.Telemetry(metadata=headers(client_id, options.pop("headers", {})))
+        try:
+            yield stream
+        finally:
+            stream.cancel()
+
+    async def raw(self, method: str, data: bytes, *, client_id: str | None = CLIENT) -> bytes:
+        """The first frame answered to any bytes at all."""
+        shape = METHODS_BY_NAME[method]
+        path = f"/{server.SERVICE.full_name}/{method}"
+        metadata = headers(client_id, {})
+        if shape.client_streaming:
+            stream = self.channel.stream_stream(path)(metadata=metadata)
+            await stream.write(data)
+            answer = await stream.read()
+            stream.cancel()
+        elif shape.server_streaming:
+            answer = await self.channel.unary_stream(path)(data, metadata=metadata).read()
+        else:
+            answer = await self.channel.unary_unary(path)(data, metadata=metadata)
+        assert isinstance(answer, bytes)
+        return answer
+
+    async def send(self, *messages: pb.Message) -> wire.SendMessageResponse:
+        sent: wire.SendMessageResponse = await self.call("SendMessage", wire.SendMessageRequest(messages=messages))
+        return sent
+
+    async def receive(self, **wish: Any) -> list[pb.Message]:
+        frames = await self.frames("ReceiveMessage", receive_request(**wish))
+        return [frame.message for frame in frames if frame.HasField("message")]
+
+    async def digest(self) -> str:
+        """One number for everything stored: equal numbers, nothing changed."""
+        await self.broker.settle()
+        return await asyncio.to_thread(self._digest)
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        with self.broker.database.read() as conn:
+            for table in schema.metadata.sorted_tables:
+                digest.update(table.name.encode())
+                for row in conn.execute(select(table).order_by(*table.primary_key)):
+                    digest.update(repr(tuple(row)).encode())
+        return digest.hexdigest()
+
+
+METHODS_BY_NAME = {method.name: method for method in METHODS}
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, *, auto_create: bool = True, limits: Limits = LIMITS, clock: ManualClock | SystemClock | None = None
+) -> AsyncIterator[Door]:
+    """A door, open as long as the context."""
+    database = Database(f"sqlite:///{folder / 'popmq.db'}")
+    with database.connect_writer() as conn:
+        schema.metadata.create_all(conn)
+    broker = Broker(database, clock or SystemClock(), auto_create=auto_create)
+    broker.writer.start()
+    await broker.start()
+    running = server.build(broker, host="127.0.0.1", port=0, limits=limits, version=VERSION)
+    await running.start()
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options) as channel:
+        try:
+            yield Door(broker, running, channel)
+        finally:
+            await running.drain(0)
+            await broker.stop()
+            database.close()
+
+
+def headers(client_id: str | None, more: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    named = {} if client_id is None else {"x-mq-client-id": client_id}
+    return tuple((named | more).items())
+
+
+def a_message(message_id: str = "m1", *, topic: pb.Resource = TOPIC, body: bytes = b"body", **system: Any) -> pb.Message:
+    """A legal message, but for what the arguments say."""
+    properties = system.pop("user_properties", {})
+    return pb.Message(
+        topic=topic,
+        body=body,
+        user_properties=properties,
+        system_properties=pb.SystemProperties(message_id=message_id, body_encoding=pb.IDENTITY, **system),
+    )
+
+
+def receive_request(
+    *,
+    group: pb.Resource = GROUP,
+    topic: pb.Resource = TOPIC,
+    batch_size: int = 32,
+    invisible_ms: int = 30_000,
+    poll_ms: int | None = 0,
+    push: bool = False,
+    expression: pb.FilterExpression | None = None,
+) -> wire.ReceiveMessageRequest:
+    """A legal receive, but for what the arguments say."""
+    request = wire.ReceiveMessageRequest(
+        group=group,
+        message_queue=pb.MessageQueue(topic=topic),
+        batch_size=batch_size,
+        filter_expression=expression or pb.FilterExpression(type=pb.TAG, expression="*"),
+        auto_renew=push,
+    )
+    if not push:
+        convert.set_ms(request.invisible_duration, invisible_ms)
+    if poll_ms is not None:
+        convert.set_ms(request.long_polling_timeout, poll_ms)
+    return request
+
+
+def handle_of(message: pb.Message) -> str:
+    return message.system_properties.receipt_handle
