@@ -80,10 +80,10 @@ class Broker:
         An outcome is the message's place, durable when this returns; a repeated message id gets the first result.
         Raises `TopicNotFound` where the topic may not be created on the way.
         """
-        topic = await self.catalog.topic_to_send(batch[0].topic)
         refusals = [_refusal(message) for message in batch]
         good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
-        stored = iter(await self._append(topic, good) if good else ())
+        # Not before: a message that is refused makes no topic.
+        stored = iter(await self._append(await self.catalog.topic_to_send(batch[0].topic), good) if good else ())
         return [next(stored) if refusal is None else refusal for refusal in refusals]
 
     async def receive(
