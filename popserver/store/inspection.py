@@ -46,7 +46,7 @@ class TopicFacts(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far a group is behind in one topic, in messages; `oldest_ready_ms` is when the oldest ready one was stored."""
+    """How far a group is behind in one topic, in messages; `oldest_ready_ms`: when the oldest ready one was stored."""
 
     group: Resource
     topic: Resource
