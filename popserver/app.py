@@ -6,6 +6,7 @@ from popserver import __version__
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.config import Config
+from popserver.rpc import admin
 from popserver.rpc.limits import Limits
 from popserver.rpc.server import PopServer, build
 from popserver.store import Database, migrate
@@ -58,6 +59,7 @@ class App:
                 port=self.config.port,
                 limits=Limits(invisible_ms_min=self.config.min_invisible),
                 version=__version__,
+                extra=[admin.service(self.broker, __version__)],
             )
             await self.server.start()
         except BaseException:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, func, select, text
 
 from popserver.domain.delivery import State
-from popserver.domain.errors import BadRequest, MessageNotFound, StoreUnavailable
+from popserver.domain.errors import BadRequest, MessageNotFound
 from popserver.domain.group import Group
 from popserver.domain.message import StoredMessage, id_to_bytes
 from popserver.domain.names import Resource, dead_letter_topic
@@ -217,25 +217,6 @@ def counts(conn: Connection) -> Counts:
     return Counts(topics, groups, int(messages), dead_letters, revision)
 
 
-def newest_stored_at_ms(conn: Connection) -> int:
-    """The newest moment the store knows of, 0 for an empty one: a clock must not start behind it."""
-    stored = conn.execute(_NEWEST_MESSAGE).scalar()
-    moved = conn.execute(select(history.c.at_ms).order_by(history.c.history_id.desc()).limit(1)).scalar()
-    return max(stored or 0, moved or 0)
-
-
-def check_soundness(conn: Connection) -> None:
-    """Raise `StoreUnavailable` if the file is damaged, or if rows contradict each other. Reads the whole database."""
-    if conn.dialect.name == "sqlite":
-        verdict = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-        if verdict != "ok":
-            raise StoreUnavailable(f"the database file is damaged ({verdict}); restore it from a backup")
-    for contradiction, query in _CONTRADICTIONS.items():
-        count = conn.exec_driver_sql(query).scalar()
-        if count:
-            raise StoreUnavailable(f"{count} rows contradict the others: {contradiction}; restore it from a backup")
-
-
 def _topic(conn: Connection, name: Resource) -> Topic:
     found = catalog.find_topic(conn, name)
     if found is None:
@@ -396,34 +377,3 @@ _COUNT_DEAD_LETTERS = (
     .join(consumer_group, consumer_group.c.group_id == dead_letter.c.group_id)
     .where(consumer_group.c.deleted_at_ms.is_(None))
 )
-# Within a queue no message is newer than the last one.
-_NEWEST_MESSAGE = text(
-    "SELECT MAX(m.stored_at_ms) FROM queue q"
-    " JOIN message m ON m.message_key = ((q.queue_id << 40) | (q.next_offset - 1)) WHERE q.next_offset > 0"
-)
-_ALIVE = (
-    "JOIN topic t ON t.topic_id = {0}.topic_id AND t.deleted_at_ms IS NULL"
-    " JOIN consumer_group g ON g.group_id = {0}.group_id AND g.deleted_at_ms IS NULL"
-)
-# What must never be, in topics and groups that are not being removed.
-_CONTRADICTIONS = {
-    "messages at or beyond the next offset of their queue": (
-        "SELECT COUNT(*) FROM queue q WHERE EXISTS (SELECT 1 FROM message m"
-        " WHERE m.message_key >= ((q.queue_id << 40) | q.next_offset) AND m.message_key < ((q.queue_id + 1) << 40))"
-    ),
-    "a group's progress beyond the end of its queue": (
-        "SELECT COUNT(*) FROM progress p JOIN queue q ON q.queue_id = p.queue_id WHERE p.next_offset > q.next_offset"
-    ),
-    "deliveries of messages that are not stored": (
-        f"SELECT COUNT(*) FROM delivery d {_ALIVE.format('d')}"  # noqa: S608
-        " WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = d.message_key)"
-    ),
-    "deliveries ahead of their group's progress": (
-        f"SELECT COUNT(*) FROM delivery d {_ALIVE.format('d')}"  # noqa: S608
-        " JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> 40)"
-        " WHERE (d.message_key & 1099511627775) >= p.next_offset"
-    ),
-    "messages both dead and in delivery in one group": (
-        "SELECT COUNT(*) FROM delivery d JOIN dead_letter l ON l.group_id = d.group_id AND l.origin_key = d.message_key"
-    ),
-}
