@@ -1,0 +1,198 @@
+"""Models to wire and back. Beside `_transport` and `_session`, the place that knows protobuf."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from typing import Final, NamedTuple
+
+from popclient._message_id import new_message_id
+from popclient.config import Endpoint
+from popclient.errors import PopError, error_of
+from popclient.message import FilterExpression, Message, MessageView, SendReceipt
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+HOSTNAME: Final = socket.gethostname()
+CLIENT_PROPERTY: Final = "popmq.client"
+CAPABILITIES_PROPERTY: Final = "popmq.capabilities"
+
+
+def _version() -> str:
+    try:
+        return metadata.version("popmq")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+VERSION: Final = _version()
+
+
+def resource(name: str, namespace: str) -> pb.Resource:
+    return pb.Resource(resource_namespace=namespace, name=name)
+
+
+class Outbound(NamedTuple):
+    """A message on its way: its place among the lanes, and the bytes that go on the wire."""
+
+    topic: str
+    kind: pb.MessageType.ValueType
+    message_group: str
+    message_id: str
+    body_size: int
+    wire: bytes
+
+
+def outbound(message: Message, namespace: str) -> Outbound:
+    """Serialised here, once, in the caller's thread: requests are then joined bytes and copy no message again."""
+    body = message.body.encode() if isinstance(message.body, str) else message.body
+    message_id = message.message_id or new_message_id()
+    kind = _kind(message)
+    system = pb.SystemProperties(
+        message_id=message_id,
+        message_type=kind,
+        body_encoding=pb.IDENTITY,
+        born_host=HOSTNAME,
+        keys=message.keys,
+        tag=message.tag,
+        message_group=message.message_group,
+        priority=message.priority,
+        trace_context=message.trace_context,
+    )
+    _fill_time(system.born_timestamp, time.time_ns())
+    if message.delivery_timestamp is not None:
+        system.delivery_timestamp.FromDatetime(message.delivery_timestamp)
+    wire = pb.Message(
+        topic=resource(message.topic, namespace),
+        user_properties=message.properties,
+        system_properties=system,
+        body=body,
+    ).SerializeToString()
+    return Outbound(message.topic, kind, message.message_group or "", message_id, len(body), wire)
+
+
+def _kind(message: Message) -> pb.MessageType.ValueType:
+    if message.message_group is not None:
+        return pb.FIFO
+    if message.delivery_timestamp is not None:
+        return pb.DELAY
+    return pb.NORMAL if message.priority is None else pb.PRIORITY
+
+
+def _fill_time(timestamp: object, ns: int) -> None:
+    timestamp.seconds, timestamp.nanos = divmod(ns, 1_000_000_000)  # type: ignore[attr-defined]
+
+
+# The key of SendMessageRequest.messages on the wire: field 1, length-delimited.
+_MESSAGES_KEY: Final = b"\x0a"
+
+
+def send_request(messages: Iterable[Outbound]) -> bytes:
+    """A SendMessageRequest, serialised: a repeated field is its elements one after the other."""
+    parts: list[bytes] = []
+    for message in messages:
+        parts += (_MESSAGES_KEY, _varint(len(message.wire)), message.wire)
+    return b"".join(parts)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def send_outcome(entry: rpc.SendResultEntry) -> SendReceipt | PopError:
+    status = entry.status
+    if status.code != pb.OK:
+        return error_of(status)
+    return SendReceipt(entry.message_id, entry.offset, entry.transaction_id, entry.recall_handle)
+
+
+def views(messages: Sequence[pb.Message], asked_at: datetime, invisible: timedelta) -> list[MessageView]:
+    """Received messages; their hold is counted from the moment of asking, which is never too late."""
+    until = asked_at + invisible
+    return [MessageView(message, until) for message in messages]
+
+
+def filter_expression(given: FilterExpression) -> pb.FilterExpression:
+    return pb.FilterExpression(type=pb.SQL if given.type == "SQL" else pb.TAG, expression=given.expression)
+
+
+def endpoints(of: Sequence[Endpoint]) -> pb.Endpoints:
+    """As the user typed them. DOMAIN_NAME holds one address, so of several names only the first is told."""
+    first = of[0].host
+    if ":" in first:
+        scheme, same = pb.IPv6, [e for e in of if ":" in e.host]
+    elif first.replace(".", "").isdecimal():
+        scheme, same = pb.IPv4, [e for e in of if e.host.replace(".", "").isdecimal()]
+    else:
+        scheme, same = pb.DOMAIN_NAME, list(of[:1])
+    return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=e.host, port=e.port) for e in same])
+
+
+def settings(
+    client_type: pb.ClientType.ValueType,
+    access_point: pb.Endpoints,
+    request_timeout: float,
+    pub_sub: pb.Publishing | pb.Subscription,
+) -> pb.Settings:
+    made = pb.Settings(
+        client_type=client_type,
+        access_point=access_point,
+        user_agent=pb.UA(language=pb.PYTHON, version=VERSION, platform=platform.platform(), hostname=HOSTNAME),
+        client_properties={CLIENT_PROPERTY: VERSION},
+    )
+    made.request_timeout.FromTimedelta(timedelta(seconds=request_timeout))
+    if isinstance(pub_sub, pb.Publishing):
+        made.publishing.CopyFrom(pub_sub)
+    else:
+        made.subscription.CopyFrom(pub_sub)
+    return made
+
+
+def publishing(topics: Iterable[str], namespace: str) -> pb.Publishing:
+    return pb.Publishing(topics=[resource(name, namespace) for name in sorted(topics)])
+
+
+def subscription(
+    group: str, topics: Mapping[str, FilterExpression], namespace: str, await_duration: timedelta
+) -> pb.Subscription:
+    made = pb.Subscription(group=resource(group, namespace))
+    made.long_polling_timeout.FromTimedelta(await_duration)
+    for name, expression in topics.items():
+        made.subscriptions.add(topic=resource(name, namespace), expression=filter_expression(expression))
+    return made
+
+
+def capabilities(of: pb.Settings) -> frozenset[str]:
+    """What this server can do beyond RocketMQ; empty for a real proxy."""
+    listed = of.client_properties.get(CAPABILITIES_PROPERTY, "")
+    return frozenset(word.strip() for word in listed.split(",") if word.strip())
+
+
+def send_backoff(of: pb.Settings, attempt: int) -> float:
+    """Seconds before attempt + 1 of a send, by the policy the server pushed; 10 ms doubling to 1 s without one."""
+    policy = of.backoff_policy.exponential_backoff
+    if not of.backoff_policy.HasField("exponential_backoff"):
+        return float(min(0.01 * 2 ** (attempt - 1), 1.0))
+    initial, longest = policy.initial.ToTimedelta(), policy.max.ToTimedelta()
+    return float(min(initial.total_seconds() * (policy.multiplier or 1.0) ** (attempt - 1), longest.total_seconds()))
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def as_timedelta(name: str, given: float | timedelta) -> timedelta:
+    """Seconds or a timedelta, as a timedelta that is not negative."""
+    duration = given if isinstance(given, timedelta) else timedelta(seconds=given)
+    if duration < timedelta(0):
+        raise ValueError(f"{name} is {given}; it must not be negative")
+    return duration

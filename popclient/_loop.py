@@ -1,0 +1,177 @@
+"""The bridge from threads to the core: one event loop, in one daemon thread, for all synchronous clients of a process.
+
+A thread hands in work through a deque and wakes the loop only if nobody has done so since it last looked: a thousand
+sends at once cost one wake-up, and each thread is woken once, by its own answer. The thread is a daemon, so a process
+that ends without closing its clients does not hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+from popclient.errors import ClientClosed
+
+T = TypeVar("T")
+EXIT_PATIENCE: Final = 0.5  # seconds that the end of a process may take for clients that nobody closed
+
+
+class Closable(Protocol):
+    """A client that the end of the process should close."""
+
+    async def close(self) -> None: ...
+
+
+class Waiter:
+    """The reply that a thread waits for: a lock that the answer opens."""
+
+    __slots__ = ("_abandoned", "_lock", "_result")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._abandoned = False
+        self._result: Any = None
+
+    def wait(self, timeout: float = -1) -> Any:
+        """The result. Raises TimeoutError, or whatever interrupts the thread; then nobody waits any more."""
+        try:
+            if not self._lock.acquire(timeout=timeout):
+                raise TimeoutError
+        except BaseException:
+            self._abandoned = True
+            raise
+        return self._result
+
+    def done(self) -> bool:
+        return self._abandoned
+
+    def set_result(self, result: Any, /) -> None:
+        self._result = result
+        self._lock.release()
+
+
+class LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._woken = False
+        self._clients: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self.alive = True
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="popclient", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Has the loop call `work` soon, in the order posted."""
+        if not self.alive:
+            raise ClientClosed("this client was made before the process forked; make a new one in the child")
+        self._inbox.append(work)
+        if not self._woken:
+            self._woken = True
+            self.loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        # Before looking, not after: what is posted from now on wakes the loop again.
+        self._woken = False
+        inbox = self._inbox
+        while inbox:
+            inbox.popleft()()
+
+    def ask(self, submit: Callable[[Waiter], None]) -> Any:
+        """The outcome that `submit(reply)`, called in the loop, gets for the reply."""
+        self._forbid_own_thread()
+        waiter = Waiter()
+        self.post(lambda: submit(waiter))
+        return waiter.wait()
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float = -1) -> T:
+        """The result of the coroutine; it is cancelled when the waiting thread is interrupted."""
+        self._forbid_own_thread()
+        waiter = Waiter()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            task = self.loop.create_task(work())
+            tasks.append(task)
+            task.add_done_callback(waiter.set_result)
+
+        self.post(begin)
+        try:
+            task: asyncio.Task[T] = waiter.wait(timeout)
+        except BaseException:
+            self.post(lambda: _cancel(tasks))
+            raise
+        return task.result()
+
+    def _forbid_own_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback of the client may not call the client and wait for it: it runs in its loop")
+
+    # ---- The end of the process ----
+
+    def close_at_exit(self, client: Closable) -> None:
+        """Until `forget`, the end of the process closes the client."""
+        self._clients.add(client)
+
+    def forget(self, client: Closable) -> None:
+        self._clients.discard(client)
+
+    def say_goodbye(self) -> None:
+        """Closes what nobody closed, as far as half a second allows."""
+        clients = list(self._clients)
+        if clients and self.alive:
+            try:
+                self.run(lambda: _close_all(clients), EXIT_PATIENCE)
+            except TimeoutError:
+                return
+
+
+def _cancel(tasks: list[asyncio.Task[T]]) -> None:
+    for task in tasks:
+        task.cancel()
+
+
+async def _close_all(clients: list[Closable]) -> None:
+    await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+
+
+class _OfProcess:
+    """The loop thread of this process: made at first need, and anew in a forked child, where threads do not live on."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._thread: LoopThread | None = None
+
+    def get(self) -> LoopThread:
+        with self._guard:
+            if self._thread is None:
+                self._thread = LoopThread()
+                atexit.register(self._thread.say_goodbye)
+            return self._thread
+
+    def left_behind(self) -> None:
+        if self._thread is not None:
+            self._thread.alive = False
+        self.__init__()  # type: ignore[misc]
+
+
+_of_process = _OfProcess()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_of_process.left_behind)
+
+
+def loop_thread() -> LoopThread:
+    """The loop thread that all synchronous clients of this process share."""
+    return _of_process.get()

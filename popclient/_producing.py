@@ -1,0 +1,138 @@
+"""The producer's core, in one event loop; `popclient.Producer` and `popclient.aio.Producer` are its two faces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from popclient import _convert as convert
+from popclient._carrier import Carrier, copy_of
+from popclient._convert import Outbound
+from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
+from popclient._session import Session
+from popclient._tasks import Tasks
+from popclient._transport import Link
+from popclient.config import ClientConfig
+from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, error_of
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+MESSAGES_PER_REQUEST: Final = 128
+BODIES_PER_REQUEST: Final = 4 * 1024 * 1024  # bytes; a single message may be larger
+REQUESTS_AT_ONCE: Final = 4
+# Without the capability "batch" every message has a request of its own, so more of them are needed.
+SINGLE_REQUESTS_AT_ONCE: Final = 64
+
+
+class ProducerCore:
+    """Opens topics at first use and sends; see `submit`."""
+
+    def __init__(self, config: ClientConfig, topics: Iterable[str]) -> None:
+        self.config = config
+        self._topics = {topics} if isinstance(topics, str) else set(topics)
+        self.session = Session(config, pb.PRODUCER, None, lambda: convert.publishing(self._topics, config.namespace))
+        self._carrier = Carrier(self.session, self._exchange)
+        self._lanes: Lanes[Outbound] = Lanes(self._new_lane)
+        self._opening: dict[str, list[Call[Outbound]]] = {}
+        self._tasks = Tasks()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Opens the session and looks the known topics up; raises what is wrong with them."""
+        for topic in sorted(self._topics):
+            await self.session.route(topic)
+        await self.session.start()
+
+    def submit(self, message: Outbound, reply: Reply) -> None:
+        """Sends it; the reply gets a SendReceipt or a PopError."""
+        call = Call(message, message.body_size, reply)
+        if self._closing:
+            reply.set_result(ClientClosed())
+        elif self.session.knows(message.topic):
+            self._lanes.submit(self._destination(message), call)
+        elif (waiting := self._opening.get(message.topic)) is not None:
+            waiting.append(call)
+        else:
+            self._opening[message.topic] = [call]
+            self._tasks.spawn(self._open(message.topic), lambda: self._let_go(message.topic, ClientClosed()))
+
+    def submit_all(self, messages: Sequence[Outbound], reply: Reply) -> None:
+        """Sends them; the reply gets the list of outcomes."""
+        joint = Joint(len(messages), reply)
+        for index, message in enumerate(messages):
+            self.submit(message, joint.part(index))
+
+    async def _open(self, topic: str) -> None:
+        """Learns the route, then lets go what has gathered meanwhile, in order."""
+        self._topics.add(topic)
+        try:
+            await self.session.route(topic)
+        except PopError as failure:
+            self._topics.discard(topic)
+            self._let_go(topic, failure)
+        else:
+            self._let_go(topic, None)
+
+    def _let_go(self, topic: str, failure: PopError | None) -> None:
+        for call in self._opening.pop(topic, ()):
+            if failure is None:
+                self._lanes.submit(self._destination(call.item), call)
+            else:
+                settle([call], [copy_of(failure)])
+
+    # ---- Lanes ----
+
+    @property
+    def _batches(self) -> bool:
+        return "batch" in self.session.capabilities
+
+    def _destination(self, message: Outbound) -> tuple[str, int, str]:
+        """Without batches each message group needs a lane of its own, or one request at a time would serve them all."""
+        return message.topic, message.kind, "" if self._batches else message.message_group
+
+    def _new_lane(self, destination: tuple[str, int, str]) -> Lane[Outbound]:
+        if destination[1] == pb.FIFO:
+            return Lane(self._carrier.carry_in_order, lambda: self._limits()._replace(in_flight=1))
+        return Lane(self._carrier.carry, self._limits)
+
+    def _limits(self) -> Limits:
+        if self._batches:
+            return Limits(MESSAGES_PER_REQUEST, BODIES_PER_REQUEST, REQUESTS_AT_ONCE)
+        return Limits(1, BODIES_PER_REQUEST, SINGLE_REQUESTS_AT_ONCE)
+
+    async def _exchange(self, messages: Sequence[Outbound]) -> Sequence[Any]:
+        request = convert.send_request(messages)
+
+        async def attempt(link: Link, remaining: float) -> rpc.SendMessageResponse:
+            return await link.send_message(request, timeout=remaining, metadata=self.session.transport.headers())
+
+        answer = await self.session.transport.call(attempt, self.config.request_timeout)
+        if len(answer.entries) == len(messages):
+            return [convert.send_outcome(entry) for entry in answer.entries]
+        if answer.status.code != pb.OK:
+            raise error_of(answer.status)
+        raise UnexpectedAnswer(f"{len(answer.entries)} results for {len(messages)} messages")
+
+    # ---- The end ----
+
+    async def close(self) -> None:
+        """Sends what waits, says goodbye; all within `close_timeout`."""
+        if self._closing:
+            return
+        self._closing = True
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self.config.close_timeout
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._flush()
+        self._tasks.cancel()
+        self._lanes.abandon()
+        self._carrier.abandon()
+        await self.session.close(deadline - clock())
+
+    async def _flush(self) -> None:
+        await self._tasks.ended()
+        await self._lanes.flush()
+        await self._carrier.flush()

@@ -1,0 +1,310 @@
+"""A client's standing with its server: routes, settings handshake, heartbeats, and coming back after a break.
+
+The Telemetry stream is the session. While it is up the client is `healthy`. When it breaks it is opened again, with a
+pause that grows to one second, and the settings are told anew; calls meanwhile keep trying until their own deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import grpc
+
+from popclient import _convert as convert
+from popclient._tasks import Tasks
+from popclient._transport import Transport, new_client_id
+from popclient.config import ClientConfig
+from popclient.errors import ClientClosed, NotFound, PopError, Unreachable, check, error_of
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+log = logging.getLogger("popclient")
+
+HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
+BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (mission row N2)
+BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
+HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; then go on without
+RECONNECT_PAUSE: Final = (0.05, 1.0)
+
+
+class Session:
+    """One client's session. Belongs to one event loop; starts by itself at first use.
+
+    pub_sub: describes what the client publishes or subscribes to; asked whenever settings are sent.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        client_type: pb.ClientType.ValueType,
+        group: str | None,
+        pub_sub: Callable[[], pb.Publishing | pb.Subscription],
+    ) -> None:
+        self.config = config
+        self.client_id = new_client_id()
+        self.transport = Transport(config, self.client_id)
+        self.transport.on_turn = self._leave_stream
+        self.settings = pb.Settings()
+        self.capabilities: frozenset[str] = frozenset()
+        self.closing = False
+        self._client_type = client_type
+        self._group = None if group is None else convert.resource(group, config.namespace)
+        self._pub_sub = pub_sub
+        self._routes: dict[str, Sequence[pb.MessageQueue]] = {}
+        self._stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None = None
+        self._connected = False
+        self._ever_connected = False
+        self._answered = asyncio.Event()
+        self._refusal: PopError | None = None
+        self._started = False
+        self._tasks = Tasks()
+
+    # ---- Being there ----
+
+    @property
+    def healthy(self) -> bool:
+        """Is the stream up and the settings agreed?"""
+        return self._connected and not self.closing
+
+    async def start(self) -> None:
+        """Opens the session if it is not open; waits for the server's settings, but not for ever."""
+        if not self._started:
+            self._started = True
+            self._tasks.spawn(self._keep_stream())
+            self._tasks.spawn(self._keep_alive())
+        if not self._answered.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
+            self._answered.set()  # nobody waits a second time
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def settled(self) -> bool:
+        """Has the handshake been made, or been waited for in vain?"""
+        return self._answered.is_set() and self._refusal is None
+
+    def require_open(self) -> None:
+        if self.closing:
+            raise ClientClosed
+
+    # ---- Routes ----
+
+    def knows(self, topic: str) -> bool:
+        return topic in self._routes
+
+    async def route(self, topic: str) -> Sequence[pb.MessageQueue]:
+        """The topic's queues; asked once, then kept fresh in the background."""
+        self.require_open()
+        if (known := self._routes.get(topic)) is not None:
+            return known
+        found = await self._query_route(topic)
+        await self.start()
+        if topic not in self._routes:
+            self._routes[topic] = found
+            await self._tell_settings()
+        return found
+
+    async def _query_route(self, topic: str) -> Sequence[pb.MessageQueue]:
+        request = rpc.QueryRouteRequest(
+            topic=convert.resource(topic, self.config.namespace), endpoints=convert.endpoints(self.transport.endpoints)
+        )
+        answer = await self.transport.unary(
+            lambda link: link.messaging.QueryRoute, request, self.config.request_timeout
+        )
+        check(answer.status)
+        return tuple(answer.message_queues)
+
+    async def _refresh_routes(self) -> None:
+        for topic in list(self._routes):
+            try:
+                self._routes[topic] = await self._query_route(topic)
+            except NotFound:
+                del self._routes[topic]  # the next use asks again and tells the caller
+            except PopError as failure:
+                log.debug("route of %s not refreshed: %s", topic, failure)
+
+    # ---- The stream ----
+
+    async def _keep_stream(self) -> None:
+        pause, longest = RECONNECT_PAUSE
+        while not self.closing:
+            was_up = await self._live_on_stream()
+            pause = RECONNECT_PAUSE[0] if was_up else min(pause * 2, longest)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  many clients must not return in step
+
+    async def _live_on_stream(self) -> bool:
+        """Opens the stream and reads it to its end. Was it ever up?"""
+        reason: Exception = Unreachable("the server ended the session")
+        was_up = False
+        try:
+            link = await self.transport.link()
+            stream = self._stream = link.messaging.Telemetry(metadata=self.transport.headers())
+            try:
+                await self._tell_settings()
+                while isinstance(command := await stream.read(), rpc.TelemetryCommand):
+                    await self._obey(command)
+                    was_up = was_up or self._connected
+            except grpc.aio.AioRpcError as failure:
+                reason = Unreachable(f"the session with {link.endpoint} broke: {failure.details()}")
+                if failure.code() is grpc.StatusCode.UNAVAILABLE:
+                    self.transport.turn_from(link)
+            except (asyncio.InvalidStateError, _StreamLeft):
+                pass
+            except asyncio.CancelledError:
+                # Cancelling a stream cancels whoever reads it; only a cancelled task is meant to end.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+            finally:
+                stream.cancel()
+        except PopError as failure:
+            reason = failure
+        self._stream = None
+        self._lost(reason)
+        return was_up
+
+    def _leave_stream(self) -> None:
+        """Another endpoint has become present: the session must follow."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+    async def _tell_settings(self) -> None:
+        stream = self._stream
+        if stream is None:
+            return
+        settings = convert.settings(
+            self._client_type,
+            convert.endpoints(self.transport.endpoints),
+            self.config.request_timeout,
+            self._pub_sub(),
+        )
+        await self._say(rpc.TelemetryCommand(settings=settings))
+
+    async def _say(self, command: rpc.TelemetryCommand) -> None:
+        if self._stream is not None:
+            # A stream that is just breaking is opened again, and told the settings, by the task that reads it.
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._stream.write(command)
+
+    async def _obey(self, command: rpc.TelemetryCommand) -> None:
+        kind = command.WhichOneof("command")
+        if command.HasField("status") and command.status.code != pb.OK:
+            self._refused(error_of(command.status))
+        elif kind == "settings":
+            self._agreed(command.settings)
+        elif kind == "print_thread_stack_trace_command":
+            await self._say(_stack_traces(command.print_thread_stack_trace_command.nonce))
+        elif kind == "verify_message_command":
+            await self._say(_no_verification(command.verify_message_command.nonce))
+        elif kind == "reconnect_endpoints_command":
+            raise _StreamLeft
+
+    def _agreed(self, settings: pb.Settings) -> None:
+        self.settings = settings
+        self.capabilities = convert.capabilities(settings)
+        self._refusal = None
+        self._answered.set()
+        if not self._connected:
+            self._connected = True
+            self._tasks.spawn(self._heartbeat())
+            if self._ever_connected:
+                log.info("session of %s is back", self.client_id)
+                self._call_back(self.config.on_reconnect)
+            self._ever_connected = True
+
+    def _refused(self, refusal: PopError) -> None:
+        log.warning("the server refused the session of %s: %s", self.client_id, refusal)
+        self._refusal = None if self._ever_connected else refusal
+        self._answered.set()
+
+    def _lost(self, reason: Exception) -> None:
+        if self._connected:
+            self._connected = False
+            if not self.closing:
+                log.info("session of %s lost: %s", self.client_id, reason)
+                self._call_back(self.config.on_disconnect, reason)
+
+    def _call_back(self, callback: Callable[..., None] | None, *given: Exception) -> None:
+        if callback is not None:
+            try:
+                callback(*given)
+            except Exception:
+                log.exception("%r failed", callback)
+
+    # ---- Heartbeats ----
+
+    async def _keep_alive(self) -> None:
+        for beat in range(1, sys.maxsize):
+            await asyncio.sleep(HEARTBEAT_INTERVAL)
+            await self._heartbeat()
+            if beat % BEATS_PER_ROUTE_REFRESH == 0:
+                await self._refresh_routes()
+            if beat % BEATS_PER_SETTINGS == 0:
+                await self._tell_settings()
+
+    async def _heartbeat(self) -> None:
+        request = rpc.HeartbeatRequest(group=self._group, client_type=self._client_type)
+        try:
+            answer = await self.transport.unary(
+                lambda link: link.messaging.Heartbeat, request, self.config.request_timeout
+            )
+        except PopError as failure:
+            log.debug("heartbeat failed: %s", failure)
+            return
+        if answer.status.code == pb.UNRECOGNIZED_CLIENT_TYPE:  # the server has forgotten us
+            await self._tell_settings()
+
+    # ---- The end ----
+
+    async def close(self, patience: float) -> None:
+        """Says goodbye, if that takes no longer than `patience` seconds, and ends everything."""
+        self.closing = True
+        try:
+            if self._ever_connected and patience > 0:
+                await self._say_goodbye(patience)
+        finally:
+            self._tasks.cancel()
+            await self._tasks.ended()
+            await self.transport.close()
+
+    async def _say_goodbye(self, patience: float) -> None:
+        request = rpc.NotifyClientTerminationRequest(group=self._group)
+        with contextlib.suppress(PopError):
+            await self.transport.unary(
+                lambda link: link.messaging.NotifyClientTermination,
+                request,
+                min(patience, self.config.request_timeout),
+            )
+        if self._stream is not None:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._stream.done_writing()
+
+
+class _StreamLeft(Exception):
+    """The server asked for a new stream."""
+
+
+def _stack_traces(nonce: str) -> rpc.TelemetryCommand:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    traces = "\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )
+    return rpc.TelemetryCommand(
+        status=pb.Status(code=pb.OK), thread_stack_trace=rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace=traces)
+    )
+
+
+def _no_verification(nonce: str) -> rpc.TelemetryCommand:
+    return rpc.TelemetryCommand(
+        status=pb.Status(code=pb.NOT_IMPLEMENTED, message="this client has no listener to try a message on"),
+        verify_message_result=rpc.VerifyMessageResult(nonce=nonce),
+    )

@@ -1,0 +1,31 @@
+"""Background tasks that somebody remembers until they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Tasks:
+    """The tasks of one owner."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], if_cancelled: Callable[[], None] | None = None) -> None:
+        """Runs it; `if_cancelled` is called should it be cancelled, be it before its first step."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        if if_cancelled is not None:
+            task.add_done_callback(lambda ended: if_cancelled() if ended.cancelled() else None)
+
+    async def ended(self) -> None:
+        """Returns when none is left."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def cancel(self) -> None:
+        for task in self._running:
+            task.cancel()

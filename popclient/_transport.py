@@ -1,0 +1,272 @@
+"""The wire itself: channels, headers, signature, deadlines, and the way from a dead endpoint to a living one.
+
+A client keeps one channel per endpoint and uses one of them, the present one. When it cannot be reached the next one
+becomes present (mission row N1), and a call goes on trying until its own deadline: a server that restarts is not an
+error of the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import os
+import secrets
+import ssl
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from popclient._convert import HOSTNAME, VERSION
+from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
+from popclient.errors import (
+    ClientClosed,
+    Forbidden,
+    PayloadTooLarge,
+    PopError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    UnsupportedByServer,
+)
+from popproto.v1 import admin_pb2_grpc
+from popproto.v2 import service_pb2 as rpc
+from popproto.v2 import service_pb2_grpc
+
+Answer = TypeVar("Answer")
+Metadata = tuple[tuple[str, str], ...]
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Retries are ours: they keep the message id and turn to another endpoint.
+    ("grpc.enable_retries", 0),
+    # gRPC's own pause between connection attempts grows to two minutes; a restarted server is back in a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Notices a peer that vanished without a word; servers tolerate a minute.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_CLIENTS = itertools.count(1)
+
+
+def new_client_id() -> str:
+    """host@pid@counter@random: no two clients ever share one, be they in one process, forked, or in cloned hosts."""
+    return f"{HOSTNAME}@{os.getpid()}@{next(_CLIENTS)}@{secrets.token_hex(4)}"
+
+
+class Headers:
+    """The metadata of every call (contract 2.1), signed when there are keys (contract 2.2)."""
+
+    def __init__(self, config: ClientConfig, client_id: str) -> None:
+        self._config = config
+        self._fixed: Metadata = (
+            ("x-mq-client-id", client_id),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-protocol", "v2"),
+            ("x-mq-client-version", VERSION),
+            ("x-mq-namespace", config.namespace),
+            *((("x-mq-session-token", config.session_token),) if config.session_token else ()),
+        )
+        self._second = 0
+        self._of_second: Metadata = ()
+
+    def __call__(self) -> Metadata:
+        second = int(time.time())
+        if second != self._second:
+            self._of_second, self._second = self._timed(second), second
+        return (*self._fixed, *self._of_second, ("x-mq-request-id", str(uuid.uuid4())))
+
+    def _timed(self, second: int) -> Metadata:
+        date_time = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
+        dated = ("x-mq-date-time", date_time)
+        key, secret = self._config.access_key, self._config.access_secret
+        return (dated, ("authorization", authorization(key, secret, date_time))) if key and secret else (dated,)
+
+
+def authorization(access_key: str, access_secret: str, date_time: str) -> str:
+    """The signature over the x-mq-date-time header; nothing else is signed."""
+    digest = hmac.new(access_secret.encode(), date_time.encode(), hashlib.sha1).hexdigest().upper()
+    return f"MQv2-HMAC-SHA1 Credential={access_key}, SignedHeaders=x-mq-date-time, Signature={digest}"
+
+
+class Link:
+    """The channel to one endpoint and the calls it offers."""
+
+    def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
+        self.endpoint = endpoint
+        self.channel = channel
+        self.messaging = service_pb2_grpc.MessagingServiceStub(channel)
+        self.admin = admin_pb2_grpc.AdminStub(channel)
+        # SendMessage with a request that is already serialised.
+        self.send_message: grpc.aio.UnaryUnaryMultiCallable[bytes, rpc.SendMessageResponse] = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            request_serializer=None,
+            response_deserializer=rpc.SendMessageResponse.FromString,
+        )
+
+    @property
+    def connected(self) -> bool:
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+
+class Transport:
+    """Makes calls at the present endpoint. Belongs to one event loop."""
+
+    def __init__(self, config: ClientConfig, client_id: str) -> None:
+        self.endpoints = parse_endpoints(config.endpoints)
+        self.headers = Headers(config, client_id)
+        self.on_turn: Callable[[], None] = lambda: None  # another endpoint has become present
+        self.reached = False  # has any server ever answered?
+        self._tls = Tls() if config.tls is True else config.tls or None
+        self._links: dict[Endpoint, Link] = {}
+        self._present = 0
+        self._closed = False
+
+    async def unary(
+        self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, timeout: float
+    ) -> Answer:
+        """One request, one answer, within `timeout` seconds; raises Unreachable and its kin."""
+
+        async def attempt(link: Link, remaining: float) -> Answer:
+            return await pick(link)(request, timeout=remaining, metadata=self.headers())
+
+        return await self.call(attempt, timeout)
+
+    async def call(self, attempt: Callable[[Link, float], Awaitable[Answer]], timeout: float) -> Answer:
+        """Repeats `attempt(link, seconds left)` until a server answers or `timeout` seconds are over."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        for tries in itertools.count(1):
+            link = await self.link()
+            try:
+                answer = await attempt(link, self._share(link, deadline - clock()))
+            except grpc.aio.AioRpcError as failure:
+                self._judge(link, failure, final=clock() >= deadline)
+            else:
+                self.reached = True
+                return answer
+            if tries % len(self.endpoints) == 0:
+                await asyncio.sleep(min(0.02 * 2 ** min(tries, 5), max(deadline - clock(), 0.0)))
+        raise AssertionError("unreachable")
+
+    def _share(self, link: Link, remaining: float) -> float:
+        """With other endpoints to turn to, one that does not even connect may not use up all the time."""
+        patience = remaining if link.connected else remaining / min(len(self.endpoints), 2)
+        return max(patience, 0.001)
+
+    def _judge(self, link: Link, failure: grpc.aio.AioRpcError, *, final: bool) -> None:
+        """Turns to the next endpoint if this one is gone; raises when trying again is pointless or too late."""
+        code, details = failure.code(), failure.details() or ""
+        gone = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        slow = code is grpc.StatusCode.DEADLINE_EXCEEDED
+        if gone or (slow and not link.connected):
+            self.turn_from(link)
+        elif not slow:
+            raise _translated(code, details)
+        if final or (slow and link.connected):
+            raise Unreachable(f"no answer from {self.where}: {code.name.lower()}, {details}")
+
+    @property
+    def where(self) -> str:
+        return ";".join(map(str, self.endpoints))
+
+    def turn_from(self, link: Link) -> None:
+        """Makes the next endpoint the present one, if `link` still is it."""
+        if len(self.endpoints) > 1 and link.endpoint == self.endpoints[self._present]:
+            self._present = (self._present + 1) % len(self.endpoints)
+            self.on_turn()
+
+    async def link(self) -> Link:
+        """The present link; opened when first needed."""
+        endpoint = self.endpoints[self._present]
+        link = self._links.get(endpoint)
+        if link is None:
+            if self._closed:
+                raise ClientClosed
+            credentials = await _credentials(self._tls, endpoint) if self._tls else None
+            link = self._links.setdefault(endpoint, Link(endpoint, _channel(endpoint, self._tls, credentials)))
+        return link
+
+    async def close(self) -> None:
+        self._closed = True
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            await link.channel.close()
+
+
+def _translated(code: grpc.StatusCode, details: str) -> PopError:
+    kind = PayloadTooLarge if "larger than max" in details else _KIND_OF_STATUS.get(code, ServerError)
+    return kind(f"gRPC {code.name.lower()}: {details}", name=code.name)
+
+
+# A RocketMQ server puts its own failures into the answer; what arrives as a gRPC status comes from the layers below.
+_KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[PopError]]] = {
+    grpc.StatusCode.UNIMPLEMENTED: UnsupportedByServer,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthorized,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequests,
+}
+
+
+def _channel(endpoint: Endpoint, tls: Tls | None, credentials: _Credentials | None) -> grpc.aio.Channel:
+    if tls is None or credentials is None:
+        return grpc.aio.insecure_channel(str(endpoint), options=_CHANNEL_OPTIONS)
+    name = tls.server_name or credentials.name
+    override = (("grpc.ssl_target_name_override", name),) if name else ()
+    return grpc.aio.secure_channel(str(endpoint), credentials.channel, options=(*_CHANNEL_OPTIONS, *override))
+
+
+class _Credentials:
+    def __init__(self, channel: grpc.ChannelCredentials, name: str | None = None) -> None:
+        self.channel = channel
+        self.name = name
+
+
+async def _credentials(tls: Tls, endpoint: Endpoint) -> _Credentials:
+    make = partial(grpc.ssl_channel_credentials, private_key=_pem(tls.key), certificate_chain=_pem(tls.cert))
+    if not tls.insecure:
+        return _Credentials(make(root_certificates=_pem(tls.ca)))
+    # gRPC in Python cannot skip the check; so the certificate the server shows is taken as the root to check against.
+    try:
+        pem, name = await asyncio.wait_for(_shown_certificate(endpoint), timeout=3)
+    except (OSError, TimeoutError) as failure:
+        raise Unreachable(f"no TLS handshake with {endpoint}: {failure or 'timed out'}") from failure
+    return _Credentials(make(root_certificates=pem), name)
+
+
+async def _shown_certificate(endpoint: Endpoint) -> tuple[bytes, str | None]:
+    """The certificate the server shows (PEM) and a name it is valid for."""
+    blind = ssl.create_default_context()
+    blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
+    der = await _handshake(endpoint, blind, binary=True)
+    pem = ssl.DER_cert_to_PEM_cert(der)
+    # Only a verified certificate is handed out in readable form; so verify it against itself.
+    trusting = ssl.create_default_context(cadata=pem)
+    trusting.check_hostname = False
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    shown = await _handshake(endpoint, trusting, binary=False)
+    names = [value for kind, value in shown.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    return pem.encode(), names[0] if names else None
+
+
+async def _handshake(endpoint: Endpoint, context: ssl.SSLContext, *, binary: bool) -> Any:
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, server_hostname=endpoint.host)
+    try:
+        return writer.get_extra_info("ssl_object").getpeercert(binary)
+    finally:
+        writer.close()
+
+
+def _pem(given: str | Path | bytes | None) -> bytes | None:
+    return given if given is None or isinstance(given, bytes) else Path(given).read_bytes()

@@ -1,0 +1,133 @@
+"""How a client reaches its server: addresses, credentials, TLS, patience."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+DEFAULT_PORT: Final = 8081
+DEFAULT_ENDPOINTS: Final = "127.0.0.1:8081"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address of a server. `host` is a name or an IP literal (IPv6 without brackets)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How to speak TLS.
+
+    Without `ca` the roots that gRPC ships decide. `ca`, `cert` and `key` are PEM: a path or the bytes; `cert` and
+    `key` identify this client (mutual TLS). `insecure` takes whatever certificate the server shows, as the official
+    Java, Go, C++ and C# clients do: private, but open to whoever can stand in between. `server_name` is compared with
+    the certificate in place of the host.
+    """
+
+    ca: str | Path | bytes | None = None
+    cert: str | Path | bytes | None = None
+    key: str | Path | bytes | None = None
+    insecure: bool = False
+    server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Everything a client needs to know before it speaks.
+
+    endpoints: "host:port;host:port"; the first that answers serves, the others stand by (mission row N1).
+        A missing port is 8081. Empty: environment ROCKETMQ_ENDPOINTS, else 127.0.0.1:8081.
+    namespace: prefix of all topics and groups, kept apart by the server.
+    access_key, access_secret: sign every call when both are set. Empty: ROCKETMQ_ACCESS_KEY, ROCKETMQ_ACCESS_SECRET.
+    session_token: sent along when set.
+    tls: False, True (public roots), or a `Tls`.
+    request_timeout: seconds one request may take, reconnecting included; long polls take their await duration and
+        three seconds more.
+    max_attempts: how often a message is tried before `send` fails, the first time included.
+    close_timeout: seconds that closing may take.
+    on_disconnect, on_reconnect: called when the session with the server is lost (with the reason) and when it is back.
+        They run in the client's event loop: be quick, do not block.
+    """
+
+    endpoints: str = ""
+    namespace: str = ""
+    access_key: str = ""
+    access_secret: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    tls: bool | Tls = False
+    request_timeout: float = 3.0
+    max_attempts: int = 3
+    close_timeout: float = 5.0
+    on_disconnect: Callable[[Exception], None] | None = None
+    on_reconnect: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "endpoints", self.endpoints or os.environ.get("ROCKETMQ_ENDPOINTS", "") or DEFAULT_ENDPOINTS)
+        _set(self, "access_key", self.access_key or os.environ.get("ROCKETMQ_ACCESS_KEY", ""))
+        _set(self, "access_secret", self.access_secret or os.environ.get("ROCKETMQ_ACCESS_SECRET", ""))
+        parse_endpoints(self.endpoints)
+        _at_least("request_timeout", self.request_timeout, 0.001)
+        _at_least("max_attempts", self.max_attempts, 1)
+        _at_least("close_timeout", self.close_timeout, 0)
+
+    @classmethod
+    def of(cls, given: str | ClientConfig | None) -> ClientConfig:
+        """The config behind what a constructor was given: endpoints, a config, or nothing."""
+        return given if isinstance(given, ClientConfig) else cls(endpoints=given or "")
+
+    def with_callbacks(
+        self, on_disconnect: Callable[[Exception], None] | None, on_reconnect: Callable[[], None] | None
+    ) -> ClientConfig:
+        """This config, with the callbacks that are given in place of its own."""
+        return replace(
+            self,
+            on_disconnect=on_disconnect or self.on_disconnect,
+            on_reconnect=on_reconnect or self.on_reconnect,
+        )
+
+
+def _set(config: ClientConfig, name: str, value: object) -> None:
+    object.__setattr__(config, name, value)
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if value < least:
+        raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def parse_endpoints(text: str) -> list[Endpoint]:
+    """ "a:1;b:2" as endpoints, in order.
+
+    >>> [str(e) for e in parse_endpoints("a:1; b ;[::1]:7;::1")]
+    ['a:1', 'b:8081', '[::1]:7', '[::1]:8081']
+    """
+    found = [_parse_endpoint(part.strip(), text) for part in text.split(";") if part.strip()]
+    if not found:
+        raise ValueError(f"endpoints {text!r} name no server; write them as host:port;host:port")
+    return found
+
+
+def _parse_endpoint(part: str, text: str) -> Endpoint:
+    host, port = _split(part.removeprefix("http://").removeprefix("https://").rstrip("/"))
+    if not host or any(c in host for c in "/[] ,") or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{part!r} in endpoints {text!r} is no host:port (port 1 to 65535, several separated by ';')")
+    return Endpoint(host, int(port))
+
+
+def _split(part: str) -> tuple[str, str]:
+    if part.startswith("["):
+        host, _, rest = part[1:].partition("]")
+        return host, rest.removeprefix(":") or str(DEFAULT_PORT)
+    if part.count(":") > 1:
+        return part, str(DEFAULT_PORT)
+    host, _, port = part.partition(":")
+    return host, port or str(DEFAULT_PORT)

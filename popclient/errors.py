@@ -1,0 +1,213 @@
+"""What can go wrong, by whose fault: one class per family, and the table from status code to class.
+
+The server answers with a five-digit code and a sentence; both travel in the exception. Retry logic never lists codes:
+`retryable` on the class says whether the same call may succeed later. Failures that no server answered (nothing
+listens, the connection broke, the deadline passed) are `Unreachable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from popproto.v2 import definition_pb2 as pb
+
+
+class PopError(Exception):
+    """The call failed.
+
+    Attributes: `code` (the number of the status code, 0 when no server answered), `name` (the code's name) and
+    `sentence` (what the server said, for people).
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, sentence: str = "", *, code: int = 0, name: str = "") -> None:
+        self.code = code
+        self.name = name or type(self).__name__
+        self.sentence = sentence or (type(self).__doc__ or "").split("\n", 1)[0]
+        super().__init__(f"{self.name} ({code}): {self.sentence}" if code else self.sentence)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.sentence, self.code, self.name)
+
+
+def _rebuild(kind: type[PopError], sentence: str, code: int, name: str) -> PopError:
+    return kind(sentence, code=code, name=name)
+
+
+class BadRequest(PopError):
+    """The request breaks a rule of the server; the sentence names the value and the limit."""
+
+
+class InvalidReceiptHandle(BadRequest):
+    """The hold is over: it expired, was replaced by a newer one, or the message is done."""
+
+
+class Unauthorized(PopError):
+    """The access key or the signature was refused."""
+
+
+class PaymentRequired(PopError):
+    """The server wants its bill paid."""
+
+
+class Forbidden(PopError):
+    """This client may not do that."""
+
+
+class NotFound(PopError):
+    """The topic, group, message or offset does not exist."""
+
+
+class RequestTimeout(PopError):
+    """The server ran out of time with this request."""
+
+    retryable = True
+
+
+class PayloadTooLarge(PopError):
+    """The message body is too large, or empty."""
+
+
+class PreconditionFailed(PopError):
+    """The state of things does not allow the call."""
+
+
+class TooManyRequests(PopError):
+    """The server is busy; the same call may succeed a little later."""
+
+    retryable = True
+
+
+class QuotaExceeded(PopError):
+    """A limit on lite topics or their subscriptions is reached."""
+
+
+class PropertiesTooLarge(PopError):
+    """Headers or message properties are too many or too large."""
+
+
+class ServerError(PopError):
+    """The server failed; the same call may succeed later."""
+
+    retryable = True
+
+
+class ServerTimeout(PopError):
+    """Something behind the server did not answer in time; the same call may succeed later."""
+
+    retryable = True
+
+
+class UnsupportedByServer(PopError):
+    """This server does not offer the call."""
+
+
+class FailedToConsume(PopError):
+    """A message that was tried out on a consumer failed there."""
+
+
+class UnexpectedAnswer(PopError):
+    """The answer has no status code, or one that this client does not know."""
+
+
+class MultipleResults(PopError):
+    """Of several calls that travelled together, some failed.
+
+    `failures` holds (what was handed in, why it failed), in the order given; all others succeeded.
+    """
+
+    def __init__(
+        self,
+        sentence: str = "",
+        *,
+        code: int = pb.MULTIPLE_RESULTS,
+        name: str = "MULTIPLE_RESULTS",
+        failures: Sequence[tuple[Any, PopError]] = (),
+    ) -> None:
+        super().__init__(sentence, code=code, name=name)
+        self.failures = list(failures)
+
+
+class Unreachable(PopError):
+    """No server answered: nothing listens there, the connection broke, or the deadline passed."""
+
+    retryable = True
+
+
+class ClientClosed(PopError):
+    """The client is closed; make a new one."""
+
+
+# Every Code but OK; a test compares with the enum.
+EXCEPTION_OF: Final[dict[int, type[PopError]]] = {
+    pb.CODE_UNSPECIFIED: UnexpectedAnswer,
+    pb.MULTIPLE_RESULTS: MultipleResults,
+    pb.BAD_REQUEST: BadRequest,
+    pb.ILLEGAL_ACCESS_POINT: BadRequest,
+    pb.ILLEGAL_TOPIC: BadRequest,
+    pb.ILLEGAL_CONSUMER_GROUP: BadRequest,
+    pb.ILLEGAL_MESSAGE_TAG: BadRequest,
+    pb.ILLEGAL_MESSAGE_KEY: BadRequest,
+    pb.ILLEGAL_MESSAGE_GROUP: BadRequest,
+    pb.ILLEGAL_MESSAGE_PROPERTY_KEY: BadRequest,
+    pb.INVALID_TRANSACTION_ID: BadRequest,
+    pb.ILLEGAL_MESSAGE_ID: BadRequest,
+    pb.ILLEGAL_FILTER_EXPRESSION: BadRequest,
+    pb.ILLEGAL_INVISIBLE_TIME: BadRequest,
+    pb.ILLEGAL_DELIVERY_TIME: BadRequest,
+    pb.INVALID_RECEIPT_HANDLE: InvalidReceiptHandle,
+    pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: BadRequest,
+    pb.UNRECOGNIZED_CLIENT_TYPE: BadRequest,
+    pb.MESSAGE_CORRUPTED: BadRequest,
+    pb.CLIENT_ID_REQUIRED: BadRequest,
+    pb.ILLEGAL_POLLING_TIME: BadRequest,
+    pb.ILLEGAL_OFFSET: BadRequest,
+    pb.ILLEGAL_LITE_TOPIC: BadRequest,
+    pb.INVALID_CLIENT_PROPERTIES: BadRequest,
+    pb.UNAUTHORIZED: Unauthorized,
+    pb.PAYMENT_REQUIRED: PaymentRequired,
+    pb.FORBIDDEN: Forbidden,
+    pb.NOT_FOUND: NotFound,
+    pb.MESSAGE_NOT_FOUND: NotFound,
+    pb.TOPIC_NOT_FOUND: NotFound,
+    pb.CONSUMER_GROUP_NOT_FOUND: NotFound,
+    pb.OFFSET_NOT_FOUND: NotFound,
+    pb.REQUEST_TIMEOUT: RequestTimeout,
+    pb.PAYLOAD_TOO_LARGE: PayloadTooLarge,
+    pb.MESSAGE_BODY_TOO_LARGE: PayloadTooLarge,
+    pb.MESSAGE_BODY_EMPTY: PayloadTooLarge,
+    pb.PRECONDITION_FAILED: PreconditionFailed,
+    pb.TOO_MANY_REQUESTS: TooManyRequests,
+    pb.LITE_TOPIC_QUOTA_EXCEEDED: QuotaExceeded,
+    pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: QuotaExceeded,
+    pb.REQUEST_HEADER_FIELDS_TOO_LARGE: PropertiesTooLarge,
+    pb.MESSAGE_PROPERTIES_TOO_LARGE: PropertiesTooLarge,
+    pb.INTERNAL_ERROR: ServerError,
+    pb.INTERNAL_SERVER_ERROR: ServerError,
+    pb.HA_NOT_AVAILABLE: ServerError,
+    pb.NOT_IMPLEMENTED: UnsupportedByServer,
+    pb.PROXY_TIMEOUT: ServerTimeout,
+    pb.MASTER_PERSISTENCE_TIMEOUT: ServerTimeout,
+    pb.SLAVE_PERSISTENCE_TIMEOUT: ServerTimeout,
+    pb.UNSUPPORTED: UnsupportedByServer,
+    pb.VERSION_UNSUPPORTED: UnsupportedByServer,
+    pb.VERIFY_FIFO_MESSAGE_UNSUPPORTED: UnsupportedByServer,
+    pb.FAILED_TO_CONSUME_MESSAGE: FailedToConsume,
+}
+
+_NAME_OF: Final[dict[int, str]] = {value: name for name, value in pb.Code.items()}
+
+
+def error_of(status: pb.Status) -> PopError:
+    """The exception for a status that is not OK."""
+    code = int(status.code)
+    kind = EXCEPTION_OF.get(code, UnexpectedAnswer)
+    return kind(status.message, code=code, name=_NAME_OF.get(code, f"CODE_{code}"))
+
+
+def check(status: pb.Status) -> None:
+    """Raises unless the status is OK."""
+    if status.code != pb.OK:
+        raise error_of(status)

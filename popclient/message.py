@@ -1,0 +1,273 @@
+"""What is sent and what is received."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple, overload
+
+from popclient.errors import MultipleResults, PopError
+from popproto.v2 import definition_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExpression:
+    """Which messages of a topic a consumer wants: "*", tags such as "a || b", or a SQL92 condition on properties."""
+
+    expression: str = "*"
+    type: Literal["TAG", "SQL"] = "TAG"
+
+    @classmethod
+    def of(cls, given: str | FilterExpression) -> FilterExpression:
+        """A plain text is a tag expression."""
+        return given if isinstance(given, FilterExpression) else cls(expression=given or "*")
+
+    @classmethod
+    def sql(cls, condition: str) -> FilterExpression:
+        """A SQL92 condition, such as "distance > 1000 AND origin IN ('JFK', 'LGA')"."""
+        return cls(expression=condition, type="SQL")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send.
+
+    topic: where to. body: bytes; text is sent as UTF-8.
+    tag: one word that consumers can select by. keys: words to look the message up by. properties: text to text.
+    message_group: messages of one group are delivered in the order in which they were sent.
+    delivery_timestamp: an aware datetime; delivered then, not before. priority: 0 or more, higher first, a hint.
+        Of the three last ones at most one.
+    trace_context: W3C traceparent, carried along.
+    message_id: drawn when empty. Give one that only this message can have, and a repeated send stores it once.
+    """
+
+    topic: str
+    body: bytes | str
+    tag: str | None = None
+    keys: str | Iterable[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    message_group: str | None = None
+    delivery_timestamp: datetime | None = None
+    priority: int | None = None
+    trace_context: str | None = None
+    message_id: str = ""
+
+    def __post_init__(self) -> None:
+        keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
+        object.__setattr__(self, "keys", keys)
+        wanted = [
+            name for name in ("message_group", "delivery_timestamp", "priority") if getattr(self, name) is not None
+        ]
+        if len(wanted) > 1:
+            raise ValueError(f"{' and '.join(wanted)} exclude each other; give one of them")
+        if self.delivery_timestamp is not None and self.delivery_timestamp.tzinfo is None:
+            raise ValueError(f"delivery_timestamp {self.delivery_timestamp} has no time zone; use an aware datetime")
+
+
+class SendReceipt(NamedTuple):
+    """The server has stored the message.
+
+    `offset` counts within its queue. `transaction_id` and `recall_handle` are empty unless it is a half message or a
+    delayed one.
+    """
+
+    message_id: str
+    offset: int
+    transaction_id: str = ""
+    recall_handle: str = ""
+
+
+class DeadLetterOrigin(NamedTuple):
+    """Where a dead letter comes from: the topic and the id that the message had before."""
+
+    topic: str
+    message_id: str
+
+
+class SendResults(Sequence[SendReceipt | PopError]):
+    """What became of each message of `send_many`, in the order given: its receipt, or why it failed."""
+
+    def __init__(self, messages: Sequence[Message], outcomes: Sequence[SendReceipt | PopError]) -> None:
+        self._messages = messages
+        self._outcomes = outcomes
+
+    @overload
+    def __getitem__(self, index: int) -> SendReceipt | PopError: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[SendReceipt | PopError]: ...
+    def __getitem__(self, index: int | slice) -> SendReceipt | PopError | Sequence[SendReceipt | PopError]:
+        return self._outcomes[index]
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    def __iter__(self) -> Iterator[SendReceipt | PopError]:
+        return iter(self._outcomes)
+
+    @property
+    def receipts(self) -> list[SendReceipt]:
+        """Of those that were stored."""
+        return [outcome for outcome in self._outcomes if isinstance(outcome, SendReceipt)]
+
+    @property
+    def failures(self) -> list[tuple[Message, PopError]]:
+        """Those that were not, and why."""
+        both = zip(self._messages, self._outcomes, strict=True)
+        return [(message, outcome) for message, outcome in both if isinstance(outcome, PopError)]
+
+    @property
+    def ok(self) -> bool:
+        """Were all stored?"""
+        return not self.failures
+
+    def raise_for_failures(self) -> SendResults:
+        """Itself when all were stored; raises MultipleResults with the failures otherwise."""
+        if failures := self.failures:
+            raise MultipleResults(
+                f"{len(failures)} of {len(self)} messages were not stored; the first: {failures[0][1]}",
+                failures=failures,
+            )
+        return self
+
+    def __repr__(self) -> str:
+        return f"<SendResults stored={len(self.receipts)} failed={len(self.failures)}>"
+
+
+class MessageView:
+    """A received message: read-only, but for the hold (`receipt_handle`, `invisible_until`), which may be renewed.
+
+    Fields are read from the wire's own form when asked for, so that receiving many messages stays cheap.
+    """
+
+    __slots__ = ("_body", "_invisible_until", "_receipt_handle", "_system", "_wire", "message_id", "topic")
+
+    def __init__(self, wire: pb.Message, invisible_until: datetime) -> None:
+        system = wire.system_properties
+        self._wire = wire
+        self._system = system
+        self._body: bytes | None = None
+        self._receipt_handle = system.receipt_handle
+        self._invisible_until = invisible_until
+        self.topic: str = wire.topic.name
+        self.message_id: str = system.message_id
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that were sent; unpacked when the sender packed them."""
+        if self._body is None:
+            packed = self._system.body_encoding == pb.GZIP
+            # A GZIP body holds a gzip or a zlib stream; 47 makes zlib look which.
+            self._body = zlib.decompress(self._wire.body, 47) if packed else self._wire.body
+        return self._body
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self.body.decode()
+
+    @property
+    def tag(self) -> str | None:
+        return self._system.tag if self._system.HasField("tag") else None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self._system.keys)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._wire.user_properties)
+
+    @property
+    def message_group(self) -> str | None:
+        return self._system.message_group if self._system.HasField("message_group") else None
+
+    @property
+    def priority(self) -> int | None:
+        return self._system.priority if self._system.HasField("priority") else None
+
+    @property
+    def trace_context(self) -> str | None:
+        return self._system.trace_context if self._system.HasField("trace_context") else None
+
+    @property
+    def message_type(self) -> str:
+        """NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY."""
+        return pb.MessageType.Name(self._system.message_type)
+
+    @property
+    def born_timestamp(self) -> datetime:
+        """When the sender made it, by the sender's clock."""
+        return self._system.born_timestamp.ToDatetime(UTC)
+
+    @property
+    def born_host(self) -> str:
+        return self._system.born_host
+
+    @property
+    def store_timestamp(self) -> datetime | None:
+        """When the server stored it."""
+        return self._system.store_timestamp.ToDatetime(UTC) if self._system.HasField("store_timestamp") else None
+
+    @property
+    def delivery_timestamp(self) -> datetime | None:
+        """When it was due, if it was delayed."""
+        return self._system.delivery_timestamp.ToDatetime(UTC) if self._system.HasField("delivery_timestamp") else None
+
+    @property
+    def queue_id(self) -> int:
+        return self._system.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        return self._system.queue_offset
+
+    @property
+    def delivery_attempt(self) -> int:
+        """1 for the first delivery."""
+        return self._system.delivery_attempt
+
+    @property
+    def receipt_handle(self) -> str:
+        """Names the present hold; the newest one."""
+        return self._receipt_handle
+
+    @property
+    def invisible_until(self) -> datetime:
+        """When the hold ends, by this client's clock: counted from the moment the request left, so never too late."""
+        return self._invisible_until
+
+    @property
+    def dead_letter_queue(self) -> DeadLetterOrigin | None:
+        """Where it comes from, if it is a dead letter."""
+        if not self._system.HasField("dead_letter_queue"):
+            return None
+        origin = self._system.dead_letter_queue
+        return DeadLetterOrigin(origin.topic, origin.message_id)
+
+    @property
+    def corrupted(self) -> bool:
+        """Does the body differ from the digest that the server sent with it?"""
+        digest = self._system.body_digest
+        compute = _DIGESTS.get(digest.type)
+        return compute is not None and compute(self._wire.body) != digest.checksum.upper().lstrip("0")
+
+    def _renew_hold(self, receipt_handle: str, invisible_until: datetime) -> None:
+        self._receipt_handle = receipt_handle
+        self._invisible_until = invisible_until
+
+    def __repr__(self) -> str:
+        return (
+            f"<MessageView {self.message_id} topic={self.topic!r} queue={self.queue_id} offset={self.queue_offset}"
+            f" attempt={self.delivery_attempt} tag={self.tag!r} {len(self._wire.body)} bytes>"
+        )
+
+
+# Upper-case hex without leading zeros: clients disagree on padding.
+_DIGESTS = {
+    pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest().upper().lstrip("0"),
+    pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest().upper().lstrip("0"),
+    pb.CRC32: lambda body: f"{zlib.crc32(body):X}".lstrip("0"),
+}
