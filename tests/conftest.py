@@ -1,0 +1,42 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import PostgresServer, fresh_database, postgres_server
+from tests.support.rows import Rows
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Rows(config), "mission-rows")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running Postgres, one per process of the test run. To kill one, start your own: `postgres_server(own=True)`."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """An empty SQLite file's URL."""
+    return f"sqlite:///{tmp_path / 'popmq.db'}"
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """An empty Postgres database's URL."""
+    with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database's URL, once of each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url

