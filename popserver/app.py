@@ -35,7 +35,12 @@ class App:
         self.database = Database(self.config.database_url, durability=self.config.durability)
         try:
             migrate.upgrade(self.database)
-            self.broker = Broker(self.database, self.clock, auto_create=self.config.creates_on_the_way)
+            self.broker = Broker(
+                self.database,
+                self.clock,
+                auto_create=self.config.creates_on_the_way,
+                retention_ms=self.config.retention,
+            )
             await self._start_broker()
         except BaseException:
             self.database.close()

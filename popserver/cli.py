@@ -36,6 +36,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="make missing topics and groups on the way (on a loopback address only)",
     )
     parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration let in (10s)")
+    parser.add_argument("--retention", metavar="DURATION", help="how long messages are kept (72h); 0s: for ever")
     parser.add_argument("--drain-timeout", metavar="DURATION", help="how long calls may finish at the end (30s)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", choices=("console", "json"))

@@ -30,11 +30,12 @@ class Config(BaseSettings):
     durability: Literal["full", "relaxed"] = "full"
     auto_create: bool | None = None  # None: topics and groups make themselves on a loopback server only
     min_invisible: int = Field(default=10_000, ge=0)  # ms
+    retention: int = Field(default=72 * 3_600_000, ge=0)  # ms; 0 keeps messages for ever
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     drain_timeout: int = Field(default=30_000, ge=0)  # ms
 
-    @field_validator("min_invisible", "drain_timeout", mode="before")
+    @field_validator("min_invisible", "retention", "drain_timeout", mode="before")
     @classmethod
     def _read_duration(cls, value: Any) -> Any:
         return parse_duration_ms(value) if isinstance(value, str) else value

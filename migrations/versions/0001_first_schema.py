@@ -32,10 +32,12 @@ SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.t
        s.beyond + COALESCE(d.ready, 0) AS ready, COALESCE(d.inflight, 0) AS inflight,
        COALESCE(d.waiting_retry, 0) AS waiting_retry, COALESCE(l.dead_letters, 0) AS dead_letters,
        s.stored, s.oldest_ready_ms
-FROM (SELECT p.group_id, q.topic_id, SUM(q.next_offset - p.next_offset) AS beyond,
+FROM (SELECT p.group_id, q.topic_id, SUM(q.next_offset - CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END) AS beyond,
              SUM(q.next_offset - q.min_offset) AS stored,
              MIN((SELECT m.stored_at_ms FROM message m
-                  WHERE m.message_key = ((p.queue_id << 40) | p.next_offset))) AS oldest_ready_ms
+                  WHERE m.message_key = ((p.queue_id << 40)
+                        | CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END))
+                ) AS oldest_ready_ms
       FROM progress p JOIN queue q ON q.queue_id = p.queue_id GROUP BY p.group_id, q.topic_id) s
 JOIN consumer_group g ON g.group_id = s.group_id
 JOIN topic t ON t.topic_id = s.topic_id

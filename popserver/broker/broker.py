@@ -25,24 +25,27 @@ from popserver.domain.group import Group
 from popserver.domain.message import Delivery, Message, SendResult, check
 from popserver.domain.names import Resource
 from popserver.domain.receipt import Receipt
-from popserver.domain.retry import PUSH_HOLD_MS_MAX, Holder
+from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.store import Database, holds, messages, receiving
 from popserver.store.receiving import Received
 
 BATCH_SIZE_MAX = 32
+RETENTION_MS = 72 * HOUR_MS
 
 
 class Broker:
     """One running broker over one store."""
 
-    def __init__(self, database: Database, clock: Clock, *, auto_create: bool) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, auto_create: bool, retention_ms: int = RETENTION_MS
+    ) -> None:
         self.database = database
         self.clock = clock
         self.wakeups = Wakeups(clock)
         self.writer = Writer(database, clock, self._after_commit)
         self.reader = Reader(database, self.writer)
-        self.maintenance = Maintenance(self.reader, self.writer, clock)
+        self.maintenance = Maintenance(self.reader, self.writer, clock, retention_ms=retention_ms)
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
         self.clients = Clients(clock, self._orphan, self._adopt)
         self._rotation = itertools.count()

@@ -1,4 +1,4 @@
-"""The duties nobody asks for: ending what is due, and removing what is deleted.
+"""The duties nobody asks for: ending what is due, removing what is too old or deleted.
 
 Each duty goes in steps of at most 1,000 rows with the users' requests in between.
 """
@@ -14,11 +14,12 @@ from popserver.broker.reader import Reader
 from popserver.broker.sleeper import Sleeper
 from popserver.broker.writer import Writer
 from popserver.domain.errors import PopError
-from popserver.domain.retry import SECOND_MS
-from popserver.store import catalog, due
+from popserver.domain.retry import MINUTE_MS, SECOND_MS
+from popserver.store import catalog, due, retention
 from popserver.store.holds import push_clients
 
 RETRY_MS = 1 * SECOND_MS  # when the store did not answer
+RETENTION_BEAT_MS = 1 * MINUTE_MS  # so long may a message outstay its retention
 
 log = structlog.get_logger("popserver.maintenance")
 
@@ -26,17 +27,21 @@ log = structlog.get_logger("popserver.maintenance")
 class Maintenance:
     """Keeps the store in step with time."""
 
-    def __init__(self, reader: Reader, writer: Writer, clock: Clock) -> None:
+    def __init__(self, reader: Reader, writer: Writer, clock: Clock, *, retention_ms: int) -> None:
         self._reader = reader
         self._writer = writer
         self._clock = clock
+        self._retention_ms = retention_ms
         self._sleeper = Sleeper(clock, self._end_due)
+        self._retainer = Sleeper(clock, self._retain)
         self._purging: asyncio.Task[None] | None = None
 
     async def start(self) -> list[str]:
         """Take up what fell due while nobody was there; returns the clients whose push holds are open."""
         self._sleeper.tell(await self._reader.read(due.next_due_ms))
         self.purge()
+        if self._retention_ms:
+            self._retainer.tell(self._clock.now_ms())
         return await self._reader.read(push_clients)
 
     def tell(self, due_ms: int | None) -> None:
@@ -50,11 +55,13 @@ class Maintenance:
 
     async def idle(self) -> None:
         await self._sleeper.idle()
+        await self._retainer.idle()
         if self._purging is not None:
             await asyncio.gather(self._purging, return_exceptions=True)
 
     async def close(self) -> None:
         await self._sleeper.close()
+        await self._retainer.close()
         if self._purging is not None:
             self._purging.cancel()
             await asyncio.gather(self._purging, return_exceptions=True)
@@ -66,6 +73,22 @@ class Maintenance:
             log.warning("due deliveries wait", reason=error.sentence)
             return self._clock.now_ms() + RETRY_MS
         return ended.next_due_ms
+
+    async def _retain(self) -> int | None:
+        """One step; then at once the next, or when the oldest message left is old enough.
+
+        With nothing stored that is a whole retention away: what comes later cannot be old before.
+        """
+        now_ms = self._clock.now_ms()
+        try:
+            retained = await self._writer.submit(retention.retain, retention.Retain(now_ms - self._retention_ms))
+        except PopError as error:
+            log.warning("old messages wait", reason=error.sentence)
+            return now_ms + RETENTION_BEAT_MS
+        if retained.removed:
+            return now_ms
+        oldest_ms = now_ms if retained.oldest_ms is None else retained.oldest_ms
+        return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_BEAT_MS)
 
     async def _purge(self) -> None:
         try:

@@ -5,7 +5,7 @@ all; the writer calls the verbs of one transaction in `ORDER`, everywhere the sa
 never wait for each other in a circle.
 """
 
-from popserver.store import catalog, due, holds, messages, reading, receiving
+from popserver.store import catalog, due, holds, messages, reading, receiving, retention
 from popserver.store.database import Database
 
 # Catalog, then queue counters, then progress, then deliveries.
@@ -25,6 +25,7 @@ ORDER = (
     holds.forward,
     holds.orphan,
     due.end_due,
+    retention.retain,
     catalog.purge,
     reading.read,
 )
