@@ -266,7 +266,9 @@ SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.t
        s.beyond + COALESCE(d.ready, 0) AS ready, COALESCE(d.inflight, 0) AS inflight,
        COALESCE(d.waiting_retry, 0) AS waiting_retry, COALESCE(l.dead_letters, 0) AS dead_letters,
        s.stored, s.oldest_ready_ms
-FROM (SELECT p.group_id, q.topic_id, SUM(q.next_offset - CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END) AS beyond,
+FROM (SELECT p.group_id, q.topic_id,
+             SUM(q.next_offset - CASE WHEN p.next_offset < q.min_offset THEN q.min_offset
+                                      ELSE p.next_offset END) AS beyond,
              SUM(q.next_offset - q.min_offset) AS stored,
              MIN((SELECT m.stored_at_ms FROM message m
                   WHERE m.message_key = ((p.queue_id << 40)
