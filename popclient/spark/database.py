@@ -1,0 +1,65 @@
+"""A connection that can only read, and a plain sentence where there is none."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+BUSY_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 10
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Connection]:
+    """Connect to a database that `options.parse` has looked at; raises `ValueError` saying what is wrong with it."""
+    where = make_url(url)
+    try:
+        engine = _sqlite(where) if where.get_backend_name() == "sqlite" else _postgres(where)
+        with engine.connect() as conn:
+            yield conn
+    except DBAPIError as error:
+        said = str(error.orig).strip().splitlines()[0]
+        way_out = "; make its schema with: popmq db upgrade" if "dead_letters" in said else ""
+        raise ValueError(f"option url='{where.render_as_string()}' cannot be read: {said}{way_out}") from error
+
+
+def _sqlite(url: URL) -> Engine:
+    path = Path(url.database or "")
+    if not path.is_file():
+        raise ValueError(f"option url='{url.render_as_string()}' cannot be read: there is no file {path}")
+    return create_engine(
+        URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}),
+        module=_sqlite_module(),
+        poolclass=NullPool,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+    )
+
+
+def _postgres(url: URL) -> Engine:
+    options = "-c default_transaction_read_only=on -c application_name=popmq-spark"
+    try:
+        return create_engine(
+            url, poolclass=NullPool, connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": options}
+        )
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"option url='{url.render_as_string()}' needs the driver of Postgres: pip install 'popmq[spark]' psycopg"
+        ) from None
+
+
+def _sqlite_module() -> ModuleType:
+    """The newer SQLite of `pysqlite3` where it is installed, as the server has it."""
+    try:
+        from pysqlite3 import dbapi2
+    except ImportError:
+        return sqlite3
+    return dbapi2  # type: ignore[no-any-return]

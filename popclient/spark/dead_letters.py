@@ -1,0 +1,113 @@
+"""Reads the view `dead_letters` of a PopMQ database, SQLite or Postgres, in parallel and in pages.
+
+The upper bound is fixed when a data frame is first planned, so that all its actions see the same rows. A page is one
+short statement: neither a slow Spark nor a large table keeps the server's SQLite from checkpointing, or Postgres from
+cleaning up. No filter is pushed down: Spark 4.3 applies a pushed filter to later queries of the same data frame too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from sqlalchemy import Connection, Select, column, select, table
+
+from popclient.spark.columns import COLUMNS, Column, pick, sources_of, to_arrow
+from popclient.spark.database import connected
+from popclient.spark.options import Options
+
+PAGE_ROWS_MAX = 4_096
+PAGE_BYTES_MAX = 16 * 1024 * 1024
+FETCH_ROWS = 64  # few, because a body may have 4 MiB
+
+_VIEW = table("dead_letters", *map(column, [*sources_of(COLUMNS), "group_namespace", "topic_namespace"]))
+
+
+class IdRange(InputPartition):
+    """Dead letters with first <= id <= last."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__((first, last))
+        self.first = first
+        self.last = last
+
+
+class DeadLetterReader(DataSourceReader):
+    """Holds no connection: Spark pickles it and sends it to its workers."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = pick(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of ids of equal width; what dies after this moment belongs to the next data frame."""
+        ids = _chosen(self._options, ["id"])
+        with connected(self._options.url) as conn:
+            first = conn.execute(ids.order_by(_VIEW.c.id).limit(1)).scalar()
+            last = conn.execute(ids.order_by(_VIEW.c.id.desc()).limit(1)).scalar()
+        return [] if first is None or last is None else split(first, last, self._options.num_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, IdRange):  # Spark's stand-in where there is nothing to read
+            return
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        with connected(self._options.url) as conn:
+            for rows in _pages(conn, self._options, self._columns, partition):
+                yield to_arrow(rows, self._columns, schema)
+
+
+def split(first: int, last: int, parts: int) -> list[IdRange]:
+    """At most `parts` ranges that cover first to last, none empty."""
+    count = last - first + 1
+    parts = min(parts, count)
+    starts = [first + count * part // parts for part in range(parts + 1)]
+    return [IdRange(start, following - 1) for start, following in pairwise(starts)]
+
+
+def _pages(conn: Connection, options: Options, columns: Sequence[Column], ids: IdRange) -> Iterator[list[Any]]:
+    sources = sources_of(columns)
+    body = sources.index("body") if "body" in sources else None
+    query = _chosen(options, sources).where(_VIEW.c.id <= ids.last).order_by(_VIEW.c.id).limit(PAGE_ROWS_MAX)
+    first = ids.first
+    while rows := _page(conn, query.where(_VIEW.c.id >= first), body):
+        yield rows
+        first = rows[-1][0] + 1
+
+
+def _page(conn: Connection, query: Select[Any], body: int | None) -> list[Any]:
+    """The next rows, as far as a page's bytes go; statement and transaction end before Spark sees them."""
+    rows: list[Any] = []
+    size = 0
+    with conn.begin(), conn.execute(query, execution_options={"yield_per": FETCH_ROWS}) as result:
+        for fetched in result.partitions():
+            rows.extend(fetched)
+            if body is not None:
+                size += sum(len(row[body]) for row in fetched)
+            if size >= PAGE_BYTES_MAX:
+                break
+    return rows
+
+
+def _chosen(options: Options, sources: Sequence[str]) -> Select[Any]:
+    query = select(*(_VIEW.c[source] for source in sources))
+    names = {
+        "group_namespace": options.namespace,
+        "consumer_group": options.consumer_group,
+        "topic_namespace": options.namespace,
+        "topic": options.topic,
+    }
+    for name, value in names.items():
+        if value is not None:
+            # The empty suffix keeps planners from starting at the name: a page is cheap only in the order of ids.
+            query = query.where(_VIEW.c[name].concat("") == value)
+    if options.starting_ms is not None:
+        query = query.where(_VIEW.c.dead_at_ms >= options.starting_ms)
+    if options.ending_ms is not None:
+        query = query.where(_VIEW.c.dead_at_ms < options.ending_ms)
+    return query

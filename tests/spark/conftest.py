@@ -1,0 +1,30 @@
+"""One Spark for all tests here, and databases with dead letters in them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session; where Spark or Java is missing the test is skipped, or fails in CI."""
+    from popclient.spark import JavaMissing, session
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # about pandas, not used here
+            started = session("popmq-tests", memory="512m")
+    except (JavaMissing, ModuleNotFoundError) as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"spark: {missing}")
+    yield started
+    started.stop()

@@ -1,0 +1,184 @@
+"""The dead letters of a database, read by a real Spark."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import LongType, StructType
+
+from popclient.spark.columns import SCHEMA
+from popclient.spark.dead_letters import PAGE_ROWS_MAX, DeadLetterReader, IdRange
+from popclient.spark.options import parse
+from tests.spark.filled import EPOCH_MS, body_of, fill, id_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COUNT = 10_007
+DIED = datetime.fromtimestamp(EPOCH_MS / 1_000, UTC)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('spark')}/popmq.db"
+    fill(url, COUNT)
+    return url
+
+
+def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    return spark.read.format("popmq").option("url", url).options(**options).load()
+
+
+def counted(url: str, where: str) -> int:
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as conn:
+        count: int = conn.execute(text(f"SELECT count(*) FROM dead_letters WHERE {where}")).scalar_one()
+    engine.dispose()
+    return count
+
+
+def test_every_dead_letter_once(spark: SparkSession, url: str) -> None:
+    """None lost, none twice, in four partitions, as SQL counts them."""
+    letters = read(spark, url)
+    assert letters.rdd.getNumPartitions() == 4
+    assert letters.count() == counted(url, "group_namespace = ''") == COUNT - 1
+    assert letters.select("id").distinct().count() == COUNT - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"consumerGroup": "billing"}, "group_namespace = '' AND consumer_group = 'billing'"),
+        ({"topic": "hotels"}, "group_namespace = '' AND topic = 'hotels'"),
+        ({"consumerGroup": "radar", "topic": "flights"}, "consumer_group = 'radar' AND topic = 'flights'"),
+        ({"namespace": "nobody"}, "group_namespace = 'nobody'"),
+        ({"consumerGroup": "nobody"}, "consumer_group = 'nobody'"),
+        (
+            {"startingTimestamp": EPOCH_MS + 1_000_000, "endingTimestamp": EPOCH_MS + 2_000_000, "numPartitions": 3},
+            f"group_namespace = '' AND dead_at_ms >= {EPOCH_MS + 1_000_000} AND dead_at_ms < {EPOCH_MS + 2_000_000}",
+        ),
+    ],
+)
+def test_options_choose(spark: SparkSession, url: str, options: dict[str, Any], where: str) -> None:
+    assert read(spark, url, **options).count() == counted(url, where)
+
+
+def test_types_and_values(spark: SparkSession, url: str) -> None:
+    letters = read(spark, url)
+    assert ", ".join(f"{name} {kind}" for name, kind in letters.dtypes) == SCHEMA
+    rows = {row.queue_offset: row for row in letters.where("queue_offset < 100").collect()}
+    for i, row in rows.items():
+        assert (row.message_id, bytes(row.body)) == (id_of(i), body_of(i))
+        assert row.consumer_group == ("radar" if i % 3 == 0 else "billing")
+        assert row.topic == ("hotels" if i % 5 == 0 else "flights")
+        assert row.tag == (None if i % 2 == 0 else "UA")
+        assert row["keys"] == ([] if i % 2 == 0 else [f"UA-{i}", "ü"])
+        assert row.properties == ({} if i % 2 == 0 else {"origin": "JFK", "distance": str(i)})
+        assert (row.message_group, row.message_type, row.queue_id, row.delivery_attempt) == (None, "NORMAL", 4, 3)
+        assert (row.reason, row.redrive_state) == ("the hold ended, and no attempt remains", None)
+        at = [row.born_timestamp, row.store_timestamp, row.dead_timestamp]
+        expected = [DIED - timedelta(seconds=2), DIED - timedelta(seconds=1), DIED + timedelta(seconds=i)]
+        assert [time.astimezone(UTC) for time in at] == expected
+    assert len(rows) == 100
+
+
+def test_a_schema_prunes_columns(spark: SparkSession, url: str) -> None:
+    chosen = spark.read.format("popmq").schema("queue_offset bigint, tag string").option("url", url).load()
+    assert chosen.columns == ["queue_offset", "tag"]
+    assert {tuple(row) for row in chosen.where("queue_offset < 2").collect()} == {(0, None), (1, "UA")}
+    only_ids = spark.read.format("popmq").schema("ID bigint").option("url", url).load()
+    assert only_ids.count() == COUNT - 1
+
+
+def test_one_frame_many_filters(spark: SparkSession, url: str) -> None:
+    """A filter of one query must not stay for the next, as a pushed one does in Spark 4.3."""
+    letters = read(spark, url)
+    assert letters.where("queue_offset < 8").count() == 8
+    assert letters.count() == COUNT - 1
+
+
+def test_a_frame_stays_as_it_was_planned(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 100)
+    before = read(spark, url)
+    assert before.count() == 99
+    with sqlite3.connect(tmp_path / "popmq.db") as conn:
+        conn.execute("UPDATE dead_letter SET dead_letter_id = 500 WHERE dead_letter_id = 100")
+        conn.execute("UPDATE dead_letter SET group_id = 1 WHERE dead_letter_id = 500")
+    conn.close()
+    assert before.count() == 99
+    assert read(spark, url).count() == 100
+
+
+def test_parquet_keeps_all(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    letters = read(spark, url, consumerGroup="billing")
+    letters.write.parquet(str(tmp_path / "dead"))
+    written = spark.read.parquet(str(tmp_path / "dead"))
+    assert written.count() == letters.count()
+    assert written.dtypes == letters.dtypes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "sqlite:////nowhere/popmq.db"}, "there is no file /nowhere/popmq.db"),
+        ({"numPartitions": "many"}, "option numPartitions='many' is not allowed; give 1 to 1000"),
+        ({"group": "g"}, "option group='g' is unknown; allowed are url, namespace, consumerGroup"),
+    ],
+)
+def test_refusals_reach_the_user(spark: SparkSession, url: str, options: dict[str, str], words: str) -> None:
+    with pytest.raises(PySparkException) as refused:
+        read(spark, options.pop("url", url), **options).count()
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("message string", "column 'message' is unknown; a dead letter has message_id, topic"),
+        ("queue_offset int", "column 'queue_offset' is bigint, not int; cast it after reading"),
+    ],
+)
+def test_a_wrong_schema_is_named(spark: SparkSession, url: str, schema: str, words: str) -> None:
+    with pytest.raises(PySparkException) as refused:
+        spark.read.format("popmq").schema(schema).option("url", url).load().count()
+    assert words in str(refused.value)
+
+
+def test_another_database_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (i)").connection.close()
+    with pytest.raises(PySparkException, match="popmq db upgrade"):
+        read(spark, f"sqlite:///{tmp_path}/other.db").count()
+
+
+@pytest.fixture
+def held(url: str) -> Iterator[sqlite3.Connection]:
+    """A reader of its own on the same file, to see what Spark leaves behind."""
+    conn = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    yield conn
+    conn.close()
+
+
+def test_reading_never_blocks_a_checkpoint(spark: SparkSession, url: str, held: sqlite3.Connection) -> None:
+    """A page's statement ends before Spark sees the page: halfway through a read the whole WAL can be checkpointed."""
+    reader = DeadLetterReader(parse({"url": url}), StructType().add("id", LongType()))
+    pages = reader.read(IdRange(1, COUNT))
+    assert next(pages).num_rows == PAGE_ROWS_MAX
+    held.execute("UPDATE topic SET created_at_ms = created_at_ms + 1")
+    assert held.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    assert sum(page.num_rows for page in pages) == COUNT - 1 - PAGE_ROWS_MAX
+
+
+def test_a_wrong_option_is_an_analysis_error(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="option url is missing"):
+        spark.read.format("popmq").load()

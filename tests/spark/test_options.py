@@ -1,0 +1,81 @@
+"""What a reader is told wrongly is refused by option, value and what is allowed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+
+from popclient.spark.columns import message_id_from_bytes
+from popclient.spark.dead_letters import split
+from popclient.spark.options import Options, parse
+from popserver.domain.message import id_from_bytes, id_to_bytes
+
+URL = "sqlite:////data/popmq.db"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ["url is missing", "sqlite:///popmq.db"]),
+        ({"url": "popmq.db"}, ["url='popmq.db'", "sqlite:///popmq.db"]),
+        ({"url": "mysql://me:secret@host/db"}, ["mysql", "url='mysql://me:***@host/db'", "postgresql://"]),
+        ({"url": "sqlite://"}, ["in memory", "name a file"]),
+        ({"url": URL, "consumergrup": "g"}, ["consumergrup='g'", "unknown", "consumerGroup, topic, numPartitions"]),
+        ({"url": URL, "consumergroup": " "}, ["consumerGroup=' '", "leave the option out"]),
+        ({"url": URL, "numpartitions": "0"}, ["numPartitions='0'", "1 to 1000"]),
+        ({"url": URL, "numpartitions": "1001"}, ["numPartitions='1001'", "1 to 1000"]),
+        ({"url": URL, "numpartitions": "four"}, ["numPartitions='four'", "1 to 1000"]),
+        ({"url": URL, "startingtimestamp": "yesterday"}, ["startingTimestamp='yesterday'", "epoch milliseconds"]),
+        ({"url": URL, "endingtimestamp": "2013-02-08T00:00:00"}, ["endingTimestamp=", "with its zone"]),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse(options)
+    for word in words:
+        assert word in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_right_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse({"url": "sqlite:///popmq.db"}) == Options(url=f"sqlite:///{tmp_path}/popmq.db")
+    assert parse(
+        {
+            "url": "postgresql://me:secret@host/db",
+            "namespace": "tenant",
+            "consumergroup": "billing",
+            "topic": "flights",
+            "numpartitions": "8",
+            "startingtimestamp": "2013-02-08T00:00:00Z",
+            "endingtimestamp": "1360281600001",
+        }
+    ) == Options(
+        "postgresql+psycopg://me:secret@host/db", "tenant", "billing", "flights", 8, 1360281600000, 1360281600001
+    )
+
+
+@given(st.integers(1, 2**50), st.integers(0, 2**40), st.integers(1, 1_000))
+def test_ranges_cover_all_ids_once(first: int, width: int, parts: int) -> None:
+    ranges = split(first, first + width, parts)
+    assert len(ranges) == min(parts, width + 1)
+    assert (ranges[0].first, ranges[-1].last) == (first, first + width)
+    assert all(a.last + 1 == b.first for a, b in pairwise(ranges))
+    assert all(each.first <= each.last for each in ranges)
+
+
+@given(
+    st.one_of(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
+        st.from_regex(r"01[0-9A-F]{32}", fullmatch=True),
+    )
+)
+def test_message_ids_read_as_the_server_writes_them(message_id: str) -> None:
+    stored = id_to_bytes(message_id)
+    assert message_id_from_bytes(stored) == id_from_bytes(stored) == message_id
