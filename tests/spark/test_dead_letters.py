@@ -20,6 +20,7 @@ from popclient.spark.columns import SCHEMA
 from popclient.spark.dead_letters import PAGE_ROWS_MAX, DeadLetterReader, IdRange
 from popclient.spark.options import parse
 from tests.spark.filled import EPOCH_MS, body_of, fill, id_of
+from tests.support.postgres import fresh_database, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,10 +30,23 @@ DIED = datetime.fromtimestamp(EPOCH_MS / 1_000, UTC)
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('spark')}/popmq.db"
     fill(url, COUNT)
     return url
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    with postgres_server() as server, fresh_database(server) as url:
+        fill(url, COUNT)
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
 
 
 def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
@@ -47,6 +61,7 @@ def counted(url: str, where: str) -> int:
     return count
 
 
+@pytest.mark.row("O4")
 def test_every_dead_letter_once(spark: SparkSession, url: str) -> None:
     """None lost, none twice, in four partitions, as SQL counts them."""
     letters = read(spark, url)
@@ -120,8 +135,8 @@ def test_a_frame_stays_as_it_was_planned(spark: SparkSession, tmp_path: Path) ->
     assert read(spark, url).count() == 100
 
 
-def test_parquet_keeps_all(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    letters = read(spark, url, consumerGroup="billing")
+def test_parquet_keeps_all(spark: SparkSession, sqlite_url: str, tmp_path: Path) -> None:
+    letters = read(spark, sqlite_url, consumerGroup="billing")
     letters.write.parquet(str(tmp_path / "dead"))
     written = spark.read.parquet(str(tmp_path / "dead"))
     assert written.count() == letters.count()
@@ -136,9 +151,9 @@ def test_parquet_keeps_all(spark: SparkSession, url: str, tmp_path: Path) -> Non
         ({"group": "g"}, "option group='g' is unknown; allowed are url, namespace, consumerGroup"),
     ],
 )
-def test_refusals_reach_the_user(spark: SparkSession, url: str, options: dict[str, str], words: str) -> None:
+def test_refusals_reach_the_user(spark: SparkSession, sqlite_url: str, options: dict[str, str], words: str) -> None:
     with pytest.raises(PySparkException) as refused:
-        read(spark, options.pop("url", url), **options).count()
+        read(spark, options.pop("url", sqlite_url), **options).count()
     assert words in str(refused.value)
 
 
@@ -149,9 +164,9 @@ def test_refusals_reach_the_user(spark: SparkSession, url: str, options: dict[st
         ("queue_offset int", "column 'queue_offset' is bigint, not int; cast it after reading"),
     ],
 )
-def test_a_wrong_schema_is_named(spark: SparkSession, url: str, schema: str, words: str) -> None:
+def test_a_wrong_schema_is_named(spark: SparkSession, sqlite_url: str, schema: str, words: str) -> None:
     with pytest.raises(PySparkException) as refused:
-        spark.read.format("popmq").schema(schema).option("url", url).load().count()
+        spark.read.format("popmq").schema(schema).option("url", sqlite_url).load().count()
     assert words in str(refused.value)
 
 
@@ -162,16 +177,16 @@ def test_another_database_is_named(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def held(url: str) -> Iterator[sqlite3.Connection]:
+def held(sqlite_url: str) -> Iterator[sqlite3.Connection]:
     """A reader of its own on the same file, to see what Spark leaves behind."""
-    conn = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    conn = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     yield conn
     conn.close()
 
 
-def test_reading_never_blocks_a_checkpoint(spark: SparkSession, url: str, held: sqlite3.Connection) -> None:
+def test_reading_never_blocks_a_checkpoint(spark: SparkSession, sqlite_url: str, held: sqlite3.Connection) -> None:
     """A page's statement ends before Spark sees the page: halfway through a read the whole WAL can be checkpointed."""
-    reader = DeadLetterReader(parse({"url": url}), StructType().add("id", LongType()))
+    reader = DeadLetterReader(parse({"url": sqlite_url}), StructType().add("id", LongType()))
     pages = reader.read(IdRange(1, COUNT))
     assert next(pages).num_rows == PAGE_ROWS_MAX
     held.execute("UPDATE topic SET created_at_ms = created_at_ms + 1")
@@ -182,3 +197,11 @@ def test_reading_never_blocks_a_checkpoint(spark: SparkSession, url: str, held: 
 def test_a_wrong_option_is_an_analysis_error(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="option url is missing"):
         spark.read.format("popmq").load()
+
+
+def test_postgres_that_is_away_is_named_without_its_password(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as refused:
+        read(spark, "postgresql://me:secret@127.0.0.1:1/db").count()
+    assert "option url='postgresql+psycopg://me:***@127.0.0.1:1/db' cannot be read: connection failed" in str(
+        refused.value
+    )
