@@ -32,10 +32,15 @@ from popproto.v2 import service_pb2 as rpc
 ENTRIES_PER_ACK: Final = 512
 ACK_REQUESTS_AT_ONCE: Final = 4
 POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
+# Servers poll for 5 s at least (mission row A12) and refuse a call whose deadline leaves less. Whoever wants to wait
+# less leaves its poll behind, for the next receive to take up.
+SHORTEST_POLL: Final = 5.0
+SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
+WORTH_A_POLL: Final = timedelta(seconds=1)
+LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (row A11)
 # A topic with messages answers at once; only one that stays silent this long lets the next topic have a go.
 HEDGE: Final = 0.01
 STRAY_PATIENCE: Final = 1.0  # seconds that messages nobody waits for are kept for the next receive
-SHORTEST_POLL: Final = timedelta(seconds=1)
 
 
 class Asking(NamedTuple):
@@ -105,32 +110,35 @@ class SimpleConsumerCore:
         if not self.session.settled:
             await self.start()
         mine: list[Poll] = []
-        deadline = asyncio.get_running_loop().time() + asking.await_duration.total_seconds()
+        deadline = asyncio.get_running_loop().time() + asking.await_duration.total_seconds() + SLACK
         try:
             for topic in self._rotation():
                 mine.append(self._poll(topic, asking))
-                hedged = len(mine) < len(self.topics)
-                await _first_of(mine, HEDGE if hedged else None)
-                if brought := self._brought(mine):
-                    return brought
+                if len(mine) < len(self.topics):
+                    await _first_of(mine, HEDGE)
+                    if brought := self._brought(mine):
+                        return brought
             return await self._wait_on(mine, asking, deadline)
         finally:
             self._release(mine)
 
     async def _wait_on(self, mine: list[Poll], asking: Asking, deadline: float) -> list[MessageView]:
-        """Until a poll brings something; one that was begun earlier, and so ends earlier, is begun anew."""
-        while True:
-            left = timedelta(seconds=deadline - asyncio.get_running_loop().time())
-            for poll in [poll for poll in mine if poll.done]:
-                mine.remove(poll)
-                self._polls.discard(poll)
-                if left > SHORTEST_POLL and len(self.topics) > 1:
-                    mine.append(self._poll(poll.topic, asking._replace(await_duration=left)))
-            if not mine:
+        """Until a poll brings something, or the time is over."""
+        while not (brought := self._brought(mine)):
+            left = deadline - asyncio.get_running_loop().time()
+            self._renew(mine, asking._replace(await_duration=timedelta(seconds=left)))
+            if not mine or left <= 0:
                 return []
-            await _first_of(mine, None)
-            if brought := self._brought(mine):
-                return brought
+            await _first_of(mine, left)
+        return brought
+
+    def _renew(self, mine: list[Poll], asking: Asking) -> None:
+        """Begins anew what has ended empty: servers cut long polls, and one left by an earlier receive ends early."""
+        for poll in [poll for poll in mine if poll.done]:
+            mine.remove(poll)
+            self._polls.discard(poll)
+            if asking.await_duration > WORTH_A_POLL:
+                mine.append(self._poll(poll.topic, asking))
 
     def _rotation(self) -> list[str]:
         """All topics, beginning with another one each time."""
@@ -193,25 +201,15 @@ class SimpleConsumerCore:
     async def _ask(self, poll: Poll) -> None:
         """The call itself, with a margin beyond the long poll; a broken one is repeated under the same attempt id."""
         topic, asking = poll.topic, poll.asking
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         route = await self.session.route(topic)
         unsettled = self._unsettled[topic]
         request = self._request(topic, asking, route, unsettled.pop() if unsettled else str(uuid.uuid4()))
         frames: dict[str, pb.Message] = {}
-
-        async def attempt(link: Link, remaining: float) -> pb.Status | None:
-            request.long_polling_timeout.FromTimedelta(timedelta(seconds=max(remaining - POLL_MARGIN, 0)))
-            call = link.messaging.ReceiveMessage(request, timeout=remaining, metadata=self.session.transport.headers())
-            status = None
-            async for frame in call:
-                if frame.HasField("message"):
-                    # By handle: a repeated attempt brings again what the broken one may have brought in part.
-                    frames[frame.message.system_properties.receipt_handle] = frame.message
-                elif frame.HasField("status"):
-                    status = frame.status
-            return status
-
+        hold = max(asking.await_duration.total_seconds(), SHORTEST_POLL)
         try:
-            status = await self.session.transport.call(attempt, asking.await_duration.total_seconds() + POLL_MARGIN)
+            status = await self.session.transport.call(partial(self._attempt, request, frames), hold + POLL_MARGIN)
         except Unreachable:
             if not frames:
                 unsettled.append(request.attempt_id)
@@ -219,10 +217,28 @@ class SimpleConsumerCore:
             status = None
         finally:
             poll.messages = convert.views(list(frames.values()), convert.now(), asking.invisible)
-        if not frames and status is None:
+        if frames:
+            return
+        if status is None:
             raise UnexpectedAnswer("the server ended the receive without a status")
-        if not frames and status is not None and status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
+        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
             raise error_of(status)
+        await asyncio.sleep(min(asking.await_duration.total_seconds(), LEAST_PACE) - (clock() - begun))
+
+    async def _attempt(
+        self, request: rpc.ReceiveMessageRequest, frames: dict[str, pb.Message], link: Link, remaining: float
+    ) -> pb.Status | None:
+        """Reads one stream into `frames`, by handle: a repeated attempt brings again what a broken one brought."""
+        timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
+        request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
+        status = None
+        call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self.session.transport.headers())
+        async for frame in call:
+            if frame.HasField("message"):
+                frames[frame.message.system_properties.receipt_handle] = frame.message
+            elif frame.HasField("status"):
+                status = frame.status
+        return status
 
     def _request(
         self, topic: str, asking: Asking, route: Sequence[pb.MessageQueue], attempt_id: str

@@ -1,61 +1,62 @@
-"""Administration of a PopMQ server: topics, groups, single messages, dead letters, status.
+"""Administration of a PopMQ server: topics, groups, looking at messages, dead letters, status.
 
-    from popclient.admin import Admin
+Speaks popmq.v1.Admin, which a RocketMQ server does not have: every call then raises UnsupportedByServer. Synchronous,
+safe in threads, fails fast when nobody listens.
 
     with Admin("127.0.0.1:8081") as admin:
-        admin.create_topic("flights", queue_count=16)
-        print(admin.group("billing").lag)
-
-Only PopMQ offers this; against another RocketMQ 5 server every call raises `UnsupportedByServer`.
+        admin.create_topic("flights", queue_count=8)
+        print(admin.status().messages)
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, TypeVar
 
-from popclient._convert import as_timedelta, now, resource
+from popclient import _convert as convert
 from popclient._loop import loop_thread
-from popclient._transport import Link, Transport
+from popclient._transport import Link, Transport, new_client_id
 from popclient.config import ClientConfig
-from popclient.errors import check
+from popclient.errors import UnsupportedByServer, check
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
-log = logging.getLogger("popclient")
+Answer = TypeVar("Answer")
+PAGE = 100  # dead letters asked for at once
 
 
-class Queue(NamedTuple):
-    """One queue of a topic: it stores the offsets from `min_offset` up to, not including, `max_offset`."""
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A message queue: the offset of its oldest stored message, and the one the next message gets."""
 
     id: int
     min_offset: int
     max_offset: int
 
 
-class Topic(NamedTuple):
-    """A topic. `message_count` is what is stored now; `queues` is filled by `Admin.topic` alone."""
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`message_count` is what is stored now; `queues` is filled by `get_topic` alone."""
 
     name: str
     namespace: str
     queue_count: int
-    message_types: tuple[str, ...]
+    accept_message_types: tuple[str, ...]
     message_count: int
     created_at: datetime
-    queues: tuple[Queue, ...] = ()
+    queues: tuple[Queue, ...]
 
 
-class GroupLag(NamedTuple):
-    """How far a group is behind in one topic, in messages; `oldest_ready`: when the oldest ready one was stored."""
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind in a topic, in messages; `oldest_ready` is when the oldest ready one was stored."""
 
     group: str
-    group_namespace: str
     topic: str
-    topic_namespace: str
     ready: int
     inflight: int
     waiting_retry: int
@@ -63,10 +64,13 @@ class GroupLag(NamedTuple):
     oldest_ready: datetime | None
 
 
-class Group(NamedTuple):
-    """A consumer group. `max_attempts` counts the first delivery; the last of `retry_intervals` repeats.
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group.
 
-    `mode` is POP or PULL, empty until its first use. `lag` is filled by `Admin.group` alone.
+    max_attempts: the first delivery included. retry_intervals: before each further attempt; the last one repeats.
+    consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
+    lag: per topic, filled by `get_group` alone.
     """
 
     name: str
@@ -77,26 +81,26 @@ class Group(NamedTuple):
     history: str
     mode: str
     created_at: datetime
-    lag: tuple[GroupLag, ...] = ()
+    lag: tuple[GroupLag, ...]
 
 
-class MessageState(NamedTuple):
-    """Where one message stands in one group. `visible_at` is when a hold or a back-off ends."""
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """Where a message stands in a group; `visible_at` is when a hold or back-off ends, `client_id` who holds it."""
 
     group: str
-    namespace: str
     state: str
     delivery_attempt: int
     visible_at: datetime | None
     client_id: str
 
 
-class HistoryEntry(NamedTuple):
-    """One step of a message in one group, and why it was taken."""
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One step of a message in a group, and why it was taken."""
 
     at: datetime
     group: str
-    namespace: str
     event: str
     from_state: str
     to_state: str
@@ -105,31 +109,33 @@ class HistoryEntry(NamedTuple):
     reason: str
 
 
-class FoundMessage(NamedTuple):
-    """A message by its id, its state in every group that has met its topic, and the history they keep of it."""
+@dataclass(frozen=True, slots=True)
+class MessageFacts:
+    """A message, its state in each group, and as much of its history as each group keeps, oldest first."""
 
     message: MessageView
     states: tuple[MessageState, ...]
     history: tuple[HistoryEntry, ...]
 
 
-class DeadLetter(NamedTuple):
-    """A dead letter of a group. `topic` is where it came from, empty once that topic is gone."""
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message a group has given up. `topic` is where it came from; `message` is None once it is deleted."""
 
     id: int
     group: str
-    namespace: str
     topic: str
-    message_id: str
-    message: MessageView
+    message: MessageView | None
     delivery_attempt: int
     reason: str
     dead_at: datetime
     redrive_state: str
+    origin_message_id: str
 
 
-class ServerStatus(NamedTuple):
-    """The server at this moment."""
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The server in numbers. `store` is its database URL without the password."""
 
     version: str
     store: str
@@ -147,67 +153,66 @@ class ServerStatus(NamedTuple):
 
 
 class Admin:
-    """An operator's way to one PopMQ server. Safe in threads; close it, or use it in a `with` block.
+    """The administration of one server.
 
-    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS). Topics and groups
-        are those of the config's namespace; without one, lists show every namespace.
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    connect_timeout: seconds to wait for a server that has not answered yet; then Unreachable.
 
-    Every call raises a PopError: BadRequest, NotFound, Unreachable, UnsupportedByServer and so on.
+    Every method raises a PopError: BadRequest, NotFound, Unreachable, UnsupportedByServer and so on.
     """
 
-    def __init__(self, endpoints: str | ClientConfig | None = None) -> None:
+    def __init__(self, endpoints: str | ClientConfig | None = None, *, connect_timeout: float = 1.0) -> None:
         self._config = ClientConfig.of(endpoints)
+        self._connect_timeout = connect_timeout
         self._thread = loop_thread()
-        # No client id: an operator's look is not a client to be waited for.
-        self._transport = Transport(self._config, client_id="")
+        self._transport = Transport(self._config, new_client_id())
 
     # ---- Topics ----
 
-    def create_topic(self, name: str, *, queue_count: int = 0, message_types: Iterable[str] = ()) -> Topic:
-        """0 queues and no types: the server's defaults (8, NORMAL)."""
+    def create_topic(self, name: str, *, queue_count: int = 0, accept_message_types: Iterable[str] = ()) -> Topic:
+        """0 queues and no types stand for the server's defaults. Types are NORMAL, FIFO, DELAY, TRANSACTION."""
         request = wire.CreateTopicRequest(
-            topic=self._named(name), queue_count=queue_count, accept_message_types=_types(message_types)
+            topic=self._named(name), queue_count=queue_count, accept_message_types=_types(accept_message_types)
         )
         return _topic(self._call(lambda link: link.admin.CreateTopic, request).topic)
 
-    def update_topic(self, name: str, *, queue_count: int | None = None, message_types: Iterable[str] = ()) -> Topic:
-        """Queues are only ever added; no types: unchanged."""
+    def update_topic(
+        self, name: str, *, queue_count: int | None = None, accept_message_types: Iterable[str] = ()
+    ) -> Topic:
+        """What is not given stays as it is. The number of queues only grows."""
         request = wire.UpdateTopicRequest(
-            topic=self._named(name), queue_count=queue_count, accept_message_types=_types(message_types)
+            topic=self._named(name), queue_count=queue_count, accept_message_types=_types(accept_message_types)
         )
         return _topic(self._call(lambda link: link.admin.UpdateTopic, request).topic)
 
     def delete_topic(self, name: str) -> None:
-        """The topic goes with its messages."""
         self._call(lambda link: link.admin.DeleteTopic, wire.DeleteTopicRequest(topic=self._named(name)))
 
-    def topic(self, name: str) -> Topic:
+    def get_topic(self, name: str) -> Topic:
         return _topic(self._call(lambda link: link.admin.GetTopic, wire.GetTopicRequest(topic=self._named(name))).topic)
 
-    def topics(self) -> list[Topic]:
-        """By name, at most 1,000; a warning in the log says when there are more."""
-        answer = self._call(lambda link: link.admin.ListTopics, wire.ListTopicsRequest())
-        return [_topic(each) for each in answer.topics]
+    def list_topics(self) -> list[Topic]:
+        """Those of the config's namespace; all of them without one. Servers bound the list."""
+        return [
+            _topic(each) for each in self._call(lambda link: link.admin.ListTopics, wire.ListTopicsRequest()).topics
+        ]
 
-    # ---- Consumer groups ----
+    # ---- Groups ----
 
     def create_group(
         self,
         name: str,
         *,
         max_attempts: int = 0,
-        retry_intervals: Sequence[float | timedelta] = (),
+        retry_intervals: Iterable[float | timedelta] = (),
         consume_from: str = "",
         history: str = "",
     ) -> Group:
-        """Intervals are seconds or timedeltas; consume_from is EARLIEST or LATEST, history none, errors or all.
-
-        What is left out is the server's default (17 attempts, 10 s to 2 h, EARLIEST, errors).
-        """
+        """What is not given is the server's default. Intervals are seconds or timedeltas."""
         request = wire.CreateGroupRequest(
             group=self._named(name), max_attempts=max_attempts, consume_from=consume_from, history=history
         )
-        _add_intervals(request, retry_intervals)
+        _add_intervals(request.retry_intervals, retry_intervals)
         return _group(self._call(lambda link: link.admin.CreateGroup, request).group)
 
     def update_group(
@@ -215,74 +220,82 @@ class Admin:
         name: str,
         *,
         max_attempts: int | None = None,
-        retry_intervals: Sequence[float | timedelta] = (),
+        retry_intervals: Iterable[float | timedelta] = (),
         history: str | None = None,
     ) -> Group:
-        """What is left out stays as it is."""
+        """What is not given stays as it is."""
         request = wire.UpdateGroupRequest(group=self._named(name), max_attempts=max_attempts, history=history)
-        _add_intervals(request, retry_intervals)
+        _add_intervals(request.retry_intervals, retry_intervals)
         return _group(self._call(lambda link: link.admin.UpdateGroup, request).group)
 
     def delete_group(self, name: str) -> None:
-        """The group goes with its progress and its dead letters."""
         self._call(lambda link: link.admin.DeleteGroup, wire.DeleteGroupRequest(group=self._named(name)))
 
-    def group(self, name: str) -> Group:
+    def get_group(self, name: str) -> Group:
         return _group(self._call(lambda link: link.admin.GetGroup, wire.GetGroupRequest(group=self._named(name))).group)
 
-    def groups(self) -> list[Group]:
-        """By name, at most 1,000; a warning in the log says when there are more."""
-        answer = self._call(lambda link: link.admin.ListGroups, wire.ListGroupsRequest())
-        return [_group(each) for each in answer.groups]
+    def list_groups(self) -> list[Group]:
+        """Those of the config's namespace; all of them without one. Servers bound the list."""
+        return [
+            _group(each) for each in self._call(lambda link: link.admin.ListGroups, wire.ListGroupsRequest()).groups
+        ]
 
     # ---- Messages ----
 
-    def peek(
+    def peek_messages(
         self, topic: str, *, queue_id: int | None = None, from_offset: int | None = None, max_messages: int = 32
     ) -> list[MessageView]:
-        """The oldest messages of a topic, or of one queue from an offset on (at most 1,000). Holds nothing."""
+        """Reads without holding: no group's progress changes. Without a queue all of them, from their oldest on."""
         request = wire.PeekMessagesRequest(
             topic=self._named(topic), queue_id=queue_id, from_offset=from_offset, max=max_messages
         )
-        answer = self._call(lambda link: link.admin.PeekMessages, request)
-        return [_view(each) for each in answer.messages]
+        return _views(self._call(lambda link: link.admin.PeekMessages, request).messages)
 
-    def message(self, message_id: str, topic: str | None = None) -> FoundMessage:
-        """One message, in the topic or in whichever has it."""
-        named = None if topic is None else self._named(topic)
-        request = wire.GetMessageRequest(topic=named, message_id=message_id)
+    def get_message(self, message_id: str, topic: str | None = None) -> MessageFacts:
+        """A message with its states and history; without a topic all of them are searched."""
+        request = wire.GetMessageRequest(topic=None if topic is None else self._named(topic), message_id=message_id)
         answer = self._call(lambda link: link.admin.GetMessage, request)
-        states = tuple(map(_state, answer.states))
-        return FoundMessage(_view(answer.message), states, tuple(map(_history_entry, answer.history)))
+        return MessageFacts(
+            _view(answer.message), tuple(map(_state, answer.states)), tuple(map(_history_entry, answer.history))
+        )
 
     # ---- Dead letters ----
 
-    def dead_letters(
-        self, group: str, *, topic: str | None = None, after_id: int = 0, max_messages: int = 32
+    def list_dead_letters(
+        self, group: str, *, topic: str | None = None, after_id: int = 0, max_messages: int = PAGE
     ) -> list[DeadLetter]:
-        """Oldest first (at most 1,000); the last one's id, given as `after_id`, leads to the next page."""
-        named = None if topic is None else self._named(topic)
+        """One page, oldest first; the last one's id, given as `after_id`, leads to the next."""
         request = wire.ListDeadLettersRequest(
-            group=self._named(group), topic=named, after_id=after_id, max=max_messages
+            group=self._named(group),
+            topic=None if topic is None else self._named(topic),
+            after_id=after_id,
+            max=max_messages,
         )
         answer = self._call(lambda link: link.admin.ListDeadLetters, request)
         return [_dead_letter(each) for each in answer.dead_letters]
 
-    def dead_letter(self, group: str, message_id: str) -> DeadLetter:
+    def dead_letters(self, group: str, *, topic: str | None = None) -> Iterator[DeadLetter]:
+        """All of them, oldest first, page by page."""
+        page = self.list_dead_letters(group, topic=topic)
+        while page:
+            yield from page
+            page = self.list_dead_letters(group, topic=topic, after_id=page[-1].id)
+
+    def get_dead_letter(self, group: str, message_id: str) -> DeadLetter:
         request = wire.GetDeadLetterRequest(group=self._named(group), message_id=message_id)
         return _dead_letter(self._call(lambda link: link.admin.GetDeadLetter, request).dead_letter)
 
     # ---- The server ----
 
-    def status(self) -> ServerStatus:
+    def status(self) -> Status:
         answer = self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
-        return ServerStatus(
+        return Status(
             version=answer.version,
             store=answer.store,
             durability=answer.durability,
             schema_revision=answer.schema_revision,
-            started_at=answer.started_at.ToDatetime(UTC),
-            now=answer.now.ToDatetime(UTC),
+            started_at=_time(answer.started_at),
+            now=_time(answer.now),
             topics=answer.topics,
             groups=answer.groups,
             messages=answer.messages,
@@ -293,7 +306,7 @@ class Admin:
         )
 
     def close(self) -> None:
-        """Closes the connection. Closing twice is fine."""
+        """Closing twice is fine."""
         self._thread.run(self._transport.close)
 
     def __enter__(self) -> Self:
@@ -304,116 +317,120 @@ class Admin:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<Admin {self._config.endpoints}>"
-
     def _named(self, name: str) -> pb.Resource:
-        return resource(name, self._config.namespace)
+        return convert.resource(name, self._config.namespace)
 
-    def _call(self, pick: Callable[[Link], Any], request: Any) -> Any:
-        answer = self._thread.run(lambda: self._transport.unary(pick, request, self._config.request_timeout))
-        check(answer.status)
-        if answer.status.message not in ("", "OK"):
-            log.warning("%s", answer.status.message)
+    def _call(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
+        timeout = self._config.request_timeout
+        patience = timeout if self._transport.reached else min(timeout, self._connect_timeout)
+        try:
+            answer = self._thread.run(lambda: self._transport.unary(pick, request, patience))
+        except UnsupportedByServer as refusal:
+            raise UnsupportedByServer(
+                f"the server at {self._transport.where} has no popmq.v1.Admin; only PopMQ offers it", name=refusal.name
+            ) from None
+        check(answer.status)  # type: ignore[attr-defined]
         return answer
 
 
 def _types(names: Iterable[str]) -> list[pb.MessageType.ValueType]:
-    try:
-        return [pb.MessageType.Value(name.upper()) for name in names]
-    except ValueError as unknown:
-        raise ValueError(f"{unknown}; message types are {', '.join(pb.MessageType.keys()[1:])}") from None
+    known = [name for name, number in pb.MessageType.items() if number]
+    wanted = list(names)
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"message type {name!r} is not known; choose from {', '.join(known)}")
+    return [pb.MessageType.Value(name) for name in wanted]
 
 
-def _add_intervals(request: Any, intervals: Sequence[float | timedelta]) -> None:
+def _add_intervals(to: Any, intervals: Iterable[float | timedelta]) -> None:
     for interval in intervals:
-        request.retry_intervals.add().FromTimedelta(as_timedelta("retry_intervals", interval))
+        to.add().FromTimedelta(convert.as_timedelta("retry interval", interval))
 
 
-def _topic(given: wire.Topic) -> Topic:
-    return Topic(
-        name=given.topic.name,
-        namespace=given.topic.resource_namespace,
-        queue_count=given.queue_count,
-        message_types=tuple(map(pb.MessageType.Name, given.accept_message_types)),
-        message_count=given.message_count,
-        created_at=given.created_at.ToDatetime(UTC),
-        queues=tuple(Queue(each.id, each.min_offset, each.max_offset) for each in given.queues),
-    )
-
-
-def _group(given: wire.Group) -> Group:
-    return Group(
-        name=given.group.name,
-        namespace=given.group.resource_namespace,
-        max_attempts=given.max_attempts,
-        retry_intervals=tuple(each.ToTimedelta() for each in given.retry_intervals),
-        consume_from=given.consume_from,
-        history=given.history,
-        mode=given.mode,
-        created_at=given.created_at.ToDatetime(UTC),
-        lag=tuple(map(_lag, given.lag)),
-    )
-
-
-def _lag(given: wire.GroupLag) -> GroupLag:
-    return GroupLag(
-        group=given.group.name,
-        group_namespace=given.group.resource_namespace,
-        topic=given.topic.name,
-        topic_namespace=given.topic.resource_namespace,
-        ready=given.ready,
-        inflight=given.inflight,
-        waiting_retry=given.waiting_retry,
-        dead_letters=given.dead_letters,
-        oldest_ready=_time(given, "oldest_ready"),
-    )
-
-
-def _view(given: pb.Message) -> MessageView:
-    return MessageView(given, now())  # held by nobody: its hold is over already
-
-
-def _state(given: wire.MessageState) -> MessageState:
-    return MessageState(
-        group=given.group.name,
-        namespace=given.group.resource_namespace,
-        state=given.state,
-        delivery_attempt=given.delivery_attempt,
-        visible_at=_time(given, "visible_at"),
-        client_id=given.client_id,
-    )
-
-
-def _history_entry(given: wire.HistoryEntry) -> HistoryEntry:
-    return HistoryEntry(
-        at=given.at.ToDatetime(UTC),
-        group=given.group.name,
-        namespace=given.group.resource_namespace,
-        event=given.event,
-        from_state=given.from_state,
-        to_state=given.to_state,
-        delivery_attempt=given.delivery_attempt,
-        client_id=given.client_id,
-        reason=given.reason,
-    )
-
-
-def _dead_letter(given: wire.DeadLetter) -> DeadLetter:
-    return DeadLetter(
-        id=given.id,
-        group=given.group.name,
-        namespace=given.group.resource_namespace,
-        topic=given.topic.name,
-        message_id=given.origin_message_id,
-        message=_view(given.message),
-        delivery_attempt=given.delivery_attempt,
-        reason=given.reason,
-        dead_at=given.dead_at.ToDatetime(UTC),
-        redrive_state=given.redrive_state,
-    )
-
-
-def _time(given: Any, field: str) -> datetime | None:
-    moment: datetime | None = getattr(given, field).ToDatetime(UTC) if given.HasField(field) else None
+def _time(timestamp: Any) -> datetime:
+    moment: datetime = timestamp.ToDatetime(UTC)
     return moment
+
+
+def _view(message: pb.Message) -> MessageView:
+    return _views([message])[0]
+
+
+def _views(messages: Iterable[pb.Message]) -> list[MessageView]:
+    """Of messages that nobody holds."""
+    return convert.views(list(messages), convert.now(), timedelta(0))
+
+
+def _topic(topic: wire.Topic) -> Topic:
+    return Topic(
+        name=topic.topic.name,
+        namespace=topic.topic.resource_namespace,
+        queue_count=topic.queue_count,
+        accept_message_types=tuple(pb.MessageType.Name(kind) for kind in topic.accept_message_types),
+        message_count=topic.message_count,
+        created_at=_time(topic.created_at),
+        queues=tuple(Queue(queue.id, queue.min_offset, queue.max_offset) for queue in topic.queues),
+    )
+
+
+def _lag(lag: wire.GroupLag) -> GroupLag:
+    return GroupLag(
+        group=lag.group.name,
+        topic=lag.topic.name,
+        ready=lag.ready,
+        inflight=lag.inflight,
+        waiting_retry=lag.waiting_retry,
+        dead_letters=lag.dead_letters,
+        oldest_ready=_time(lag.oldest_ready) if lag.HasField("oldest_ready") else None,
+    )
+
+
+def _group(group: wire.Group) -> Group:
+    return Group(
+        name=group.group.name,
+        namespace=group.group.resource_namespace,
+        max_attempts=group.max_attempts,
+        retry_intervals=tuple(interval.ToTimedelta() for interval in group.retry_intervals),
+        consume_from=group.consume_from,
+        history=group.history,
+        mode=group.mode,
+        created_at=_time(group.created_at),
+        lag=tuple(map(_lag, group.lag)),
+    )
+
+
+def _state(state: wire.MessageState) -> MessageState:
+    return MessageState(
+        group=state.group.name,
+        state=state.state,
+        delivery_attempt=state.delivery_attempt,
+        visible_at=_time(state.visible_at) if state.HasField("visible_at") else None,
+        client_id=state.client_id,
+    )
+
+
+def _history_entry(entry: wire.HistoryEntry) -> HistoryEntry:
+    return HistoryEntry(
+        at=_time(entry.at),
+        group=entry.group.name,
+        event=entry.event,
+        from_state=entry.from_state,
+        to_state=entry.to_state,
+        delivery_attempt=entry.delivery_attempt,
+        client_id=entry.client_id,
+        reason=entry.reason,
+    )
+
+
+def _dead_letter(letter: wire.DeadLetter) -> DeadLetter:
+    return DeadLetter(
+        id=letter.id,
+        group=letter.group.name,
+        topic=letter.topic.name,
+        message=_view(letter.message) if letter.HasField("message") else None,
+        delivery_attempt=letter.delivery_attempt,
+        reason=letter.reason,
+        dead_at=_time(letter.dead_at),
+        redrive_state=letter.redrive_state,
+        origin_message_id=letter.origin_message_id,
+    )
