@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from popclient.spark.java import java_home
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
 
 # Two threads; three tries per task, because a plain local[2] fails a job at its first lost worker.
 MASTER = "local[2,3]"
+_LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # Short jobs: the quick compiler and the small collector start the JVM in half the time.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING}",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -47,6 +49,9 @@ def session(
         os.environ["JAVA_HOME"] = str(home)
     # Otherwise the workers run whatever `python3` is on the PATH, without the packages of this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     chosen = {**_SETTINGS, "spark.driver.memory": memory, **(settings or {})}
-    builder = SparkSession.builder.appName(app_name).master(master)
-    return builder.config(map=dict(chosen)).getOrCreate()
+    builder = SparkSession.builder.appName(app_name).master(master).config(map=dict(chosen))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # about the version of pandas, which nothing here uses
+        return builder.getOrCreate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,9 +18,7 @@ def spark() -> Iterator[SparkSession]:
     from popclient.spark import JavaMissing, session
 
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # about pandas, not used here
-            started = session("popmq-tests", memory="512m")
+        started = session("popmq-tests", memory="512m")
     except (JavaMissing, ModuleNotFoundError) as missing:
         if os.environ.get("CI") == "true":
             raise
