@@ -97,7 +97,7 @@ def _handler(
         "response_serializer": response_class.SerializeToString,
     }
     if method.client_streaming:
-        return grpc.stream_stream_rpc_method_handler(call.stream, **coders)
+        return grpc.stream_stream_rpc_method_handler(call.conversation, **coders)
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(call.stream, **coders)
     return grpc.unary_unary_rpc_method_handler(call.unary, **coders)
@@ -148,6 +148,11 @@ class _Call:
             frames = self._refusal(request, self._failure(caller))
         for frame in frames:
             await context.write(frame)
+
+    async def conversation(self, requests: Any, context: Any) -> None:
+        # At once: one client says nothing before it has seen the headers (contract 3.1).
+        await context.send_initial_metadata(())
+        await self.stream(requests, context)
 
     def _admit(self, caller: Caller) -> None:
         if caller.client_id:

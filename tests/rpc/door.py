@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from sqlalchemy import select
+
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from sqlalchemy import select
-
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.rpc import convert, server
@@ -40,7 +40,8 @@ class Door:
 
     async def call(self, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any) -> Any:
         """One unary call; `headers` adds to its metadata."""
-        return await getattr(self.stub, method)(request, metadata=headers(client_id, options.pop("headers", {})), **options)
+        metadata = headers(client_id, options.pop("headers", {}))
+        return await getattr(self.stub, method)(request, metadata=metadata, **options)
 
     async def frames(self, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any) -> list[Any]:
         """All frames of one streamed answer."""
@@ -137,14 +138,14 @@ def headers(client_id: str | None, more: dict[str, str]) -> tuple[tuple[str, str
     return tuple((named | more).items())
 
 
-def a_message(message_id: str = "m1", *, topic: pb.Resource = TOPIC, body: bytes = b"body", **system: Any) -> pb.Message:
+def a_message(
+    message_id: str = "m1", *, topic: pb.Resource = TOPIC, body: bytes = b"body", **system: Any
+) -> pb.Message:
     """A legal message, but for what the arguments say."""
     properties = system.pop("user_properties", {})
+    system = {"message_id": message_id, "body_encoding": pb.IDENTITY} | system
     return pb.Message(
-        topic=topic,
-        body=body,
-        user_properties=properties,
-        system_properties=pb.SystemProperties(message_id=message_id, body_encoding=pb.IDENTITY, **system),
+        topic=topic, body=body, user_properties=properties, system_properties=pb.SystemProperties(**system)
     )
 
 

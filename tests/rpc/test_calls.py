@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-
 from tests.rpc.door import METHODS, Door, a_message
 
 EVERY_METHOD = [method.name for method in METHODS]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-
 from popserver.domain.message import RESERVED_PROPERTIES
 from tests.rpc.door import TOPIC, Door, a_message
 
@@ -84,7 +84,8 @@ BAD_MESSAGES = [
     bad("transaction (later)", pb.NOT_IMPLEMENTED, "TRANSACTION", message_type=pb.TRANSACTION),
     bad("group and priority", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message_group and priority",
         message_group="g", priority=1),
-    bad("group and lite topic", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "lite_topic", message_group="g", lite_topic="l"),
+    bad("group and lite topic", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "lite_topic",
+        message_group="g", lite_topic="l"),
     bad("transaction with group", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "TRANSACTION and message_group",
         message_group="g", message_type=pb.TRANSACTION),
 ]  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from popproto.v2 import definition_pb2 as pb
 
+from popproto.v2 import definition_pb2 as pb
 from popserver.domain.errors import InvalidReceiptHandle, PopError, TopicNotFound
 from popserver.rpc import status
 

@@ -1,0 +1,93 @@
+"""The server as a whole: health, reflection, one port of its own, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.domain.errors import Busy
+from popserver.rpc import server
+from popserver.rpc.limits import Limits
+from tests.rpc.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
+from tests.rpc.test_polling import parked
+
+SERVING = HealthCheckResponse.SERVING
+NOT_SERVING = HealthCheckResponse.NOT_SERVING
+
+
+@pytest.mark.parametrize("name", ["", "startup", "liveness"])
+async def test_health_says_serving(door: Door, name: str) -> None:
+    assert (await HealthStub(door.channel).Check(HealthCheckRequest(service=name))).status == SERVING
+
+
+async def reflected(door: Door, request: ServerReflectionRequest) -> ServerReflectionResponse:
+    call = ServerReflectionStub(door.channel).ServerReflectionInfo()
+    await call.write(request)
+    await call.done_writing()
+    answer: ServerReflectionResponse = await call.read()
+    return answer
+
+
+async def test_reflection_lists_every_service_and_knows_it(door: Door) -> None:
+    answer = await reflected(door, ServerReflectionRequest(list_services=""))
+    listed = {service.name for service in answer.list_services_response.service}
+    assert {"apache.rocketmq.v2.MessagingService", "grpc.health.v1.Health"} <= listed
+    for name in listed:
+        known = await reflected(door, ServerReflectionRequest(file_containing_symbol=name))
+        assert known.file_descriptor_response.file_descriptor_proto, name
+
+
+async def test_a_taken_port_is_said_plainly(door: Door) -> None:
+    with pytest.raises(Busy) as refused:
+        server.build(door.broker, host="127.0.0.1", port=door.server.port, limits=LIMITS, version=VERSION)
+    assert f"127.0.0.1:{door.server.port}" in refused.value.sentence
+    assert "--port" in refused.value.sentence
+
+
+async def test_draining_answers_and_lets_go(tmp_path: Path) -> None:
+    """Health first, parked polls empty, streams ended well, and no later than the time allowed."""
+    async with opened(tmp_path, limits=Limits()) as door, door.telemetry() as stream:
+        await stream.write(wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER)))
+        await stream.read()
+        watch = HealthStub(door.channel).Watch(HealthCheckRequest())
+        assert (await watch.read()).status == SERVING
+        poll = asyncio.create_task(door.statuses("ReceiveMessage", receive_request(poll_ms=20_000)))
+        await parked(door)
+        drained = asyncio.create_task(door.server.drain(30))
+        assert (await watch.read()).status == NOT_SERVING
+        watch.cancel()
+        (status,) = await poll
+        assert status.code == pb.MESSAGE_NOT_FOUND
+        assert await stream.read() is grpc.aio.EOF
+        assert await stream.code() is grpc.StatusCode.OK
+        await asyncio.wait_for(drained, 10)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await door.stub.QueryRoute(wire.QueryRouteRequest(topic=TOPIC), metadata=headers("c", {}), timeout=5)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_what_was_taken_in_is_finished_and_nothing_else(tmp_path: Path) -> None:
+    """Of calls that come while the server leaves, each is either stored and said to be, or neither."""
+    async with opened(tmp_path) as door:
+        sends = [asyncio.create_task(door.send(a_message(f"m{number}"))) for number in range(20)]
+        await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait_for(door.server.drain(30), 10)
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        stored = [each for each in outcomes if isinstance(each, wire.SendMessageResponse)]
+        refused = [each for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]
+        assert len(stored) + len(refused) == 20
+        assert {each.status.code for each in stored} == {pb.OK}
+        assert {each.code() for each in refused} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+        count = await door.broker.reader.read(
+            lambda conn: conn.exec_driver_sql("SELECT count(*) FROM message").scalar()
+        )
+        assert count == len(stored)
