@@ -135,7 +135,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     held = _held(tx, old)
     if held is None:
         return _repeated(tx, old, successor) or _refusal(_why_not(tx, group, old), old)
-    event = Event.GIVE_BACK if request.give_back else when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
+    by_itself = when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
+    event = Event.GIVE_BACK if request.give_back else by_itself
     if event is Event.EXHAUST:
         bury(tx, group, [_dying(held)], event, "failed, and no attempt remains")
         return old
