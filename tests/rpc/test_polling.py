@@ -132,3 +132,45 @@ async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
         (status,) = await door.statuses("ReceiveMessage", request, headers={"x-mq-language": "GO"})
         assert status.code == pb.BAD_REQUEST
         assert asyncio.get_running_loop().time() - started >= 0.1
+
+
+@pytest.mark.row("A7")
+async def test_a_message_of_another_tag_leaves_the_poll_waiting(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(), clock=ManualClock()) as door:
+        wanted = pb.FilterExpression(expression="B")
+        poll = asyncio.create_task(door.receive(poll_ms=20_000, expression=wanted))
+        await parked(door)
+        await door.send(a_message("m1", tag="A"))
+        await door.broker.settle()
+        await parked(door)
+        assert not poll.done()
+        await door.send(a_message("m2", tag="B"))
+        (received,) = await poll
+        assert received.system_properties.message_id == "m2"
+
+
+@pytest.mark.row("A9")
+async def test_more_polls_than_a_group_may_hold_are_answered_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(), clock=ManualClock()) as door:
+        polls = [asyncio.create_task(door.receive(poll_ms=20_000)) for _ in range(1_024)]
+        await parked(door, 1_024)
+        (status,) = await door.statuses("ReceiveMessage", receive_request(poll_ms=20_000))
+        assert status.code == pb.TOO_MANY_REQUESTS
+        assert "1024 polls are waiting" in status.message
+        await door.broker.drain()
+        assert await asyncio.gather(*polls) == [[]] * 1_024
+
+
+@pytest.mark.row("A10")
+async def test_a_hold_that_ends_ends_the_wait(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, limits=Limits(), clock=clock) as door:
+        await door.send(a_message())
+        assert len(await door.receive(invisible_ms=10_000)) == 1
+        poll = asyncio.create_task(door.receive(poll_ms=20_000))
+        await parked(door)
+        await clock.advance(9_999, door.broker.settle)
+        assert door.broker.wakeups.parked == 1
+        await clock.advance(1, door.broker.settle)
+        (again,) = await poll
+        assert again.system_properties.delivery_attempt == 2
