@@ -21,9 +21,9 @@ from popserver.domain.message import (
     id_from_bytes,
     id_to_bytes,
 )
-from popserver.domain.topic import OFFSET_BITS, MessageQueue, Topic, message_key, offset_of, queue_of
+from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_of
 from popserver.store.given import as_given, given
-from popserver.store.schema import AnyRow, dead_letter, message, queue
+from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import Transaction, insert_rows
 
@@ -215,7 +215,7 @@ _TAKE_OFFSETS = (
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))
     .select_from(queue)
-    .join(message, message.c.message_key == queue.c.queue_id.op("<<")(OFFSET_BITS).op("|")(queue.c.next_offset - 1))
+    .join(message, message.c.message_key == queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.next_offset - 1))
     .where(queue.c.next_offset > 0)
 )
 _KNOWN = select(message.c.message_id, message.c.message_key).where(

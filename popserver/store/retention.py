@@ -14,8 +14,8 @@ from sqlalchemy import bindparam, delete, func, select, update
 from popserver.domain.delivery import State
 from popserver.domain.errors import PopError
 from popserver.domain.names import DLQ_PREFIX
-from popserver.domain.topic import OFFSET_BITS, message_key, offset_of
-from popserver.store.schema import AnyRow, delivery, history, in_states, message, progress, queue
+from popserver.domain.topic import message_key, offset_of
+from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, history, in_states, message, progress, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
@@ -65,8 +65,8 @@ def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
     return removed
 
 
-_FIRST_KEY = queue.c.queue_id.op("<<")(OFFSET_BITS).op("|")(queue.c.min_offset)
-_END_KEY = (queue.c.queue_id + 1).op("<<")(OFFSET_BITS)
+_FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset)
+_END_KEY = (queue.c.queue_id + 1).op("<<")(KEY_SHIFT)
 _OLDEST = (
     select(
         queue.c.queue_id,

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from popserver.domain.delivery import State
 from popserver.domain.group import HistoryLevel
 from popserver.domain.retry import Holder
+from popserver.domain.topic import OFFSET_BITS
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 metadata = MetaData()
@@ -105,6 +106,10 @@ consumer_group = Table(
     ),
     sqlite_autoincrement=True,
 )
+
+# Where the queue's id stands in a message key. In the text, not a parameter: Postgres shifts a bigint by an integer
+# only, and its driver sends every number as a bigint.
+KEY_SHIFT = literal_column(str(OFFSET_BITS))
 
 # Immutable. The body stands last: a scan for tags then never touches the pages it overflows to.
 message = Table(
