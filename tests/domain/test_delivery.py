@@ -1,0 +1,76 @@
+"""The law itself, and the page of the documentation that is made from it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from popserver.domain.delivery import TRANSITIONS, Event, State, mermaid, sources, target
+from popserver.domain.group import HistoryLevel
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("event", Event)
+def test_an_event_has_one_destination(event: Event) -> None:
+    ends = {end for (_, named), end in TRANSITIONS.items() if named is event}
+    assert ends == {target(event)}
+    assert sources(event) == {source for source, named in TRANSITIONS if named is event}
+
+
+@pytest.mark.row("L1")
+def test_every_state_is_reached_and_left() -> None:
+    assert set(TRANSITIONS.values()) == set(State)
+    assert {source for source, _ in TRANSITIONS} == set(State)
+
+
+@pytest.mark.row("L3")
+@pytest.mark.parametrize(
+    ("source", "event", "end"),
+    [
+        (State.READY, Event.RECEIVE, State.INFLIGHT),
+        (State.INFLIGHT, Event.ACK, State.COMMIT),
+        (State.INFLIGHT, Event.RETRY, State.WAITING_RETRY),
+        (State.WAITING_RETRY, Event.BACKOFF_ELAPSED, State.READY),
+        (State.INFLIGHT, Event.RELEASE, State.READY),
+        (State.INFLIGHT, Event.EXHAUST, State.DLQ),
+    ],
+)
+def test_the_edges_of_the_mission(source: State, event: Event, end: State) -> None:
+    assert TRANSITIONS[source, event] is end
+
+
+@pytest.mark.row("L2")
+def test_only_a_push_consumers_events_lead_to_waiting_retry() -> None:
+    assert {event for (_, event), end in TRANSITIONS.items() if end is State.WAITING_RETRY} == {Event.RETRY}
+
+
+def test_only_an_operator_moves_what_has_ended() -> None:
+    ended = {event for source, event in TRANSITIONS if source in {State.COMMIT, State.DLQ}}
+    assert ended == {Event.RESET, Event.REDRIVE}
+
+
+def test_the_diagram_shows_every_edge() -> None:
+    lines = mermaid().splitlines()
+    assert lines[:2] == ["stateDiagram-v2", "    [*] --> READY"]
+    assert len(lines) == 2 + len(TRANSITIONS)
+    assert "    INFLIGHT --> COMMIT: ACK" in lines
+
+
+def test_the_page_is_fresh() -> None:
+    spec = importlib.util.spec_from_file_location("lifecycle", DOCS / "lifecycle.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert (DOCS / "lifecycle.md").read_text() == generator.page(), "run: python docs/lifecycle.py"
+
+
+def test_the_history_of_errors_leaves_out_what_goes_well() -> None:
+    kept = {event for event in Event if HistoryLevel.ERRORS.keeps(event)}
+    well = {Event.RECEIVE, Event.ACK, Event.CHANGE_INVISIBLE, Event.GIVE_BACK, Event.BACKOFF_ELAPSED}
+    assert kept == set(Event) - well
+    assert all(HistoryLevel.ALL.keeps(event) for event in Event)
+    assert not any(HistoryLevel.NONE.keeps(event) for event in Event)

@@ -1,0 +1,54 @@
+"""Receipt handles are opaque, and whatever was not made here is refused."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from popserver.domain import receipt
+from popserver.domain.errors import InvalidReceiptHandle
+from popserver.domain.receipt import Receipt
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+RECEIPTS = st.builds(Receipt, st.integers(0, 2**32 - 1), INT64, INT64, INT64)
+
+
+@pytest.mark.row("O3")
+@given(RECEIPTS)
+def test_a_receipt_comes_back_as_it_was(given_receipt: Receipt) -> None:
+    handle = receipt.encode(given_receipt)
+    assert len(handle) == 40
+    assert receipt.decode(handle) == given_receipt
+
+
+@given(RECEIPTS, RECEIPTS)
+def test_different_holds_have_different_handles(one: Receipt, other: Receipt) -> None:
+    assert (receipt.encode(one) == receipt.encode(other)) == (one == other)
+
+
+@given(st.text() | st.text(st.characters(max_codepoint=127), min_size=40, max_size=40))
+def test_garbage_is_refused_by_name(garbage: str) -> None:
+    try:
+        read = receipt.decode(garbage)
+    except InvalidReceiptHandle as refusal:
+        assert refusal.sentence.startswith(f"receipt handle '{garbage[:48]}' is malformed: ")
+    else:
+        assert receipt.decode(receipt.encode(read)) == read
+
+
+@given(RECEIPTS, st.integers(0, 255).filter(lambda version: version != 1))
+def test_another_version_is_refused(given_receipt: Receipt, version: int) -> None:
+    packed = base64.urlsafe_b64decode(receipt.encode(given_receipt))
+    other = base64.urlsafe_b64encode(bytes([version]) + packed[1:]).decode()
+    with pytest.raises(InvalidReceiptHandle, match=f"version {version} instead of 1"):
+        receipt.decode(other)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 39, 41, 80])
+def test_a_cut_handle_is_refused(cut: int) -> None:
+    handle = (receipt.encode(Receipt(1, 2, 3, 4)) * 2)[:cut]
+    with pytest.raises(InvalidReceiptHandle, match=f"{cut} characters instead of 40"):
+        receipt.decode(handle)

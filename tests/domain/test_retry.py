@@ -1,0 +1,112 @@
+"""What the end of a hold means, and how long a failed message waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from popserver.domain.delivery import Event
+from popserver.domain.errors import BadRequest
+from popserver.domain.group import check_intervals, check_max_attempts
+from popserver.domain.retry import (
+    RETRY_LADDER_MS,
+    Holder,
+    RetryPolicy,
+    interval_ms,
+    when_hold_ends,
+    when_visibility_changes,
+)
+from popserver.domain.topic import check_queue_count, message_key, offset_of, queue_of
+
+S, M, H = 1_000, 60_000, 3_600_000
+
+
+@pytest.mark.row("L5")
+@pytest.mark.parametrize(
+    ("attempt", "waits_ms"),
+    list(
+        enumerate(
+            [10 * S, 30 * S, *(n * M for n in range(1, 11)), 20 * M, 30 * M, 1 * H, 2 * H, 2 * H, 2 * H],
+            start=1,
+        )
+    ),
+)
+def test_the_ladder(attempt: int, waits_ms: int) -> None:
+    assert interval_ms(RetryPolicy(), attempt) == waits_ms
+
+
+def test_the_ladder_has_a_rung_for_each_of_16_retries() -> None:
+    assert len(RETRY_LADDER_MS) == 16
+    assert RetryPolicy().max_attempts == 17
+
+
+@pytest.mark.row("L17")
+def test_a_ladder_of_ones_own() -> None:
+    policy = RetryPolicy(10, (5, 7))
+    assert [interval_ms(policy, attempt) for attempt in (1, 2, 3, 9)] == [5, 7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("holder", "attempt", "event"),
+    [
+        (Holder.PUSH, 1, Event.RETRY),
+        (Holder.PUSH, 2, Event.RETRY),
+        (Holder.PUSH, 3, Event.EXHAUST),
+        (Holder.PUSH, 4, Event.EXHAUST),
+        (Holder.SIMPLE, 1, Event.RELEASE),
+        (Holder.SIMPLE, 2, Event.RELEASE),
+        (Holder.SIMPLE, 3, Event.EXHAUST),
+        (Holder.ORPHAN, 2, Event.RELEASE),
+        (Holder.ORPHAN, 3, Event.EXHAUST),
+    ],
+)
+def test_when_nobody_answers_in_time(holder: Holder, attempt: int, event: Event) -> None:
+    assert when_hold_ends(holder, attempt, RetryPolicy(max_attempts=3)) is event
+
+
+@pytest.mark.row("L14")
+@pytest.mark.parametrize(
+    ("holder", "attempt", "event"),
+    [
+        (Holder.PUSH, 1, Event.RETRY),
+        (Holder.PUSH, 2, Event.RETRY),
+        (Holder.PUSH, 3, Event.EXHAUST),
+        (Holder.SIMPLE, 1, Event.CHANGE_INVISIBLE),
+        (Holder.SIMPLE, 3, Event.CHANGE_INVISIBLE),
+        (Holder.ORPHAN, 3, Event.CHANGE_INVISIBLE),
+    ],
+)
+def test_when_the_visibility_changes(holder: Holder, attempt: int, event: Event) -> None:
+    assert when_visibility_changes(holder, attempt, RetryPolicy(max_attempts=3)) is event
+
+
+def test_limits_of_a_policy() -> None:
+    check_max_attempts(1)
+    check_max_attempts(1_000)
+    check_intervals([0])
+    check_intervals([12 * H] * 64)
+    for attempts in (0, -1, 1_001):
+        with pytest.raises(BadRequest, match=f"1 to 1000 deliveries, not {attempts}"):
+            check_max_attempts(attempts)
+    for intervals, says in (
+        ([], "not 0"),
+        ([1] * 65, "not 65"),
+        ([-1], "not -1 ms"),
+        ([12 * H + 1], "not 43200001 ms"),
+    ):
+        with pytest.raises(BadRequest, match=says):
+            check_intervals(intervals)
+
+
+def test_limits_of_a_topic() -> None:
+    check_queue_count(1)
+    check_queue_count(1_024)
+    for count in (0, -1, 1_025):
+        with pytest.raises(BadRequest, match=f"1 to 1024 message queues, not {count}"):
+            check_queue_count(count)
+
+
+@pytest.mark.parametrize(("queue_id", "offset"), [(1, 0), (1, 2**40 - 1), (2**22, 5)])
+def test_a_message_key_is_its_place(queue_id: int, offset: int) -> None:
+    key = message_key(queue_id, offset)
+    assert (queue_of(key), offset_of(key)) == (queue_id, offset)
+    assert message_key(queue_id, 2**40 - 1) < message_key(queue_id + 1, 0) < 2**63

@@ -1,0 +1,45 @@
+"""Legal things, but for what the arguments say."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from popserver.domain.group import NewGroup
+from popserver.domain.message import Message
+from popserver.domain.names import Resource
+from popserver.domain.retry import RetryPolicy
+from popserver.domain.topic import NewTopic
+
+TOPIC = Resource("", "orders")
+GROUP = Resource("", "billing")
+_numbers = itertools.count()
+
+
+def an_id() -> str:
+    """A message id of the v1 layout that no other test has."""
+    return f"01{next(_numbers):032X}"
+
+
+def a_message(topic: Resource = TOPIC, **more: Any) -> Message:
+    return Message(**{"topic": topic, "message_id": an_id(), "body": b"body", **more})
+
+
+def messages_of(count: int, topic: Resource = TOPIC, **more: Any) -> list[Message]:
+    return [a_message(topic, **more) for _ in range(count)]
+
+
+def a_new_topic(name: str | Resource = TOPIC, *, queues: int = 1) -> NewTopic:
+    """One queue: the order of offsets is the order of sending."""
+    return NewTopic(_resource(name), queues)
+
+
+def a_new_group(
+    name: str | Resource = GROUP, *, max_attempts: int = 17, intervals_ms: Any = None, **more: Any
+) -> NewGroup:
+    policy = RetryPolicy(max_attempts) if intervals_ms is None else RetryPolicy(max_attempts, tuple(intervals_ms))
+    return NewGroup(_resource(name), policy, **more)
+
+
+def _resource(name: str | Resource) -> Resource:
+    return name if isinstance(name, Resource) else Resource("", name)
