@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import itertools
 import threading
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
@@ -269,16 +270,16 @@ class ServerThread:
     def __init__(self, **given: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._given = given
+        self.server = ScriptedServer(**given)
 
-    def __enter__(self) -> ScriptedServer:
+    def __enter__(self) -> Self:
         self._thread.start()
+        self.run(self.server.start())
+        return self
 
-        async def start() -> ScriptedServer:
-            return await ScriptedServer(**self._given).start()
-
-        self.server = self.run(start())
-        return self.server
+    @property
+    def endpoints(self) -> str:
+        return self.server.endpoints
 
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
@@ -290,3 +291,20 @@ class ServerThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
+
+
+async def until(fact: Callable[[], Any], timeout: float = 5) -> Any:
+    """Waits until the fact holds."""
+    async with asyncio.timeout(timeout):
+        while not (found := fact()):  # noqa: ASYNC110  the fact may be anything
+            await asyncio.sleep(0.005)
+    return found
+
+
+def until_in_thread(fact: Callable[[], Any], timeout: float = 5) -> Any:
+    """The same for synchronous tests."""
+    deadline = time.monotonic() + timeout
+    while not (found := fact()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)
+    return found

@@ -1,0 +1,21 @@
+"""A scripted server per test: in the test's own event loop, or in a thread for synchronous tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.client.scripted import ScriptedServer, ServerThread
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def threaded() -> Iterator[ServerThread]:
+    with ServerThread() as thread:
+        yield thread
