@@ -1,0 +1,151 @@
+"""The `popmq` command: finds its commands, runs one, and turns what went wrong into a sentence and an exit code.
+
+Commands come from the entry points of group "popmq.commands", so that the client's code never imports the server's.
+Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any, Final, NoReturn
+
+from popclient.config import parse_endpoints
+from popclient.errors import NotFound, PopError, Unreachable
+
+OK: Final = 0
+REFUSED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+NOT_FOUND: Final = 4
+INTERRUPTED: Final = 130  # as a shell reports SIGINT
+
+GROUP: Final = "popmq.commands"
+# What a bare install cannot run; named here, because there the code that would name them cannot be loaded.
+COMMANDS_OF: Final = {"server": ("serve", "db")}
+_EXTRA_OF_MODULE: Final = {"psycopg": "postgres", "pyspark": "spark", "pyarrow": "spark"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        arguments = parser().parse_args(argv)
+        return _run(arguments)
+    except BrokenPipeError:
+        # Whoever read our output has enough; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command of this installation."""
+    root = _Parser(prog="popmq", description="PopMQ: a RocketMQ 5 compatible message broker.", epilog=_EPILOG)
+    root.add_argument("--version", action="version", version=f"popmq {metadata.version('popmq')}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            add_commands: Callable[[Any], None] = entry.load()
+        except ModuleNotFoundError as missing:
+            _add_missing(commands, entry.name, missing)
+        else:
+            add_commands(commands)
+    return root
+
+
+class UsageError(Exception):
+    """What was typed cannot be meant; the sentence says why."""
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        return _say(error, USAGE)
+    except Unreachable as error:
+        return _say(f"{error.sentence}; start a server with: popmq serve, or name another with --endpoint", UNREACHABLE)
+    except NotFound as error:
+        return _say(error.sentence, NOT_FOUND)
+    except PopError as error:
+        return _say(error.sentence, REFUSED)
+    except ModuleNotFoundError as missing:
+        return _say(_needs(arguments.command, _extra_of(arguments, missing)), REFUSED)
+
+
+def _say(sentence: object, status: int) -> int:
+    print(f"popmq: {sentence}", file=sys.stderr)
+    return status
+
+
+def _extra_of(arguments: argparse.Namespace, missing: ModuleNotFoundError) -> str:
+    module = (missing.name or "").partition(".")[0]
+    if module in _EXTRA_OF_MODULE:
+        return _EXTRA_OF_MODULE[module]
+    if arguments.run.__module__.startswith("popserver") and module not in {"popserver", "popclient", "popproto"}:
+        return "server"
+    raise missing
+
+
+def _needs(command: str, extra: str) -> str:
+    return f"'{command}' needs more than the client: pip install 'popmq[{extra}]'"
+
+
+def _add_missing(commands: Any, extra: str, missing: ModuleNotFoundError) -> None:
+    """Commands that are there in name, so that typing one tells what to install."""
+
+    def refuse(arguments: argparse.Namespace) -> int:
+        return _say(_needs(arguments.command, extra), REFUSED)
+
+    for name in COMMANDS_OF.get(extra, ()):
+        command = commands.add_parser(name, help=f"needs pip install 'popmq[{extra}]' ({missing.name} is missing)")
+        command.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        command.set_defaults(run=refuse)
+
+
+_EPILOG = (
+    "The global options may stand anywhere. Durations are written 500ms, 10s, 5m, 2h or 1h30m."
+    " Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found."
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes the global options at every level, and says in one sentence what is wrong with the rest."""
+
+    def __init__(self, **options: Any) -> None:
+        is_root = options.get("prog") == "popmq"
+        super().__init__(allow_abbrev=False, **options)
+        self._add_globals(shown=is_root)
+        if is_root:
+            self.set_defaults(endpoint=None, namespace="", json=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"popmq: {message} (see {self.prog} --help)\n")
+
+    def _add_globals(self, *, shown: bool) -> None:
+        def add(*names: str, text: str, **kind: Any) -> None:
+            # Suppressed defaults: a command's own level must not undo what stood before it.
+            described = text if shown else argparse.SUPPRESS
+            self.add_argument(*names, default=argparse.SUPPRESS, help=described, **kind)
+
+        add(
+            "--endpoint",
+            metavar="HOST:PORT",
+            type=_endpoint,
+            text="the server; several separated by ';' (environment POPMQ_ENDPOINT, else 127.0.0.1:8081)",
+        )
+        add("--namespace", metavar="NAME", text="the namespace of topics and groups")
+        add("--json", action="store_true", text="print one JSON document")
+
+
+def _endpoint(written: str) -> str:
+    try:
+        parse_endpoints(written)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return written

@@ -1,0 +1,179 @@
+"""What is printed: one JSON document with --json, else aligned tables for people.
+
+People get local times, and text with control characters made visible: a message's body must not steer a terminal.
+JSON gets UTC times (ISO 8601), durations in milliseconds, and a body as text or, where it is none, as base64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from popclient.message import MessageView
+
+EXCERPT = 60
+_UNITS_MS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+
+
+def say(arguments: argparse.Namespace, document: Any, lines: Iterable[str]) -> int:
+    """Print the document or the lines; returns the exit code of success."""
+    if arguments.json:
+        print(json.dumps(document, ensure_ascii=False))
+    else:
+        for line in lines:
+            print(line)
+    return 0
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = "none") -> list[str]:
+    """Rows under headings, numbers to the right; `nothing` in place of an empty table."""
+    given = list(rows)
+    if not given:
+        return [nothing]
+    cells = [[_cell(value) for value in row] for row in given]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    is_number = [all(isinstance(row[index], int) for row in given) for index in range(len(columns))]
+
+    def line(texts: Sequence[str]) -> str:
+        padded = zip(texts, widths, is_number, strict=True)
+        return "  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in padded).rstrip()
+
+    return [line([column.upper() for column in columns]), *map(line, cells)]
+
+
+def fields(pairs: Iterable[tuple[str, Any]]) -> list[str]:
+    """One `name  value` per line, names aligned; what is empty is left out."""
+    shown = [(name, _cell(value)) for name, value in pairs]
+    width = max((len(name) for name, text in shown if text), default=0)
+    return [f"{name:<{width}}  {text}" for name, text in shown if text]
+
+
+def utc(moment: datetime | None) -> str | None:
+    """For programs: `2026-11-20T14:02:11.250Z`."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def local(moment: datetime | None) -> str:
+    """For people: `2026-11-20T15:02:11+01:00`, in the time zone of this machine."""
+    return "" if moment is None else moment.astimezone().isoformat(timespec="seconds")
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def written(duration: timedelta) -> str:
+    """As it would be typed: `1h30m`, `10s`, `500ms`."""
+    rest, parts = milliseconds(duration), ""
+    for unit, size in _UNITS_MS:
+        count, rest = divmod(rest, size)
+        parts += f"{count}{unit}" if count else ""
+    return parts or "0s"
+
+
+def body_of(message: MessageView) -> bytes | None:
+    """The body; None for one that says it is packed and is not."""
+    try:
+        return message.body
+    except zlib.error:
+        return None
+
+
+def excerpt(message: MessageView) -> str:
+    """The body in one short line: text, or hexadecimal digits where it is none."""
+    body = body_of(message)
+    if body is None:
+        return "(damaged GZIP)"
+    try:
+        text = body.decode() if len(body) <= 4 * EXCERPT else _leading_text(body)
+    except UnicodeDecodeError:
+        shown = body[: EXCERPT // 4].hex()
+        return f"0x{shown}{'…' if len(body) > EXCERPT // 4 else ''} ({len(body)} bytes)"
+    return text if len(text) <= EXCERPT else f"{text[: EXCERPT - 1]}…"
+
+
+def whole(message: MessageView) -> list[str]:
+    """The body in full, line by line, if it is text; else its excerpt."""
+    try:
+        text = (body_of(message) or b"\xff").decode()
+    except UnicodeDecodeError:
+        return [excerpt(message)]
+    return [_visible(line) for line in text.split("\n")]
+
+
+def message_document(message: MessageView) -> dict[str, Any]:
+    """A message as every command's JSON shows it."""
+    origin = message.dead_letter_queue
+    return {
+        "message_id": message.message_id,
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_type": message.message_type,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": message.properties,
+        "message_group": message.message_group,
+        "born_at": utc(message.born_timestamp),
+        "born_host": message.born_host,
+        "stored_at": utc(message.store_timestamp),
+        "dead_letter_of": None if origin is None else {"topic": origin.topic, "message_id": origin.message_id},
+        **_body_document(body_of(message)),
+    }
+
+
+def message_fields(message: MessageView) -> list[tuple[str, Any]]:
+    """A message's facts for `fields`, the body apart."""
+    body, origin = body_of(message), message.dead_letter_queue
+    return [
+        ("message id", message.message_id),
+        ("topic", message.topic),
+        ("queue", f"{message.queue_id} at offset {message.queue_offset}"),
+        ("dead letter of", "" if origin is None else f"{origin.topic} {origin.message_id}"),
+        ("type", message.message_type),
+        ("tag", message.tag),
+        ("keys", ", ".join(message.keys)),
+        ("properties", ", ".join(f"{name}={value}" for name, value in sorted(message.properties.items()))),
+        ("message group", message.message_group),
+        ("born", f"{local(message.born_timestamp)} on {message.born_host or 'an unnamed host'}"),
+        ("stored", local(message.store_timestamp)),
+        ("size", "" if body is None else f"{len(body)} bytes"),
+    ]
+
+
+def _body_document(body: bytes | None) -> dict[str, Any]:
+    if body is None:
+        return {"size": None, "body": None}
+    try:
+        return {"size": len(body), "body": body.decode()}
+    except UnicodeDecodeError:
+        return {"size": len(body), "body": None, "body_base64": base64.b64encode(body).decode("ascii")}
+
+
+def _leading_text(body: bytes) -> str:
+    """The first characters of a long body; raises UnicodeDecodeError where they are none."""
+    head = body[: 4 * EXCERPT]
+    try:
+        return head.decode()
+    except UnicodeDecodeError as error:
+        # The cut may go through a character; anything earlier is not text.
+        if error.start < len(head) - 3:
+            raise
+        return head[: error.start].decode()
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else _visible(str(value))
+
+
+def _visible(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,0 +1,47 @@
+"""`popmq status`"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from datetime import timedelta
+
+from popclient.admin import Admin
+from popclient.cli.arguments import client_config
+from popclient.cli.groups import lag_documents, lag_table
+from popclient.cli.output import fields, local, say, utc, written
+
+
+def show(arguments: Namespace) -> int:
+    config = client_config(arguments)
+    with Admin(config) as admin:
+        status = admin.status()
+    up = timedelta(seconds=(status.now - status.started_at) // timedelta(seconds=1))
+    lines = fields(
+        [
+            ("server", f"popmq {status.version} at {config.endpoints}, up {written(up)}"),
+            ("store", f"{status.store} ({status.durability}, schema {status.schema_revision})"),
+            ("time", local(status.now)),
+            ("topics", status.topics),
+            ("groups", status.groups),
+            ("messages", status.messages),
+            ("dead letters", status.dead_letters),
+            ("clients", f"{status.connected_clients} connected, {status.parked_polls} polls parked"),
+        ]
+    )
+    document = {
+        "endpoint": config.endpoints,
+        "version": status.version,
+        "store": status.store,
+        "durability": status.durability,
+        "schema": status.schema_revision,
+        "started_at": utc(status.started_at),
+        "now": utc(status.now),
+        "topics": status.topics,
+        "groups": status.groups,
+        "messages": status.messages,
+        "dead_letters": status.dead_letters,
+        "connected_clients": status.connected_clients,
+        "parked_polls": status.parked_polls,
+        "lag": lag_documents(status.lag),
+    }
+    return say(arguments, document, [*lines, "", *lag_table(status.lag)])

@@ -1,0 +1,89 @@
+"""`popmq topic …`"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from popclient.admin import Admin, Topic
+from popclient.cli import OK, REFUSED, UsageError
+from popclient.cli.arguments import client_config, confirm
+from popclient.cli.output import fields, local, say, table, utc
+
+
+def create(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        made = admin.create_topic(
+            arguments.name, queue_count=arguments.queues or 0, accept_message_types=arguments.types
+        )
+    return say(arguments, _document(made), [f"made topic {made.name} with {made.queue_count} queues"])
+
+
+def list_all(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        topics = admin.list_topics()
+    columns = ["topic", "namespace", "queues", "messages", "types", "created"]
+    rows = [
+        (
+            each.name,
+            each.namespace,
+            each.queue_count,
+            each.message_count,
+            ",".join(each.accept_message_types),
+            local(each.created_at),
+        )
+        for each in topics
+    ]
+    return say(arguments, [_document(each) for each in topics], table(columns, rows, "no topics"))
+
+
+def show(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        topic = admin.get_topic(arguments.name)
+    queues = [(each.id, each.min_offset, each.max_offset, each.max_offset - each.min_offset) for each in topic.queues]
+    lines = fields(
+        [
+            ("topic", topic.name),
+            ("namespace", topic.namespace),
+            ("types", ", ".join(topic.accept_message_types)),
+            ("messages", topic.message_count),
+            ("created", local(topic.created_at)),
+        ]
+    )
+    lines += ["", *table(["queue", "min offset", "max offset", "messages"], queues)]
+    return say(arguments, _document(topic, with_queues=True), lines)
+
+
+def update(arguments: Namespace) -> int:
+    if arguments.queues is None and not arguments.types:
+        raise UsageError("nothing to change; give --queues or --type")
+    with Admin(client_config(arguments)) as admin:
+        changed = admin.update_topic(arguments.name, queue_count=arguments.queues, accept_message_types=arguments.types)
+    types = ", ".join(changed.accept_message_types)
+    return say(
+        arguments, _document(changed), [f"topic {changed.name} has {changed.queue_count} queues and accepts {types}"]
+    )
+
+
+def delete(arguments: Namespace) -> int:
+    if not confirm(arguments, f"deleting topic {arguments.name} with its messages"):
+        return say(arguments, {"name": arguments.name, "deleted": False}, ["nothing deleted"]) or REFUSED
+    with Admin(client_config(arguments)) as admin:
+        admin.delete_topic(arguments.name)
+    return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted topic {arguments.name}"]) or OK
+
+
+def _document(topic: Topic, *, with_queues: bool = False) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": topic.name,
+        "namespace": topic.namespace,
+        "queue_count": topic.queue_count,
+        "message_types": list(topic.accept_message_types),
+        "message_count": topic.message_count,
+        "created_at": utc(topic.created_at),
+    }
+    if with_queues:
+        document["queues"] = [
+            {"id": each.id, "min_offset": each.min_offset, "max_offset": each.max_offset} for each in topic.queues
+        ]
+    return document
