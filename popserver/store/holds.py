@@ -17,7 +17,7 @@ from popserver.domain.delivery import Event, State, sources, target
 from popserver.domain.errors import InvalidReceiptHandle, PopError
 from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
-from popserver.domain.retry import ORPHAN_DELAY_MS, Holder, when_visibility_changes
+from popserver.domain.retry import ORPHAN_DELAY_MS, Holder, interval_ms, when_visibility_changes
 from popserver.domain.topic import offset_of, queue_of
 from popserver.store.dead_letters import Dying, bury
 from popserver.store.given import as_given, given
@@ -140,7 +140,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     if event is Event.EXHAUST:
         bury(tx, group, [_dying(held)], event, "failed, and no attempt remains")
         return old
-    end_ms = tx.now_ms if event is Event.GIVE_BACK else tx.now_ms + request.duration_ms
+    end_ms = tx.now_ms + _wait_ms(event, request, held)
     tx.conn.execute(
         _CHANGE,
         _named(tx, old)
@@ -157,6 +157,15 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     else:
         tx.due(end_ms)
     return Receipt(group.group_id, old.message_key, successor, end_ms)
+
+
+def _wait_ms(event: Event, request: ChangeInvisible, held: AnyRow) -> int:
+    if event is Event.GIVE_BACK:
+        return 0
+    if event is Event.RETRY and not request.duration_ms:
+        # The Node push client knows no ladder and names no time; all its attempts would be burnt at once.
+        return interval_ms(request.group.retry, held.attempt)
+    return request.duration_ms
 
 
 def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
