@@ -1,0 +1,141 @@
+// The official Node client at the end of a pipe.
+//
+// One JSON command per line on stdin, one JSON answer per line on stdout; `clients/official_client.py` speaks the same.
+// What a push consumer's listener hears comes unasked. Durations are seconds.
+'use strict';
+
+const { createInterface } = require('node:readline');
+const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+
+const clients = new Map();
+const listeners = new Map();
+const received = new Map();
+
+function say(event) {
+  process.stdout.write(`${JSON.stringify(event)}\n`);
+}
+
+// Fails the first `fail` attempts of a message (`how`: by a result, or by throwing); may wait to be released.
+class Listener {
+  constructor(command) {
+    this.command = command;
+    this.released = new Promise(resolve => { this.release = resolve; });
+    if (!command.waits) this.release();
+  }
+
+  async consume(message) {
+    say({ heard: this.command.client, message: described(message) });
+    await this.released;
+    if (message.deliveryAttempt > this.command.fail) return ConsumeResult.SUCCESS;
+    if (this.command.how === 'raise') throw new Error('the listener throws on purpose');
+    return ConsumeResult.FAILURE;
+  }
+}
+
+function subscriptions(command) {
+  return new Map(Object.entries(command.topics).map(([ topic, expression ]) => [ topic, new FilterExpression(expression) ]));
+}
+
+const opens = {
+  producer: (command, options) => new Producer({ ...options, topics: Object.keys(command.topics) }),
+  simple: (command, options) => new SimpleConsumer({
+    ...options,
+    consumerGroup: command.group,
+    subscriptions: subscriptions(command),
+    awaitDuration: command.await_s * 1000,
+  }),
+  push: (command, options) => {
+    const messageListener = new Listener(command);
+    listeners.set(command.client, messageListener);
+    return new PushConsumer({
+      ...options, consumerGroup: command.group, subscriptions: subscriptions(command), messageListener,
+    });
+  },
+};
+
+const commands = {
+  async open(command) {
+    const client = opens[command.kind](command, { endpoints: command.endpoint, namespace: command.namespace });
+    await client.startup();
+    clients.set(command.client, client);
+    return { client_id: client.clientId };
+  },
+
+  async send(command) {
+    const receipt = await clients.get(command.client).send({
+      topic: command.topic,
+      body: Buffer.from(command.body),
+      tag: command.tag ?? undefined,
+      keys: command.keys,
+      properties: new Map(Object.entries(command.properties)),
+    });
+    return { message_id: receipt.messageId, offset: receipt.offset };
+  },
+
+  async receive(command) {
+    const messages = await clients.get(command.client).receive(command.count, command.invisible_s * 1000);
+    return { messages: messages.map(described) };
+  },
+
+  async ack(command) {
+    await clients.get(command.client).ack(held(command));
+    return {};
+  },
+
+  async change_invisible(command) {
+    const message = held(command);
+    await clients.get(command.client).changeInvisibleDuration(message, command.invisible_s * 1000);
+    return { handle: message.receiptHandle };
+  },
+
+  async release(command) {
+    listeners.get(command.client).release();
+    return {};
+  },
+
+  async close(command) {
+    const client = clients.get(command.client);
+    clients.delete(command.client);
+    await client.shutdown();
+    return {};
+  },
+};
+
+// The message a handle belongs to, carrying just that handle: the client itself remembers the newest alone.
+function held(command) {
+  const message = received.get(command.token);
+  message.receiptHandle = command.handle;
+  return message;
+}
+
+function described(message) {
+  const token = `${message.messageId}/${message.deliveryAttempt}/${message.receiptHandle}`;
+  received.set(token, message);
+  return {
+    token,
+    message_id: message.messageId,
+    topic: message.topic,
+    body: message.body.toString(),
+    tag: message.tag || null,
+    keys: [ ...message.keys ].sort(),
+    properties: Object.fromEntries(message.properties),
+    attempt: message.deliveryAttempt,
+    handle: message.receiptHandle,
+    corrupted: Boolean(message.corrupted),
+  };
+}
+
+async function answer(command) {
+  let said;
+  try {
+    said = await commands[command.do](command);
+  } catch (error) {
+    const cause = error.cause ?? error;
+    said = { refused: cause.constructor.name, code: cause.code ?? null, words: cause.message };
+  }
+  say({ answer: command.number, ...said });
+}
+
+createInterface({ input: process.stdin })
+  .on('line', line => answer(JSON.parse(line)))
+  .on('close', () => process.exit(0));

@@ -1,0 +1,225 @@
+"""Official clients as shipped, each in a process of its own, worked through a pipe.
+
+A process is what may be killed; and it keeps the clients' threads and log files away from the tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).parent
+PROGRAMS = {
+    "python": [sys.executable, str(HERE / "clients" / "official_client.py")],
+    "node": ["node", str(HERE / "node" / "official_client.js")],
+}
+PATIENCE_S = 30
+EVERYTHING = "*"
+
+
+class Refused(Exception):
+    """What the official client raised: its class, the status code it carries, its words."""
+
+    def __init__(self, kind: str, code: int | None, words: str) -> None:
+        super().__init__(f"{kind} {code}: {words}")
+        self.kind = kind
+        self.code = code
+        self.words = words
+
+
+class Sent(NamedTuple):
+    """A send receipt."""
+
+    message_id: str
+    offset: int
+
+
+class Received(NamedTuple):
+    """A message as the official client shows it."""
+
+    token: str  # by which the client's process finds its own object again
+    message_id: str
+    topic: str
+    body: str
+    tag: str | None
+    keys: list[str]
+    properties: dict[str, str]
+    attempt: int
+    handle: str
+    corrupted: bool
+
+
+class Program:
+    """A process that runs official clients of one language."""
+
+    def __init__(self, language: str, endpoint: str, environment: Mapping[str, str]) -> None:
+        self.language = language
+        self._endpoint = endpoint
+        self._process = subprocess.Popen(
+            PROGRAMS[language],
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._numbers = itertools.count()
+        self._answers: dict[int, Future[dict[str, Any]]] = {}
+        self._ears: dict[str, queue.SimpleQueue[Received]] = {}
+        self._writing = threading.Lock()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def producer(self, *topics: str, namespace: str = "") -> OfficialProducer:
+        return OfficialProducer(self, "producer", topics=dict.fromkeys(topics, EVERYTHING), namespace=namespace)
+
+    def simple(
+        self, group: str, topic: str, expression: str = EVERYTHING, *, await_s: int = 20, namespace: str = ""
+    ) -> OfficialSimpleConsumer:
+        return OfficialSimpleConsumer(
+            self, "simple", group=group, topics={topic: expression}, await_s=await_s, namespace=namespace
+        )
+
+    def push(
+        self,
+        group: str,
+        topic: str,
+        expression: str = EVERYTHING,
+        *,
+        fail: int = 0,
+        how: str = "return",
+        waits: bool = False,
+        namespace: str = "",
+    ) -> OfficialPushConsumer:
+        """Its listener fails a message's first `fail` attempts (`how`: return or raise); it may wait to be released."""
+        return OfficialPushConsumer(
+            self,
+            "push",
+            group=group,
+            topics={topic: expression},
+            fail=fail,
+            how=how,
+            waits=waits,
+            namespace=namespace,
+        )
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+
+    def ask(self, do: str, **what: Any) -> Future[dict[str, Any]]:
+        number, answer = next(self._numbers), Future[dict[str, Any]]()
+        self._answers[number] = answer
+        line = json.dumps({"number": number, "do": do, "endpoint": self._endpoint, **what})
+        assert self._process.stdin is not None
+        with self._writing:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        return answer
+
+    def listen(self, name: str) -> queue.SimpleQueue[Received]:
+        return self._ears.setdefault(name, queue.SimpleQueue())
+
+    def next_name(self) -> str:
+        return f"{self.language}-{next(self._numbers)}"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = json.loads(line)
+            if "heard" in event:
+                self._ears[event["heard"]].put(Received(**event["message"]))
+            else:
+                self._settle(self._answers.pop(event.pop("answer")), event)
+        for unanswered in self._answers.values():
+            unanswered.set_exception(EOFError(f"the {self.language} process ended"))
+
+    @staticmethod
+    def _settle(answer: Future[dict[str, Any]], said: dict[str, Any]) -> None:
+        if "refused" in said:
+            answer.set_exception(Refused(said["refused"], said["code"], said["words"]))
+        else:
+            answer.set_result(said)
+
+
+class OfficialClient:
+    """One client object in a program."""
+
+    def __init__(self, program: Program, kind: str, **options: Any) -> None:
+        self._program = program
+        self._name = program.next_name()
+        self.heard = program.listen(self._name)
+        self.client_id: str = self._do("open", kind=kind, **options)["client_id"]
+
+    def close(self) -> Future[dict[str, Any]]:
+        return self._ask("close")
+
+    def _ask(self, do: str, **what: Any) -> Future[dict[str, Any]]:
+        return self._program.ask(do, client=self._name, **what)
+
+    def _do(self, do: str, **what: Any) -> dict[str, Any]:
+        return self._ask(do, **what).result(PATIENCE_S)
+
+
+class OfficialProducer(OfficialClient):
+    def send(
+        self,
+        topic: str,
+        body: str,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> Sent:
+        options = {"tag": tag, "keys": list(keys), "properties": dict(properties or {})}
+        return Sent(**self._do("send", topic=topic, body=body, **options))
+
+
+class OfficialSimpleConsumer(OfficialClient):
+    def receive(self, count: int = 32, invisible_s: int = 30) -> list[Received]:
+        return messages_of(self.receive_later(count, invisible_s))
+
+    def receive_later(self, count: int = 32, invisible_s: int = 30) -> Future[dict[str, Any]]:
+        """The call is on its way; `messages_of` waits for its answer."""
+        return self._ask("receive", count=count, invisible_s=invisible_s)
+
+    def ack(self, message: Received, handle: str | None = None) -> None:
+        self._do("ack", token=message.token, handle=handle or message.handle)
+
+    def change_invisible(self, message: Received, invisible_s: int, handle: str | None = None) -> str:
+        """The new receipt handle."""
+        answer = self._do(
+            "change_invisible", token=message.token, handle=handle or message.handle, invisible_s=invisible_s
+        )
+        new_handle: str = answer["handle"]
+        return new_handle
+
+
+class OfficialPushConsumer(OfficialClient):
+    def hear(self, count: int = 1) -> list[Received]:
+        """The next `count` messages its listener is called with."""
+        return [self.heard.get(timeout=PATIENCE_S) for _ in range(count)]
+
+    def release(self) -> None:
+        """Let the listener go on, for good."""
+        self._do("release")
+
+
+def messages_of(answer: Future[dict[str, Any]]) -> list[Received]:
+    return [Received(**message) for message in answer.result(PATIENCE_S)["messages"]]

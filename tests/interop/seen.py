@@ -1,0 +1,74 @@
+"""What a test may wait for and compare: the broker's own account of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+from popserver.domain.group import NewGroup
+from popserver.domain.names import Resource
+from popserver.domain.retry import RetryPolicy
+from popserver.domain.topic import NewTopic
+from popserver.in_process import EmbeddedBroker
+
+PATIENCE_S = 30
+LOOK_EVERY_S = 0.01
+
+
+class Lag(NamedTuple):
+    """How many messages of a topic are in which state for a group; what is missing to `stored` is committed."""
+
+    ready: int = 0
+    inflight: int = 0
+    waiting_retry: int = 0
+    dead_letters: int = 0
+    stored: int = 0
+
+
+class Seen:
+    """Looks into a running broker."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+
+    @property
+    def parked(self) -> int:
+        """Polls that wait at the server."""
+        return self._broker.app.broker.wakeups.parked
+
+    @property
+    def clients(self) -> int:
+        """Clients the server takes for being there."""
+        return len(self._broker.app.broker.clients)
+
+    def lag(self, group: str, topic: str) -> Lag:
+        """The group's row of view `group_lag`; zeros where it has not met the topic."""
+        look = text(
+            "SELECT ready, inflight, waiting_retry, dead_letters, stored FROM group_lag"
+            " WHERE consumer_group = :consumer_group AND topic = :topic"
+        )
+
+        def read(conn: Connection) -> Lag:
+            row = conn.execute(look, {"consumer_group": group, "topic": topic}).one_or_none()
+            return Lag(*row) if row else Lag()
+
+        return self._broker.run(self._broker.app.broker.reader.read(read))
+
+    def make_group(self, name: str, max_attempts: int, *intervals_ms: int) -> None:
+        """A group with a retry policy of its own."""
+        policy = RetryPolicy(max_attempts, intervals_ms) if intervals_ms else RetryPolicy(max_attempts)
+        self._broker.run(self._broker.app.broker.catalog.create_group(NewGroup(Resource("", name), policy)))
+
+    def make_topic(self, name: str, queue_count: int) -> None:
+        self._broker.run(self._broker.app.broker.catalog.create_topic(NewTopic(Resource("", name), queue_count)))
+
+
+def until(fact: Callable[[], bool]) -> None:
+    """Wait for a fact; a test that waits in vain says which one by its line."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not fact():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(LOOK_EVERY_S)

@@ -1,0 +1,148 @@
+"""The official PushConsumers: consumption with a listener, the retry ladder, clients that end."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+import pytest
+
+from popserver.in_process import EmbeddedBroker
+from tests.interop.official import OfficialPushConsumer, Program
+from tests.interop.seen import Lag, Seen, until
+
+pytestmark = pytest.mark.row("O8")
+
+STEP_MS = 100
+NOBODY_YET_S = 0.03  # real time for a push that should not come; the clock stands still meanwhile
+
+
+def test_everything_sent_is_consumed_once(program: Program, seen: Seen) -> None:
+    producer = program.producer("flights")
+    consumer = program.push("counters", "flights")
+    sent = {producer.send("flights", f"flight {number}").message_id for number in range(100)}
+    heard = consumer.hear(100)
+    assert {message.message_id for message in heard} == sent
+    assert {message.attempt for message in heard} == {1}
+    until(lambda: seen.lag("counters", "flights") == Lag(stored=100))
+    assert consumer.heard.empty()
+
+
+@pytest.mark.row("M3")
+def test_only_matching_tags_are_consumed(program: Program, seen: Seen) -> None:
+    producer = program.producer("flights")
+    for tag in ("UA", "DL", "B6", "UA"):
+        producer.send("flights", tag, tag=tag)
+    consumer = program.push("counters", "flights", "UA||B6")
+    assert sorted(message.body for message in consumer.hear(3)) == ["B6", "UA", "UA"]
+    until(lambda: seen.lag("counters", "flights") == Lag(stored=4))
+
+
+@pytest.mark.row("L14")
+@pytest.mark.row("A10")
+@pytest.mark.parametrize("how", ["return", "raise"])
+def test_what_fails_once_waits_for_its_retry_and_comes_again(
+    broker: EmbeddedBroker, program: Program, seen: Seen, how: str
+) -> None:
+    consumer = program.push("counters", "flights", fail=1, how=how)
+    program.producer("flights").send("flights", "UA1545")
+    (first,) = consumer.hear()
+    until(lambda: seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1))
+    until(lambda: seen.parked == 1)
+    broker.clock.advance("9999ms")
+    assert seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1)
+    broker.clock.advance("1ms")
+    (second,) = consumer.hear()
+    assert (second.message_id, second.attempt) == (first.message_id, 2)
+    until(lambda: seen.lag("counters", "flights") == Lag(stored=1))
+
+
+def test_the_retry_counts_from_the_failure(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
+    consumer = program.push("counters", "flights", fail=1, waits=True)
+    program.producer("flights").send("flights", "UA1545")
+    consumer.hear()
+    broker.clock.advance("4s")
+    consumer.release()
+    until(lambda: seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1))
+    broker.clock.advance("9999ms")
+    assert seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1)
+    broker.clock.advance("1ms")
+    assert consumer.hear()[0].attempt == 2
+
+
+@pytest.mark.row("L7")
+@pytest.mark.row("L12")
+def test_a_groups_own_ladder_and_limit_hold(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
+    seen.make_group("counters", 3, 3_000, 7_000)
+    consumer = program.push("counters", "flights", fail=99)
+    program.producer("flights").send("flights", "UA1545")
+    for attempt, wait in ((1, "3s"), (2, "7s")):
+        assert consumer.hear()[0].attempt == attempt
+        until(lambda: seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1))
+        broker.clock.advance(wait)
+    assert consumer.hear()[0].attempt == 3
+    until(lambda: seen.lag("counters", "flights") == Lag(dead_letters=1, stored=1))
+
+
+@pytest.mark.row("L15")
+def test_a_slow_listener_keeps_its_message(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
+    consumer = program.push("counters", "flights", waits=True)
+    program.producer("flights").send("flights", "UA1545")
+    consumer.hear()
+    for _ in range(20):
+        _poll_on(broker, seen, "15s")
+    assert seen.lag("counters", "flights") == Lag(inflight=1, stored=1)
+    consumer.release()
+    until(lambda: seen.lag("counters", "flights") == Lag(stored=1))
+    assert consumer.heard.empty()
+
+
+@pytest.mark.row("L11")
+@pytest.mark.row("L15")
+def test_what_a_killed_client_held_comes_to_another_at_once(
+    broker: EmbeddedBroker, start: Callable[[str], Program], language: str, seen: Seen
+) -> None:
+    dying, living = start(language), start(language)
+    living.producer("flights").send("flights", "UA1545")
+    (held,) = dying.push("counters", "flights", waits=True).hear()
+    heir = living.push("counters", "flights")
+    until(lambda: seen.parked == 2)
+    dying.kill()
+    until(lambda: seen.parked == 1)
+    again, waited_ms = _advance_until_heard(broker, heir)
+    assert (again.message_id, again.attempt) == (held.message_id, 2)
+    # One second for the client to come back, one more for its holds.
+    assert 1_000 <= waited_ms <= 2_000 + 3 * STEP_MS
+
+
+def test_a_client_that_says_goodbye_leaves_nothing_behind(
+    broker: EmbeddedBroker, program: Program, seen: Seen
+) -> None:
+    producer = program.producer("flights")
+    consumer = program.push("counters", "flights")
+    producer.send("flights", "UA1545")
+    consumer.hear()
+    until(lambda: seen.lag("counters", "flights") == Lag(stored=1) and seen.parked == 1)
+    before = seen.clients
+    closed = consumer.close()
+    broker.clock.advance("20s")  # the Node client waits for the end of its poll
+    closed.result(30)
+    until(lambda: seen.clients == before - 1)
+    assert seen.parked == 0
+
+
+def _poll_on(broker: EmbeddedBroker, seen: Seen, duration: str) -> None:
+    """Let time pass in steps shorter than a poll, as it does for a client that is there."""
+    until(lambda: seen.parked == 1)
+    broker.clock.advance(duration)
+    until(lambda: seen.parked == 1)
+
+
+def _advance_until_heard(broker: EmbeddedBroker, consumer: OfficialPushConsumer) -> tuple[object, int]:
+    for step in range(1, 50):
+        broker.clock.advance(STEP_MS)
+        try:
+            return consumer.heard.get(timeout=NOBODY_YET_S), step * STEP_MS
+        except queue.Empty:
+            continue
+    raise AssertionError(f"nothing came within {50 * STEP_MS} ms of the server's clock")
