@@ -88,7 +88,8 @@ class Writer:
 
         A caller that is cancelled leaves its request to be done all the same.
         """
-        return await asyncio.shield(self.enqueue(verb, wish, size=size))
+        # No shield: cancelling the caller cancels its answer alone, the request stays in its batch.
+        return await self.enqueue(verb, wish, size=size)
 
     def enqueue(
         self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], wish: R, *, size: int = 0
