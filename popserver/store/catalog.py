@@ -362,7 +362,7 @@ _HAS_PROGRESS = (
 )
 _MEET_NEW_QUEUES = insert(progress).from_select(
     ["group_id", "queue_id", "next_offset"],
-    select(_GROUPS_OF_TOPIC.c.group_id, queue.c.queue_id, queue.c.min_offset).where(
-        queue.c.topic_id == bindparam("of_topic"), ~_HAS_PROGRESS
-    ),
+    select(_GROUPS_OF_TOPIC.c.group_id, queue.c.queue_id, queue.c.min_offset)
+    .join(queue, queue.c.topic_id == bindparam("of_topic"))
+    .where(~_HAS_PROGRESS),
 )
