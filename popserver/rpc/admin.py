@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.broker import Broker
+from popserver.broker.clients import Clients
 from popserver.broker.operations import DeadLetter, Lag, Operations, Standing, Step, TopicFacts
 from popserver.domain.errors import AlreadyExists, BadRequest
 from popserver.domain.group import ConsumeFrom, Group, HistoryLevel, NewGroup
@@ -48,7 +49,14 @@ def service(broker: Broker, version: str) -> Any:
         "GetStatus": admin.get_status,
     }
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}
-    return calls.handlers(SERVICE, table, wire, broker.clients)
+    return calls.handlers(SERVICE, table, wire, _Onlookers(broker.clock, _nothing, _nothing))
+
+
+class _Onlookers(Clients):
+    """Operators hold no messages: they are not counted among the clients, and nobody notices when they leave."""
+
+    def seen(self, client_id: str) -> None:
+        return
 
 
 class Admin:
@@ -187,6 +195,10 @@ class Admin:
         convert.set_ms(answer.started_at, now.started_at_ms)
         convert.set_ms(answer.now, now.now_ms)
         return answer
+
+
+async def _nothing(_client_id: str) -> None:
+    return
 
 
 def _listed(shown: int, count: int, what: str) -> pb.Status:
