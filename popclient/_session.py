@@ -60,6 +60,7 @@ class Session:
         self._pub_sub = pub_sub
         self._routes: dict[str, Sequence[pb.MessageQueue]] = {}
         self._stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None = None
+        self._told: pb.Publishing | pb.Subscription | None = None
         self._connected = False
         self._ever_connected = False
         self._answered = asyncio.Event()
@@ -110,7 +111,8 @@ class Session:
         await self.start()
         if topic not in self._routes:
             self._routes[topic] = found
-            await self._tell_settings()
+            if self._pub_sub() != self._told:
+                await self._tell_settings()
         return found
 
     async def _query_route(self, topic: str) -> Sequence[pb.MessageQueue]:
@@ -180,11 +182,12 @@ class Session:
         stream = self._stream
         if stream is None:
             return
+        self._told = self._pub_sub()
         settings = convert.settings(
             self._client_type,
             convert.endpoints(self.transport.endpoints),
             self.config.request_timeout,
-            self._pub_sub(),
+            self._told,
         )
         await self._say(rpc.TelemetryCommand(settings=settings))
 

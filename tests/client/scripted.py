@@ -53,7 +53,7 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
     # ---- Life ----
 
     async def start(self, port: int = 0) -> Self:
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_MessagingServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         assert self.port

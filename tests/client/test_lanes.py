@@ -11,11 +11,13 @@ import pytest
 from popclient import ClientClosed, ServerError
 from popclient._lanes import Call, Joint, Lane, Limits, settle
 
+FOUR = Limits(4, 100, 1)
+
 
 class Road:
     """Records what leaves; lets it arrive when told."""
 
-    def __init__(self, limits: Limits = Limits(4, 100, 1)) -> None:
+    def __init__(self, limits: Limits = FOUR) -> None:
         self.left: list[list[Any]] = []
         self.gate = asyncio.Event()
         self.lane: Lane[Any] = Lane(self._carry, lambda: limits)
