@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -16,6 +19,10 @@ from popserver.in_process import EmbeddedBroker
 
 PATIENCE_S = 30
 LOOK_EVERY_S = 0.01
+LAG = (
+    "SELECT ready, inflight, waiting_retry, dead_letters, stored FROM group_lag"
+    " WHERE consumer_group = :consumer_group AND topic = :topic"
+)
 
 
 class Lag(NamedTuple):
@@ -46,13 +53,9 @@ class Seen:
 
     def lag(self, group: str, topic: str) -> Lag:
         """The group's row of view `group_lag`; zeros where it has not met the topic."""
-        look = text(
-            "SELECT ready, inflight, waiting_retry, dead_letters, stored FROM group_lag"
-            " WHERE consumer_group = :consumer_group AND topic = :topic"
-        )
 
         def read(conn: Connection) -> Lag:
-            row = conn.execute(look, {"consumer_group": group, "topic": topic}).one_or_none()
+            row = conn.execute(text(LAG), {"consumer_group": group, "topic": topic}).one_or_none()
             return Lag(*row) if row else Lag()
 
         return self._broker.run(self._broker.app.broker.reader.read(read))
@@ -66,8 +69,15 @@ class Seen:
         self._broker.run(self._broker.app.broker.catalog.create_topic(NewTopic(Resource("", name), queue_count)))
 
 
+def lag_in(database: Path, group: str, topic: str) -> Lag:
+    """The same, read from the file of a server in another process."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as conn:
+        row = conn.execute(LAG, {"consumer_group": group, "topic": topic}).fetchone()
+    return Lag(*row) if row else Lag()
+
+
 def until(fact: Callable[[], bool]) -> None:
-    """Wait for a fact; a test that waits in vain says which one by its line."""
+    """Wait for a fact."""
     deadline = time.monotonic() + PATIENCE_S
     while not fact():
         assert time.monotonic() < deadline, "waited in vain"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from popserver.in_process import EmbeddedBroker
-from tests.interop.official import OfficialPushConsumer, Program
+from tests.interop.official import OfficialPushConsumer, Program, Received
 from tests.interop.seen import Lag, Seen, until
 
 pytestmark = pytest.mark.row("O8")
@@ -57,6 +57,7 @@ def test_what_fails_once_waits_for_its_retry_and_comes_again(
     until(lambda: seen.lag("counters", "flights") == Lag(stored=1))
 
 
+@pytest.mark.row("L18")
 def test_the_retry_counts_from_the_failure(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
     consumer = program.push("counters", "flights", fail=1, waits=True)
     program.producer("flights").send("flights", "UA1545")
@@ -115,9 +116,7 @@ def test_what_a_killed_client_held_comes_to_another_at_once(
     assert 1_000 <= waited_ms <= 2_000 + 3 * STEP_MS
 
 
-def test_a_client_that_says_goodbye_leaves_nothing_behind(
-    broker: EmbeddedBroker, program: Program, seen: Seen
-) -> None:
+def test_a_client_that_says_goodbye_leaves_nothing_behind(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
     producer = program.producer("flights")
     consumer = program.push("counters", "flights")
     producer.send("flights", "UA1545")
@@ -138,7 +137,7 @@ def _poll_on(broker: EmbeddedBroker, seen: Seen, duration: str) -> None:
     until(lambda: seen.parked == 1)
 
 
-def _advance_until_heard(broker: EmbeddedBroker, consumer: OfficialPushConsumer) -> tuple[object, int]:
+def _advance_until_heard(broker: EmbeddedBroker, consumer: OfficialPushConsumer) -> tuple[Received, int]:
     for step in range(1, 50):
         broker.clock.advance(STEP_MS)
         try:

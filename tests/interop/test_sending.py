@@ -23,7 +23,13 @@ def test_a_message_arrives_as_it_was_sent(start: Callable[[str], Program], sende
     sent = (
         start(sender)
         .producer("flights")
-        .send("flights", "délayed ✈ 延误", tag="UA", keys=["1545", "EWR"], properties={"origin": "EWR", "distance": "1400"})
+        .send(
+            "flights",
+            "délayed ✈ 延误",
+            tag="UA",
+            keys=["1545", "EWR"],
+            properties={"origin": "EWR", "distance": "1400"},
+        )
     )
     (message,) = start(receiver).simple("counters", "flights").receive()
     assert message.message_id == sent.message_id
@@ -53,7 +59,9 @@ def test_offsets_count_up_in_each_queue(program: Program, seen: Seen) -> None:
 
 def test_messages_of_every_size_arrive(program: Program) -> None:
     # The Node client takes frames of at most 4 MiB, so a body of that size would never get through to it.
-    bodies = ["x" * size for size in (1, 1_024, 1_000_000, 4 * 1024 * 1024 if program.language == "python" else 4_000_000)]
+    bodies = [
+        "x" * size for size in (1, 1_024, 1_000_000, 4 * 1024 * 1024 if program.language == "python" else 4_000_000)
+    ]
     producer, consumer = program.producer("sizes"), program.simple("counters", "sizes")
     for body in bodies:
         producer.send("sizes", body)

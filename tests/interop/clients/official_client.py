@@ -1,7 +1,7 @@
 """The official Python client at the end of a pipe.
 
-One JSON command per line on stdin, one JSON answer per line on stdout; `node/official_client.js` speaks the same. What a
-push consumer's listener hears comes unasked. Durations are whole seconds: this client knows no shorter ones.
+One JSON command per line on stdin, one JSON answer per line on stdout; `node/official_client.js` speaks the same. What
+a push consumer's listener hears comes unasked. Durations are whole seconds: this client knows no shorter ones.
 """
 
 from __future__ import annotations
@@ -164,7 +164,11 @@ def answer(command: dict[str, Any]) -> None:
         said = COMMANDS[command["do"]](command)
     except Exception as error:  # noqa: BLE001 - whatever the client raises is the answer
         code = getattr(error, "code", None)
-        said = {"refused": type(error).__name__, "code": int(code) if isinstance(code, int) else None, "words": str(error)}
+        said = {
+            "refused": type(error).__name__,
+            "code": int(code) if isinstance(code, int) else None,
+            "words": str(error),
+        }
     say(answer=command["number"], **said)
 
 

@@ -1,7 +1,7 @@
 // The official Node client at the end of a pipe.
 //
-// One JSON command per line on stdin, one JSON answer per line on stdout; `clients/official_client.py` speaks the same.
-// What a push consumer's listener hears comes unasked. Durations are seconds.
+// One JSON command per line on stdin, one JSON answer per line on stdout; `clients/official_client.py` speaks the
+// same. What a push consumer's listener hears comes unasked. Durations are seconds.
 'use strict';
 
 const { createInterface } = require('node:readline');
