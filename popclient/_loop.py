@@ -64,6 +64,7 @@ class LoopThread:
         self._inbox: deque[Callable[[], None]] = deque()
         self._woken = False
         self._clients: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._ending = False
         self.alive = True
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="popclient", daemon=True)
@@ -102,10 +103,15 @@ class LoopThread:
         waiter = Waiter()
         tasks: list[asyncio.Task[T]] = []
 
+        def answer(task: asyncio.Task[T]) -> None:
+            # At the end of the process a waiting daemon thread is left to end with it: woken, it would only complain.
+            if not (self._ending and not task.cancelled() and isinstance(task.exception(), ClientClosed)):
+                waiter.set_result(task)
+
         def begin() -> None:
             task = self.loop.create_task(work())
             tasks.append(task)
-            task.add_done_callback(waiter.set_result)
+            task.add_done_callback(answer)
 
         self.post(begin)
         try:
@@ -130,6 +136,7 @@ class LoopThread:
 
     def say_goodbye(self) -> None:
         """Closes what nobody closed, as far as half a second allows."""
+        self._ending = True
         clients = list(self._clients)
         if clients and self.alive:
             try:

@@ -1,0 +1,202 @@
+"""The session: handshake, coming back after every kind of break, and telling about it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popclient import ClientConfig, Unauthorized, aio
+from popclient import _session as sessions
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+from tests.client.scripted import ScriptedServer, status, until
+
+
+class Watch:
+    """What the callbacks were told."""
+
+    def __init__(self) -> None:
+        self.lost: list[Exception] = []
+        self.back = 0
+
+    def on_disconnect(self, reason: Exception) -> None:
+        self.lost.append(reason)
+
+    def on_reconnect(self) -> None:
+        self.back += 1
+
+    def producer(self, server: ScriptedServer) -> aio.Producer:
+        return aio.Producer(server.endpoints, "t", on_disconnect=self.on_disconnect, on_reconnect=self.on_reconnect)
+
+
+async def test_the_session_is_open_and_healthy_after_the_handshake(server: ScriptedServer) -> None:
+    watch = Watch()
+    producer = watch.producer(server)
+    assert not producer.healthy
+    async with producer:
+        assert producer.healthy
+        assert len(server.settings) == 1
+        await until(lambda: server.requests("Heartbeat"))
+    assert not producer.healthy
+    assert (watch.lost, watch.back) == ([], 0)
+
+
+async def test_a_server_that_never_answers_the_settings_is_used_without(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.05)
+    server.answers["Telemetry"] = lambda _: None
+    async with aio.Producer(server.endpoints, "t") as producer:
+        assert await producer.send("t", b"x")
+        assert not producer.healthy
+
+
+async def test_a_refused_session_tells_why(server: ScriptedServer) -> None:
+    server.answers["Telemetry"] = lambda _: rpc.TelemetryCommand(status=status(pb.UNAUTHORIZED, "who are you?"))
+    with pytest.raises(Unauthorized, match="who are you"):
+        async with aio.Producer(server.endpoints, "t"):
+            pass
+
+
+async def test_a_dropped_stream_is_opened_again_and_told_the_settings(server: ScriptedServer) -> None:
+    watch = Watch()
+    async with watch.producer(server) as producer:
+        server.drop_streams()
+        await until(lambda: watch.back == 1)
+        assert len(watch.lost) == 1
+        assert len(server.settings) == 2
+        assert server.settings[1] == server.settings[0]
+        assert producer.healthy
+
+
+@pytest.mark.parametrize("times", [3])
+async def test_a_server_that_restarts_is_waited_for(server: ScriptedServer, times: int) -> None:
+    watch = Watch()
+    port = server.port
+    async with watch.producer(server) as producer:
+        for time in range(1, times + 1):
+            await server.stop()
+            await until(lambda time=time: len(watch.lost) == time)
+            assert not producer.healthy
+            sending = asyncio.ensure_future(producer.send("t", str(time)))
+            await asyncio.sleep(0.1)
+            assert not sending.done(), "a restarting server is no error of the caller's"
+            await server.start(port)
+            await sending
+            await until(lambda time=time: watch.back == time)
+    assert [message.body for message in server.stored["t"]] == [b"1", b"2", b"3"]
+
+
+async def test_a_poll_outlives_a_restart_of_the_server(server: ScriptedServer) -> None:
+    port = server.port
+    async with (
+        aio.SimpleConsumer(server.endpoints, "g", "t") as consumer,
+        aio.Producer(server.endpoints, "t") as producer,
+    ):
+        receiving = asyncio.ensure_future(consumer.receive())
+        await until(lambda: server.requests("ReceiveMessage"))
+        await server.stop()
+        await server.start(port)
+        await producer.send("t", b"after")
+        async with asyncio.timeout(5):
+            assert [message.text for message in await receiving] == ["after"]
+
+
+async def test_many_restarts_under_load_lose_nothing(server: ScriptedServer) -> None:
+    """U32: subscriptions that are silently dead after a reconnect are what users of other clients report."""
+    port, wanted, seen = server.port, 400, set()
+    config = ClientConfig(endpoints=server.endpoints, request_timeout=10)
+
+    async def consume(consumer: aio.SimpleConsumer) -> None:
+        async for message in consumer:
+            await consumer.ack(message)
+            seen.add(message.text)
+            if len(seen) == wanted:
+                return
+
+    async def produce(producer: aio.Producer) -> None:
+        for number in range(wanted):
+            await producer.send("t", str(number))
+
+    async def disturb() -> None:
+        for _ in range(8):
+            await asyncio.sleep(0.03)
+            await server.stop()
+            server.given_back.extend(server.held.values())  # the holds of a server that is gone
+            server.held.clear()
+            await server.start(port)
+
+    server.answers["AckMessage"] = _ack_of_anything
+    async with aio.Producer(config, "t") as producer, aio.SimpleConsumer(config, "g", "t") as consumer:
+        async with asyncio.timeout(30):
+            await asyncio.gather(consume(consumer), produce(producer), disturb())
+    assert len(seen) == wanted
+
+
+def _ack_of_anything(request: rpc.AckMessageRequest) -> rpc.AckMessageResponse:
+    answer = rpc.AckMessageResponse(status=status(pb.OK))
+    for entry in request.entries:
+        answer.entries.add(status=status(pb.OK), message_id=entry.message_id)
+    return answer
+
+
+async def test_a_server_that_forgot_the_client_is_told_the_settings_again(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.02)
+    async with aio.Producer(server.endpoints, "t"):
+        server.answers["Heartbeat"] = lambda _: rpc.HeartbeatResponse(status=status(pb.UNRECOGNIZED_CLIENT_TYPE))
+        await until(lambda: len(server.settings) > 1)
+
+
+@pytest.mark.row("N2")
+async def test_routes_are_refreshed_and_settings_told_again(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sessions.HEARTBEAT_INTERVAL * sessions.BEATS_PER_ROUTE_REFRESH == 30
+    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.01)
+    monkeypatch.setattr(sessions, "BEATS_PER_SETTINGS", 4)
+    async with aio.Producer(server.endpoints, "t"):
+        await until(lambda: len(server.requests("QueryRoute")) > 2 and len(server.settings) > 1)
+        order = [name for name, _ in server.calls]
+    assert order[0] == "QueryRoute", "the route first, then the session"
+
+
+async def test_a_topic_that_is_gone_is_asked_for_again(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.01)
+    async with aio.Producer(server.endpoints, "t") as producer:
+        gone = rpc.QueryRouteResponse(status=status(pb.TOPIC_NOT_FOUND))
+        server.answers["QueryRoute"] = lambda _: gone
+        await until(lambda: not producer._core.session.knows("t"))
+        del server.answers["QueryRoute"]
+        assert await producer.send("t", b"x")
+
+
+async def test_commands_of_the_server_are_answered(server: ScriptedServer) -> None:
+    async with aio.Producer(server.endpoints, "t"):
+        server.say(rpc.TelemetryCommand(print_thread_stack_trace_command=rpc.PrintThreadStackTraceCommand(nonce="n1")))
+        server.say(rpc.TelemetryCommand(verify_message_command=rpc.VerifyMessageCommand(nonce="n2")))
+        await until(lambda: len(server.requests("Telemetry")) == 3)
+    traces, verified = server.requests("Telemetry")[1:]
+    assert traces.thread_stack_trace.nonce == "n1"
+    assert "MainThread" in traces.thread_stack_trace.thread_stack_trace
+    assert verified.verify_message_result.nonce == "n2"
+    assert verified.status.code == pb.NOT_IMPLEMENTED
+
+
+async def test_the_server_may_ask_for_a_new_stream(server: ScriptedServer) -> None:
+    watch = Watch()
+    async with watch.producer(server):
+        server.say(rpc.TelemetryCommand(reconnect_endpoints_command=rpc.ReconnectEndpointsCommand(nonce="n")))
+        await until(lambda: watch.back == 1)
+
+
+async def test_a_callback_that_fails_does_no_harm(server: ScriptedServer) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("mine")
+
+    async with aio.Producer(server.endpoints, "t", on_disconnect=fail, on_reconnect=fail) as producer:
+        server.drop_streams()
+        await until(lambda: len(server.settings) == 2)
+        await until(lambda: producer.healthy)

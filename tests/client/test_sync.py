@@ -1,0 +1,261 @@
+"""The synchronous face: threads, iteration, and a process that just ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from popclient import (
+    BadRequest,
+    ClientClosed,
+    InvalidReceiptHandle,
+    Message,
+    MultipleResults,
+    NotFound,
+    Producer,
+    SimpleConsumer,
+)
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+from tests.client.scripted import ServerThread, status, until_in_thread
+
+
+def test_send_receive_ack(threaded: ServerThread) -> None:
+    with Producer(threaded.endpoints) as producer, SimpleConsumer(threaded.endpoints, "g", "t") as consumer:
+        receipt = producer.send("t", "hello", tag="a", keys="k", properties={"p": "v"})
+        assert producer.send_many([Message("t", b"2"), Message("t", b"3")]).ok
+        assert (producer.healthy, consumer.healthy, consumer.group) == (True, True, "g")
+        messages = consumer.receive(await_duration=1)
+        assert [message.text for message in messages] == ["hello", "2", "3"]
+        assert (messages[0].message_id, messages[0].tag) == (receipt.message_id, "a")
+        consumer.change_invisible_duration(messages[0], 20)
+        consumer.forward_to_dead_letter_queue(messages[1])
+        consumer.ack(messages[0])
+        consumer.ack(messages[1:])
+        with pytest.raises(InvalidReceiptHandle):
+            consumer.ack(messages[0])
+        with pytest.raises(MultipleResults):
+            consumer.ack(messages)
+    assert not threaded.server.held
+    assert repr(producer).startswith("<Producer 127.0.0.1:")
+    assert "group='g'" in repr(consumer)
+
+
+def test_sends_of_many_threads_travel_together_and_each_gets_its_own(threaded: ServerThread) -> None:
+    threads, each = 32, 25
+    with Producer(threaded.endpoints, "t") as producer, ThreadPoolExecutor(threads) as pool:
+        ready = threading.Barrier(threads)
+
+        def work(number: int) -> list[tuple[str, str]]:
+            ready.wait()
+            return [(f"{number}-{n}", producer.send("t", f"{number}-{n}").message_id) for n in range(each)]
+
+        sent = dict(pair for pairs in pool.map(work, range(threads)) for pair in pairs)
+    stored = {message.body.decode(): message.system_properties.message_id for message in threaded.server.stored["t"]}
+    assert stored == sent
+    assert len(threaded.server.requests("SendMessage")) < threads * each / 3
+
+
+def test_a_thread_gets_its_own_error(threaded: ServerThread) -> None:
+    server = threaded.server
+
+    def answer(request: rpc.SendMessageRequest) -> rpc.SendMessageResponse:
+        answer = server.store(request)
+        for message, entry in zip(request.messages, answer.entries, strict=True):
+            if message.body == b"bad":
+                entry.status.CopyFrom(status(pb.ILLEGAL_MESSAGE_KEY))
+        return answer
+
+    server.answers["SendMessage"] = answer
+    with Producer(threaded.endpoints, "t") as producer, ThreadPoolExecutor(8) as pool:
+        sends = [pool.submit(producer.send, "t", "bad" if n == 3 else "good") for n in range(8)]
+        errors = [send.exception() for send in sends]
+    assert [type(error) for error in errors if error] == [BadRequest]
+    assert isinstance(errors[3], BadRequest)
+
+
+def test_iteration_in_several_threads(threaded: ServerThread) -> None:
+    count = 200
+    seen: list[str] = []
+    with Producer(threaded.endpoints) as producer:
+        producer.send_many([Message("t", str(n)) for n in range(count)])
+    with SimpleConsumer(threaded.endpoints, "g", "t") as consumer:
+
+        def work() -> None:
+            for message in consumer:
+                consumer.ack(message)
+                seen.append(message.text)
+
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        until_in_thread(lambda: len(seen) == count)
+        consumer.close()
+        for worker in workers:
+            worker.join(2)
+            assert not worker.is_alive()
+    assert sorted(seen, key=int) == [str(n) for n in range(count)]
+
+
+def test_closing_gives_back_what_was_not_handed_out(threaded: ServerThread) -> None:
+    with Producer(threaded.endpoints) as producer:
+        producer.send_many([Message("t", str(n)) for n in range(10)])
+    with SimpleConsumer(threaded.endpoints, "g", "t") as consumer:
+        for message in consumer:
+            consumer.ack(message)
+            break
+    assert len(threaded.server.given_back) == 9
+    with pytest.raises(ClientClosed):
+        consumer.receive()
+
+
+def test_a_with_block_that_cannot_start_closes(threaded: ServerThread) -> None:
+    refusal = rpc.QueryRouteResponse(status=status(pb.TOPIC_NOT_FOUND, "make it"))
+    threaded.server.answers["QueryRoute"] = lambda _: refusal
+    with pytest.raises(NotFound), SimpleConsumer(threaded.endpoints, "g", "t"):
+        pass
+    with pytest.raises(NotFound), Producer(threaded.endpoints, "t"):
+        pass
+
+
+def test_a_callback_may_not_wait_for_the_client(threaded: ServerThread) -> None:
+    said: list[str] = []
+
+    def call(_: Exception) -> None:
+        try:
+            producer.send("t", b"x")
+        except RuntimeError as refusal:
+            said.append(str(refusal))
+
+    with Producer(threaded.endpoints, "t", on_disconnect=call) as producer:
+        threaded.server.drop_streams()
+        until_in_thread(lambda: said)
+    assert "callback" in said[0]
+
+
+def test_an_interrupted_receive_loses_nothing(threaded: ServerThread) -> None:
+    with SimpleConsumer(threaded.endpoints, "g", "t") as consumer, Producer(threaded.endpoints) as producer:
+        with pytest.raises(TimeoutError):
+            consumer._thread.run(lambda: consumer._core.receive(consumer._defaults), timeout=0.1)
+        producer.send("t", "still there")
+        assert [message.text for message in consumer.receive()] == ["still there"]
+
+
+# ---- Processes ----
+
+
+def run(script: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Runs it in a process of its own; the time counts from its word "ending"."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    took = time.time() - float(ended.stdout.split()[-1]) if ended.stdout.split() else 99.0
+    return ended, took
+
+
+UNCLOSED = """
+    import sys, threading, time
+    from popclient import Producer, SimpleConsumer
+    producer = Producer(sys.argv[1])
+    producer.send("t", "x")
+    producer.send("t", "y")
+    consumer = SimpleConsumer(sys.argv[1], "g", "t")
+    message = next(iter(consumer))
+    assert message.text == "x"
+    waiting = SimpleConsumer(sys.argv[1], "g", "empty")
+    threading.Thread(target=waiting.receive, daemon=True).start()
+    time.sleep(0.1)
+    {how}
+    print(time.time())
+"""
+
+
+def test_a_process_ends_at_once_without_closing(threaded: ServerThread) -> None:
+    ended, took = run(UNCLOSED.format(how=""), threaded.endpoints)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert took < 1
+    until_in_thread(lambda: len(threaded.server.requests("NotifyClientTermination")) == 3)
+    assert [message.body for message in threaded.server.given_back] == [b"y"], "what iteration held came back"
+
+
+def test_a_process_ends_at_once_when_the_server_is_gone(threaded: ServerThread) -> None:
+    script = UNCLOSED.format(how="print('ready', flush=True); sys.stdin.read()")
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), threaded.endpoints],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+        threaded.run(threaded.server.stop())
+        process.stdin.close()
+        began = float(process.stdout.readline())
+        assert process.wait(10) == 0
+        assert time.time() - began < 1
+
+
+def test_an_asyncio_program_that_does_not_close_ends_at_once(threaded: ServerThread) -> None:
+    script = """
+        import asyncio, sys, time
+        from popclient import aio
+        async def main():
+            producer = aio.Producer(sys.argv[1])
+            await producer.send("t", "x")
+        asyncio.run(main())
+        print(time.time())
+    """
+    ended, took = run(script, threaded.endpoints)
+    assert ended.returncode == 0
+    assert took < 1
+
+
+def test_a_client_made_before_a_fork_says_so_in_the_child(threaded: ServerThread) -> None:
+    script = """
+        import os, sys, time
+        from popclient import ClientClosed, Producer
+        producer = Producer(sys.argv[1])
+        pid = os.fork()
+        if pid == 0:
+            try:
+                producer.send("t", "x")
+            except ClientClosed as refusal:
+                os._exit(7 if "forked" in str(refusal) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        producer.send("t", "x")
+        print(time.time())
+    """
+    ended, _ = run(script, threaded.endpoints)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_client_needs_grpcio_and_protobuf_alone() -> None:
+    """The bare install: every other distribution is forbidden to be imported."""
+    script = """
+        import sys, time
+        from importlib import metadata
+        ours = {"popclient", "popproto"}
+        needed = {"grpcio", "protobuf", "typing_extensions"}
+        forbidden = {
+            name
+            for name, owners in metadata.packages_distributions().items()
+            if not needed.intersection(owners) and name not in ours
+        }
+        class Guard:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in forbidden or name.partition(".")[0] in ("popserver", "sqlalchemy"):
+                    raise ImportError(f"{name} is not in the bare install")
+        sys.meta_path.insert(0, Guard())
+        import popclient, popclient.aio, popclient.admin
+        assert not {n.partition(".")[0] for n in sys.modules} & {"popserver", "sqlalchemy", "pydantic", "structlog"}
+        print(time.time())
+    """
+    ended, _ = run(script)
+    assert ended.returncode == 0, ended.stderr
