@@ -61,8 +61,8 @@ class Rows:
         if shown or self._missing():
             terminalreporter.section("mission rows")
             terminalreporter.line(f"{len(shown)} rows shown by passing tests")
-            for section, rows in itertools.groupby(sorted(shown, key=_place), key=lambda row: _place(row)[0]):
-                terminalreporter.line(f"  {section}: {' '.join(rows)}")
+            for section, several in itertools.groupby(sorted(shown, key=_place), key=lambda row: _place(row)[0]):
+                terminalreporter.line(f"  {section}: {' '.join(several)}")
         if self._missing():
             rows = " ".join(sorted(self._missing(), key=_place))
             terminalreporter.line(f"{CLAIMED.name} claims rows that no test carries: {rows}", red=True)

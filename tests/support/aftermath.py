@@ -1,0 +1,62 @@
+"""What a database holds, read past the server: the ground truth that histories are judged against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, create_engine, make_url, text
+
+from popserver.domain.message import id_from_bytes
+from popserver.store.database import sqlite_module
+from popserver.store.soundness import check_soundness
+from tests.support.checker import Final, Lag, StateRow, Stored
+from tests.support.load import digest
+
+_STORED = """
+SELECT m.message_id, m.body, m.properties FROM message m JOIN topic t ON t.topic_id = m.topic_id WHERE t.name = :topic
+"""
+_STATES = "SELECT consumer_group, message_id, state, attempt FROM message_state WHERE topic = :topic"
+_LAG = """
+SELECT consumer_group, ready, inflight, waiting_retry, dead_letters, stored FROM group_lag WHERE topic = :topic
+"""
+_UNFINISHED = "SELECT COALESCE(SUM(ready + inflight + waiting_retry), 0) FROM group_lag WHERE topic = :topic"
+
+
+def final(conn: Connection, topic: str, *, max_attempts: int = 17) -> Final:
+    """The state of one topic. Raises where the database itself is not sound (invariant I13)."""
+    check_soundness(conn)
+    names = {"topic": topic}
+    return Final(
+        stored=[
+            Stored(id_from_bytes(row.message_id), digest(row.body, json.loads(row.properties or "{}")))
+            for row in conn.execute(text(_STORED), names)
+        ],
+        states=[
+            StateRow(row.consumer_group, id_from_bytes(row.message_id), row.state, row.attempt)
+            for row in conn.execute(text(_STATES), names)
+        ],
+        lag=[Lag(*row) for row in conn.execute(text(_LAG), names)],
+        max_attempts=max_attempts,
+    )
+
+
+def unfinished(conn: Connection, topic: str) -> int:
+    """How many messages are still to be consumed, over all groups."""
+    return int(conn.execute(text(_UNFINISHED), {"topic": topic}).scalar_one())
+
+
+@contextmanager
+def looking(database_url: str) -> Iterator[Connection]:
+    """A connection that only reads, also beside a running server, whose library it shares: SQLite must not be mixed."""
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(f"sqlite:///file:{url.database}?mode=ro&uri=true", module=sqlite_module())
+    else:
+        engine = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="REPEATABLE READ")
+    try:
+        with engine.connect() as conn:
+            yield conn
+    finally:
+        engine.dispose()

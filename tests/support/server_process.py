@@ -1,0 +1,108 @@
+"""`popmq serve` as a process of its own: started, killed, stopped, started again on the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+READY_TIMEOUT_S = 20.0
+# The command to test: this checkout's, or another one's that the environment names.
+POPMQ = os.environ.get("POPMQ_TEST_COMMAND", str(Path(sys.executable).with_name("popmq")))
+_READY = re.compile(r"popserver ready .*grpc=(?P<endpoint>\S+).*ready_after_ms=(?P<ready_after_ms>\d+)")
+
+
+class ServerProcess:
+    """One server; `start` after `kill` or `stop` brings it back where it was."""
+
+    def __init__(self, database_url: str, *options: str) -> None:
+        self._database_url = database_url
+        self._options = options
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[bytes] | None = None
+        self._port = 0
+        self.endpoint = ""
+        self.ready_after_ms = 0
+        self.stderr = ""
+
+    async def start(self) -> None:
+        """Return at the ready line; a server that ends instead fails with what it said."""
+        command = serve_command(self._database_url, "--port", str(self._port), *self._options)
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._reading = asyncio.create_task(self._process.stderr.read())
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            line = (await self._process.stdout.readline()).decode()
+        ready = _READY.search(line)
+        if ready is None:
+            await self._ended()
+            raise AssertionError(f"no ready line but {line!r}; stderr: {self.stderr}")
+        self.endpoint = ready["endpoint"]
+        self.ready_after_ms = int(ready["ready_after_ms"])
+        self._port = int(self.endpoint.rpartition(":")[2])
+
+    async def kill(self) -> None:
+        """`kill -9`."""
+        self._signal(signal.SIGKILL)
+        await self._ended()
+
+    async def stop(self) -> int:
+        """SIGTERM; returns the exit code once the process has ended."""
+        self._signal(signal.SIGTERM)
+        return await self._ended()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def _ended(self) -> int:
+        assert self._process is not None
+        assert self._reading is not None
+        self.stderr = (await self._reading).decode()
+        return await self._process.wait()
+
+
+@asynccontextmanager
+async def served(database_url: str, *options: str) -> AsyncIterator[ServerProcess]:
+    """A running server, killed afterwards if it still runs."""
+    server = ServerProcess(database_url, *options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        if server.is_running:
+            await server.kill()
+
+
+def refused(database_url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A server that is expected to end by itself, at once: exit code, stdout and stderr."""
+    return subprocess.run(
+        serve_command(database_url, "--port", "0", *options),
+        capture_output=True,
+        text=True,
+        timeout=READY_TIMEOUT_S,
+        check=False,
+        env=clean_environment(),
+    )
+
+
+def serve_command(database_url: str, *options: str) -> list[str]:
+    return [POPMQ, "serve", "--host", "127.0.0.1", "--database-url", database_url, *options]
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours, without the settings of a server that may run beside the tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("POPMQ_")}
