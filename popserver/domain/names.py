@@ -9,10 +9,12 @@ from popserver.domain.errors import IllegalConsumerGroup, IllegalTopic
 
 TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 120
+NAMESPACE_LENGTH_MAX = 127
 DLQ_PREFIX = "%DLQ%"
 RETRY_PREFIX = "%RETRY%"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LEGAL_NAMESPACE = re.compile(rf"[%|a-zA-Z0-9_.-]{{0,{NAMESPACE_LENGTH_MAX}}}")
 _SYSTEM_TOPICS = frozenset(
     {
         "TBW102",
@@ -50,6 +52,8 @@ def check_topic(topic: Resource) -> None:
         raise IllegalTopic(f"topic name '{name}' holds a character outside % | A-Z a-z 0-9 _ -")
     if name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_TOPIC_PREFIXES):
         raise IllegalTopic(f"topic name '{name}' is reserved for the system; choose another")
+    if not _LEGAL_NAMESPACE.fullmatch(topic.namespace):
+        raise IllegalTopic(f"topic '{name}': {_namespace_rule(topic)}")
 
 
 def check_topic_to_send(topic: Resource) -> None:
@@ -74,6 +78,8 @@ def check_group(group: Resource) -> None:
         raise IllegalConsumerGroup(f"consumer group name '{name}' holds a character outside % | A-Z a-z 0-9 _ -")
     if name.startswith(_SYSTEM_GROUP_PREFIX):
         raise IllegalConsumerGroup(f"consumer group name '{name}' is reserved for the system; choose another")
+    if not _LEGAL_NAMESPACE.fullmatch(group.namespace):
+        raise IllegalConsumerGroup(f"consumer group '{name}': {_namespace_rule(group)}")
 
 
 def is_system_derived(name: str) -> bool:
@@ -90,3 +96,10 @@ def group_of_dead_letter_topic(topic: Resource) -> Resource | None:
     if not topic.name.startswith(DLQ_PREFIX):
         return None
     return Resource(topic.namespace, topic.name.removeprefix(DLQ_PREFIX))
+
+
+def _namespace_rule(named: Resource) -> str:
+    return (
+        f"namespace {named.namespace[:32]!r} is not one of up to {NAMESPACE_LENGTH_MAX} characters"
+        " out of % | A-Z a-z 0-9 _ . -"
+    )

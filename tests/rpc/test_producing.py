@@ -47,6 +47,9 @@ BAD_MESSAGES = [
     bad("system prefix", pb.ILLEGAL_TOPIC, "reserved", topic=topic("rmq_sys_x")),
     bad("dead-letter topic", pb.ILLEGAL_TOPIC, "'%DLQ%g'", "filled by the server", topic=topic("%DLQ%g")),
     bad("retry topic", pb.ILLEGAL_TOPIC, "'%RETRY%g'", "filled by the server", topic=topic("%RETRY%g")),
+    bad("namespace with zero byte", pb.ILLEGAL_TOPIC, "'flights'", "'a\\x00'", "up to 127",
+        topic=pb.Resource(resource_namespace="a\x00", name="flights")),
+    bad("namespace of 128", pb.ILLEGAL_TOPIC, "up to 127", topic=pb.Resource(resource_namespace="n" * 128, name="t")),
     bad("tag blank", pb.ILLEGAL_MESSAGE_TAG, "blank", tag=" "),
     bad("tag empty", pb.ILLEGAL_MESSAGE_TAG, "blank", tag=""),
     bad("tag with |", pb.ILLEGAL_MESSAGE_TAG, "'a|b'", tag="a|b"),
@@ -86,7 +89,7 @@ BAD_MESSAGES = [
         message_group="g", priority=1),
     bad("group and lite topic", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "lite_topic",
         message_group="g", lite_topic="l"),
-    bad("transaction with group", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "TRANSACTION and message_group",
+    bad("transaction with group", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message_group and message_type TRANSACTION",
         message_group="g", message_type=pb.TRANSACTION),
 ]  # fmt: skip
 

@@ -103,6 +103,7 @@ ILLEGAL = [
     ("no group", {"group": pb.Resource()}, pb.ILLEGAL_CONSUMER_GROUP, ("group", "blank")),
     ("group", {"group": pb.Resource(name="a:b")}, pb.ILLEGAL_CONSUMER_GROUP, ("'a:b'",)),
     ("long group", {"group": pb.Resource(name="g" * 121)}, pb.ILLEGAL_CONSUMER_GROUP, ("121 characters", "120")),
+    ("namespace", {"group": pb.Resource(resource_namespace="\x00", name="g")}, pb.ILLEGAL_CONSUMER_GROUP, ("'g'",)),
     ("system group", {"group": pb.Resource(name="CID_RMQ_SYS_x")}, pb.ILLEGAL_CONSUMER_GROUP, ("reserved",)),
 ]
 
