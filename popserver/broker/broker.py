@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import structlog
+
 from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
 from popserver.broker.clock import Clock
@@ -25,13 +27,16 @@ from popserver.domain.group import Group
 from popserver.domain.message import Delivery, Message, SendResult, check
 from popserver.domain.names import Resource
 from popserver.domain.receipt import Receipt
-from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, Holder
+from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, SECOND_MS, Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.store import Database, holds, messages, receiving
 from popserver.store.receiving import Received
 
 BATCH_SIZE_MAX = 32
 RETENTION_MS = 72 * HOUR_MS
+SLOW_LOOK_MS = 5 * SECOND_MS  # mission row A8
+
+log = structlog.get_logger("popserver.broker")
 
 
 class Broker:
@@ -173,13 +178,18 @@ class Broker:
                 return []
 
     async def _receive(self, request: receiving.Receive) -> Received:
+        started_ms = self.clock.now_ms()
         answer = self.writer.enqueue(receiving.receive, request)
         try:
-            return await asyncio.shield(answer)
+            received = await asyncio.shield(answer)
         except asyncio.CancelledError:
             # Its client left while the grant was being committed: nobody will ever hold these.
             answer.add_done_callback(self._orphan_grant)
             raise
+        cost_ms = self.clock.now_ms() - started_ms
+        if cost_ms > SLOW_LOOK_MS:
+            log.warning("a poll's look took long", cost_ms=cost_ms, group=str(request.group.name))
+        return received
 
     def _orphan_grant(self, answer: asyncio.Future[Received]) -> None:
         if not answer.cancelled() and answer.exception() is None:
