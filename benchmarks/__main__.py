@@ -1,0 +1,94 @@
+"""`python -m benchmarks [case …] [--quick] [--only noop,sqlite] [--json bench.json]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import VARIANTS, Bench
+from benchmarks.cases import CASES
+from benchmarks.machine import Cores, environment
+from benchmarks.plan import FULL, QUICK, Plan
+from benchmarks.report import summed_up, table, targets, targets_table
+
+OUT = Path("bench-out")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    plan = _plan(options)
+    cores = Cores(pin=not options.no_pin)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    result = run(options.case or list(CASES), plan, options.only, options.dir, cores, options.postgres_url)
+    options.json.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"{json.dumps(result['environment'])}\n\n{table(result['cases'])}\n\n{targets_table(result['targets'])}")
+    print(f"\n{result['took_s']:.0f} s; written to {options.json}")
+    return 0
+
+
+def run(
+    names: Sequence[str],
+    plan: Plan,
+    variants: Sequence[str],
+    folder: Path,
+    cores: Cores,
+    postgres_url: str | None = None,
+) -> dict[str, Any]:
+    """Measure; returns what bench.json holds."""
+    begun, results = time.monotonic(), dict[str, Any]()
+    with Bench(plan, variants, folder.absolute() / f"work-{os.getpid()}", cores, postgres_url) as bench:
+        facts = environment(folder, cores)
+        for name in (name for name in CASES if name in names):
+            bench.enter(name)
+            results[name] = summed_up(name, CASES[name].measure(bench), results)
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "took_s": round(time.monotonic() - begun, 1),
+        "environment": facts,
+        "plan": plan._asdict(),
+        "cases": results,
+        "targets": targets(results),
+    }
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    plan = QUICK if options.quick else FULL
+    given = {name: value for name in ("rounds", "seconds") if (value := getattr(options, name)) is not None}
+    return plan._replace(**given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, epilog=_cases())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("case", nargs="*", choices=[*CASES, []], metavar="case", help="all, unless named")
+    parser.add_argument("--quick", action="store_true", help="under two minutes, one short round")
+    parser.add_argument("--only", type=_variants, default=list(VARIANTS), help="of noop,sqlite,postgres")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float, help="of one measurement")
+    parser.add_argument("--no-pin", action="store_true", help="leave processes to the system's scheduler")
+    parser.add_argument("--postgres-url", help="a server that may make databases; without it one is started")
+    parser.add_argument("--dir", type=Path, default=OUT, help="where the databases lie while it runs (bench-out)")
+    parser.add_argument("--json", type=Path, default=OUT / "bench.json")
+    return parser
+
+
+def _variants(written: str) -> list[str]:
+    names = written.split(",")
+    if unknown := set(names) - set(VARIANTS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(VARIANTS)}")
+    return names
+
+
+def _cases() -> str:
+    return "cases:\n" + "\n".join(f"  {name:22} {case.title}" for name, case in CASES.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

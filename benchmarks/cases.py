@@ -1,0 +1,185 @@
+"""The cases by name. A case measures every variant in turn, round by round, and returns its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from benchmarks.bench import Bench
+from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
+
+CALLERS = 64
+CONSUMERS = 16
+STOCK_TOPIC = "bench-stock"
+
+Figures = dict[str, Any]
+# Per variant, the figures of every round.
+Rounds = dict[str, list[Figures]]
+
+
+class Case(NamedTuple):
+    """`unit` is what `key` counts; `insert` names the case whose figure is this one's raw insert rate."""
+
+    title: str
+    measure: Callable[[Bench], Rounds]
+    key: str = "rate"
+    unit: str = "msg/s"
+    insert: str | None = None
+
+
+def in_turns(bench: Bench, measure: Callable[[str, int], Figures], names: list[str] | None = None) -> Rounds:
+    """Measure the variants one after the other, as often as the plan has rounds: A B C A B C."""
+    found: Rounds = {name: [] for name in names or bench.names}
+    for number in range(bench.plan.rounds):
+        for name, figures in found.items():
+            bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
+            figures.append(measure(name, number))
+    return found
+
+
+def _send(per_request: int, callers: int) -> Callable[[Bench], Rounds]:
+    def measure(bench: Bench) -> Rounds:
+        options = {"topic": "bench-send", "per_request": per_request, "callers": callers} | _window(bench, body=True)
+        return in_turns(bench, lambda name, _: bench.load(name).run("raw.send", **options))
+
+    return measure
+
+
+def _client_send(callers: int, *, together: bool) -> Callable[[Bench], Rounds]:
+    def measure(bench: Bench) -> Rounds:
+        options = {"topic": "bench-send", "together": together, "callers": callers} | _window(bench, body=True)
+        return in_turns(bench, lambda name, _: bench.load(name).run("client.send", **options))
+
+    return measure
+
+
+def _receive(load: str, callers: int, *, ack_each: bool) -> Callable[[Bench], Rounds]:
+    def measure(bench: Bench) -> Rounds:
+        def once(name: str, number: int) -> Figures:
+            group = f"bench-{load.partition('.')[0]}-{'each' if ack_each else 'batch'}-{callers}-{number}"
+            return bench.load(name).run(load, group=group, **options)
+
+        options = {
+            "topic": STOCK_TOPIC,
+            "stock": bench.plan.stock,
+            "groups": 1 + int(bench.plan.seconds * 40_000 / bench.plan.stock),
+            "ack_each": ack_each,
+            "callers": callers,
+        } | _window(bench)
+        bench.stock(STOCK_TOPIC)
+        return in_turns(bench, once)
+
+    return measure
+
+
+def _latency(bench: Bench) -> Rounds:
+    plan = bench.plan
+    options = {"topic": ECHO_TOPIC, "rate": plan.latency_rate, "callers": 4, "body_bytes": plan.body_bytes}
+
+    def once(name: str, number: int) -> Figures:
+        figures: Figures = bench.load(name).run(
+            "raw.latency", group=f"bench-latency-{number}", seconds=plan.latency_seconds, **options
+        )
+        quantiles: Figures = figures["end_to_end_ms"]
+        return figures | quantiles
+
+    return in_turns(bench, once)
+
+
+def _idle(bench: Bench) -> Rounds:
+    """All variants at the same time: idle servers do not disturb each other."""
+    plan = bench.plan
+    for name in bench.names:
+        bench.load(name).begin(
+            "raw.idle",
+            topic=EMPTY_TOPIC,
+            polls=plan.idle_polls,
+            poll_seconds=plan.idle_poll_seconds,
+            seconds=plan.idle_seconds,
+        )
+    bench.say(f"{plan.idle_polls} polls for {plan.idle_seconds:.0f} s")
+    figures = {name: bench.load(name).figures() for name in bench.names}
+    return {name: [each | {"percent": each["cpu"] * 100}] for name, each in figures.items()}
+
+
+def _insert(rows: int) -> Callable[[Bench], Rounds]:
+    def measure(bench: Bench) -> Rounds:
+        names = [name for name in bench.names if name != "noop"]
+        return in_turns(bench, lambda name, _: {"rate": bench.insert_rate(name, rows)}, names)
+
+    return measure
+
+
+def _backlog(bench: Bench) -> Rounds:
+    """The same load on a store of 10,000 messages and one of 1,000,000, in turns; figures of the large one.
+
+    The large store is read on from round to round, so that it never reads the same page twice.
+    """
+    plan, found = bench.plan, Rounds()
+    for name in (each for each in bench.names if each != "noop"):
+        sizes = {"small": plan.backlog_small, "large": plan.backlog_large}
+        with bench.backlog(name, sizes, STOCK_TOPIC) as loads:
+            found[name] = []
+            for number in range(plan.rounds):
+                rates = {}
+                for size, stock in sizes.items():
+                    bench.say(f"round {number + 1} of {plan.rounds}: {name}, {stock:,} stored")
+                    rates[size] = loads[size].run(
+                        "raw.receive",
+                        topic=STOCK_TOPIC,
+                        group=f"bench-backlog-{number if size == 'small' else 'on'}",
+                        stock=stock,
+                        groups=8 if size == "small" else 1,
+                        ack_each=False,
+                        callers=CONSUMERS,
+                        **_window(bench),
+                    )
+                found[name].append(rates["large"] | {"of_small": rates["large"]["rate"] / rates["small"]["rate"]})
+    return found
+
+
+def _start(bench: Bench) -> Rounds:
+    return {
+        name: [{"ready_s": bench.time_to_ready(name, STOCK_TOPIC)} for _ in range(bench.plan.starts)]
+        for name in bench.names
+        if name != "noop"
+    }
+
+
+def _window(bench: Bench, *, body: bool = False) -> dict[str, Any]:
+    window: dict[str, Any] = {"warm_up": bench.plan.warm_up, "seconds": bench.plan.seconds}
+    return window | {"body_bytes": bench.plan.body_bytes} if body else window
+
+
+CASES: dict[str, Case] = {
+    "insert_32": Case("raw insert, 32 rows per transaction", _insert(32), unit="rows/s"),
+    "insert_512": Case("raw insert, 512 rows per transaction", _insert(512), unit="rows/s"),
+    "send_1x1": Case("send 1 per request, 1 caller", _send(1, 1), insert="insert_32"),
+    "send_1x64": Case(f"send 1 per request, {CALLERS} callers", _send(1, CALLERS), insert="insert_512"),
+    "send_32x1": Case("send 32 per request, 1 caller", _send(32, 1), insert="insert_32"),
+    "send_32x64": Case(f"send 32 per request, {CALLERS} callers", _send(32, CALLERS), insert="insert_512"),
+    "client_send_x1": Case("popclient send, 1 caller", _client_send(1, together=True), insert="insert_32"),
+    "client_send_x64": Case(
+        f"popclient send, {CALLERS} callers, coalesced", _client_send(CALLERS, together=True), insert="insert_512"
+    ),
+    "client_send_alone_x64": Case(
+        f"popclient send, {CALLERS} callers, a request each", _client_send(CALLERS, together=False)
+    ),
+    "receive_batch_x1": Case("receive 32 + batch ack, 1 consumer", _receive("raw.receive", 1, ack_each=False)),
+    "receive_batch": Case(
+        f"receive 32 + batch ack, {CONSUMERS} consumers", _receive("raw.receive", CONSUMERS, ack_each=False)
+    ),
+    "receive_each": Case(
+        f"receive 32 + ack each, {CONSUMERS} consumers", _receive("raw.receive", CONSUMERS, ack_each=True)
+    ),
+    "client_receive_batch": Case(
+        f"popclient receive 32 + batch ack, {CONSUMERS} tasks", _receive("client.receive", CONSUMERS, ack_each=False)
+    ),
+    "client_receive_each": Case(
+        f"popclient receive 32 + ack each, {CONSUMERS} tasks", _receive("client.receive", CONSUMERS, ack_each=True)
+    ),
+    "latency": Case("send to delivery, p50", _latency, key="p50", unit="ms"),
+    "idle": Case("idle long polls, CPU of a core", _idle, key="percent", unit="%"),
+    "backlog": Case("receive 32 + batch ack, large backlog", _backlog),
+    "start": Case("start to ready, large backlog", _start, key="ready_s", unit="s"),
+}

@@ -1,0 +1,86 @@
+"""The load's own process: takes a case per line, gives its figures per line, both as JSON.
+
+One per server, so that its connections stay warm; it sleeps while another server has its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+from benchmarks.machine import pin_to
+from benchmarks.servers import Server
+
+
+class Generator:
+    """The harness's end of a load process."""
+
+    def __init__(self, server: Server, cores: set[int] | None) -> None:
+        self._name = server.variant.name
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.generator", server.endpoint, str(server.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: pin_to(cores),
+            text=True,
+        )
+
+    def begin(self, load: str, **options: Any) -> None:
+        """Start a measurement: `load` is `raw.send` or the like. Its figures come from `figures`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([load, options]) + "\n")
+        self._process.stdin.flush()
+
+    def figures(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the load on {self._name} broke off (exit code {self._process.wait()}); see above")
+        figures: dict[str, Any] = json.loads(line)
+        return figures
+
+    def run(self, load: str, **options: Any) -> dict[str, Any]:
+        self.begin(load, **options)
+        return self.figures()
+
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+async def _serve(endpoint: str, server_pid: int) -> None:
+    from benchmarks.client_load import ClientLoad
+    from benchmarks.raw_load import RawLoad
+
+    raw = RawLoad(endpoint, server_pid)
+    loads = {"raw": raw, "client": ClientLoad(endpoint, server_pid)}
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        load, options = json.loads(line)
+        room, _, name = load.partition(".")
+        print(json.dumps(await getattr(loads[room], name)(**options)), flush=True)
+    await raw.close()
+
+
+def main(endpoint: str, server_pid: str) -> None:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(endpoint, int(server_pid)))
+    # gRPC's own threads may outlive the loop; nothing is left to be done.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,38 @@
+"""Consumer groups for the receive cases: the same stored messages are read by one fresh group after another."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+BATCH_SIZE = 32
+
+
+class Groups(Generic[T]):
+    """Hands out the group to receive from; what `prepare` makes of a name stands for the group.
+
+    A group that could run dry is left for the next one, so no receive ever waits for messages. A receive of one message
+    in front creates the group outside the time that counts.
+    """
+
+    def __init__(self, prefix: str, stock: int, prepare: Callable[[str], Awaitable[T]]) -> None:
+        self._names: Iterator[str] = (f"{prefix}-{number}" for number in itertools.count())
+        self._stock = stock
+        self._prepare = prepare
+        self._ready: list[T] = []
+        self._left = 0
+        self._current: T
+
+    async def prepare(self, count: int) -> None:
+        self._ready = [await self._prepare(next(self._names)) for _ in range(count)][::-1]
+
+    async def to_receive(self) -> T:
+        """The group from which a whole batch can be had."""
+        if self._left < BATCH_SIZE:
+            self._left = self._stock - 1
+            self._current = self._ready.pop() if self._ready else await self._prepare(next(self._names))
+        self._left -= BATCH_SIZE
+        return self._current

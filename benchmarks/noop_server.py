@@ -1,0 +1,137 @@
+"""The no-op server: the ceiling that the store's price is measured against.
+
+It is `popmq serve` with one part exchanged: a writer that answers at once instead of handing requests to a thread and
+a database. Door, broker, catalog, clients, wakeups and the command are the product's own code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from popserver.broker import broker as broker_room
+from popserver.broker.clock import Clock
+from popserver.broker.writer import Committed
+from popserver.domain import receipt
+from popserver.domain.errors import PopError
+from popserver.domain.message import Delivery, Message, SendResult, StoredMessage
+from popserver.domain.receipt import Receipt
+from popserver.domain.topic import message_key
+from popserver.store import Database, holds, messages, receiving
+from popserver.store.receiving import Received
+from popserver.store.transaction import Transaction
+
+# Topics with these names behave as they must for what is measured on them.
+EMPTY_TOPIC = "bench-empty"  # never has a message: polls park
+ECHO_TOPIC = "bench-echo"  # hands out what was sent, once
+HOLD_MS = 3_600_000
+
+
+class InstantWriter:
+    """Stands in for `popserver.broker.writer.Writer`.
+
+    Append, receive and ack get canned results; what happens once, such as creating a topic, is done on a database in
+    memory.
+    """
+
+    waiting = 0
+
+    def __init__(self, database: Database, clock: Clock, after_commit: Callable[[Committed], None]) -> None:
+        self._database = database
+        self._clock = clock
+        self._after_commit = after_commit
+        self._conn = database.connect_writer()
+        self._offset = 0
+        self._canned: dict[tuple[int, int], list[Delivery]] = {}
+        self._sent: defaultdict[int, list[Message]] = defaultdict(list)
+        self._instant: dict[Any, Callable[[Any], Any]] = {
+            messages.append: self._append,
+            receiving.receive: self._receive,
+            holds.ack: self._ack,
+        }
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def submit(self, verb: Any, wish: Any, *, size: int = 0) -> Any:
+        return await asyncio.shield(self.enqueue(verb, wish, size=size))
+
+    def enqueue(self, verb: Any, wish: Any, *, size: int = 0) -> asyncio.Future[Any]:
+        answer = self._loop.create_future()
+        instant = self._instant.get(verb)
+        result = instant(wish) if instant is not None else self._execute(verb, wish)
+        if isinstance(result, PopError):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+        return answer
+
+    async def idle(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def _append(self, wish: messages.Append) -> list[SendResult]:
+        if wish.topic.name.name == ECHO_TOPIC:
+            self._sent[wish.topic.topic_id] += wish.messages
+            self._loop.call_soon(self._after_commit, Committed(frozenset({wish.topic.topic_id}), None))
+        first, number = self._offset, wish.topic.queues[wish.rotation % len(wish.topic.queues)].number
+        self._offset += len(wish.messages)
+        return [SendResult(each.message_id, number, offset) for offset, each in enumerate(wish.messages, start=first)]
+
+    def _receive(self, wish: receiving.Receive) -> Received:
+        name = wish.topic.name.name
+        if name == EMPTY_TOPIC:
+            return Received([], more=False)
+        if name == ECHO_TOPIC:
+            sent = self._sent[wish.topic.topic_id]
+            taken, self._sent[wish.topic.topic_id] = sent[: wish.batch_size], sent[wish.batch_size :]
+            return Received(self._deliveries(wish, taken), more=False)
+        key = (wish.group.group_id, wish.topic.topic_id)
+        canned = self._canned.get(key)
+        if canned is None:
+            made = [_message(wish, index) for index in range(broker_room.BATCH_SIZE_MAX)]
+            canned = self._canned[key] = self._deliveries(wish, made)
+        return Received(canned[: wish.batch_size], more=True)
+
+    def _ack(self, wish: holds.Ack) -> list[None]:
+        return [None] * len(wish.receipts)
+
+    def _deliveries(self, wish: receiving.Receive, made: list[Message]) -> list[Delivery]:
+        now_ms, queue = self._clock.now_ms(), wish.topic.queues[0]
+        until_ms = now_ms + HOLD_MS
+        deliveries = []
+        for offset, each in enumerate(made):
+            key = message_key(queue.queue_id, offset)
+            stored = StoredMessage(each, key, queue.number, offset, now_ms, bytes(16))
+            handle = receipt.encode(Receipt(wish.group.group_id, key, 1 << 62, until_ms))
+            deliveries.append(Delivery(stored, handle, 1, until_ms))
+        return deliveries
+
+    def _execute(self, verb: Any, wish: Any) -> Any:
+        self._database.begin(self._conn)
+        (result,) = verb(Transaction(self._conn, self._clock.now_ms()), [wish])
+        self._conn.exec_driver_sql("COMMIT")
+        return result
+
+
+def _message(wish: receiving.Receive, index: int) -> Message:
+    message_id = f"01{index:032X}"
+    return Message(wish.topic.name, message_id, bytes(1_024), tag="bench", keys=("key",), born_host="bench")
+
+
+def main(arguments: list[str]) -> int:
+    """`popmq serve` without a store; takes the same options."""
+    from benchmarks.serve import serve
+
+    with mock.patch.object(broker_room, "Writer", InstantWriter):
+        return serve([*arguments, "--database-url", "sqlite://"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

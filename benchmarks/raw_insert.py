@@ -1,0 +1,89 @@
+"""The database's own insert rate: the rows of the send cases, into the same table with the same indexes, durable.
+
+No wire, no queue counters, one thread that does nothing else, rows made before the clock runs, and the statement form
+that is fastest for the driver (SQLite: 64 rows per VALUES; Postgres: executemany, which psycopg pipelines).
+
+Two sizes of transaction, because the rate depends on it:
+- 32 rows, one request's worth: the yardstick of one caller, who cannot have more than its own request committed.
+- 512 rows: the yardstick of 64 callers. Their requests share commits of some hundred to 2,048 rows, where both
+  databases have reached their best rate; 32 rows per commit would be the more lenient measure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.filling import new_messages
+from benchmarks.machine import pin_to
+from popserver.domain.names import Resource
+from popserver.domain.topic import NewTopic, message_key
+from popserver.store import Database, messages, migrate
+from popserver.store.catalog import ensure_topic
+from popserver.store.schema import message
+from popserver.store.transaction import Transaction
+
+_TOPIC = "bench-insert"
+_ROWS_PER_STATEMENT = 64
+
+
+def insert_rate(database_url: str, per_transaction: int, seconds: float, cores: set[int] | None) -> float:
+    """Rows per second, measured in a process of its own on the server's core."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.raw_insert", database_url, str(per_transaction), str(seconds)],
+        check=True,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: pin_to(cores),
+    )
+    return float(json.loads(done.stdout))
+
+
+def _measure(database_url: str, per_transaction: int, seconds: float) -> float:
+    database = Database(database_url)
+    migrate.upgrade(database)
+    made, spent, count = new_messages(_TOPIC, sys.maxsize, 1_024), 0.0, 0
+    with database.connect_writer() as conn:
+        database.begin(conn)
+        now_ms = time.time_ns() // 1_000_000
+        topic = ensure_topic(Transaction(conn, now_ms), NewTopic(Resource("", _TOPIC)))
+        # Beyond what an earlier measurement has stored.
+        first = message_key(topic.queues[0].queue_id, time.time_ns() & (1 << 39) - 1)
+        conn.exec_driver_sql("COMMIT")
+        cursor: Any = conn.connection.cursor()
+        insert = _insert_many_values if database.is_sqlite else _insert_many
+        begin = "BEGIN IMMEDIATE" if database.is_sqlite else "BEGIN"
+        while spent < seconds:
+            rows = messages._rows(now_ms, topic, first + count, list(itertools.islice(made, per_transaction)))
+            begun = time.perf_counter()
+            cursor.execute(begin)
+            insert(cursor, rows)
+            cursor.execute("COMMIT")
+            spent += time.perf_counter() - begun
+            count += len(rows)
+    database.close()
+    return count / spent
+
+
+def _insert_many_values(cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+    for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+        some = rows[start : start + _ROWS_PER_STATEMENT]
+        cursor.execute(_text("?", len(some)), list(itertools.chain.from_iterable(some)))
+
+
+def _insert_many(cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+    cursor.executemany(_text("%s", 1), rows)
+
+
+def _text(mark: str, rows: int) -> str:
+    columns = message.columns.keys()
+    row = f"({', '.join([mark] * len(columns))})"
+    return f"INSERT INTO message ({', '.join(columns)}) VALUES {', '.join([row] * rows)}"
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))))

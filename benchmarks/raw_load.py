@@ -1,0 +1,232 @@
+"""Load by bare gRPC calls: the wire's own requests without a client library.
+
+The load has one core, as the server has. So that the server is what is measured, a send request is bytes prepared once,
+in which only the message ids are written anew, and its answer is compared with the bytes of an OK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from typing import Any
+
+import grpc
+
+from benchmarks.groups import BATCH_SIZE, Groups
+from benchmarks.meter import Meter, quantiles_ms
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+
+INVISIBLE_S = 600
+_SERVICE = "/apache.rocketmq.v2.MessagingService/"
+_HEADERS = (
+    ("x-mq-client-id", "bench"),
+    ("x-mq-language", "PYTHON"),
+    ("x-mq-client-version", "5.0.6"),
+    ("x-mq-protocol", "v2"),
+)
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+_OK = wire.SendMessageResponse(status=pb.Status(code=pb.OK, message="OK")).SerializeToString()
+
+
+class Wire:
+    """One connection; requests and answers of sends are bytes."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+        self._send: Any = self.channel.unary_unary(_SERVICE + "SendMessage")
+        self._ack = self.channel.unary_unary(
+            _SERVICE + "AckMessage",
+            request_serializer=wire.AckMessageRequest.SerializeToString,
+            response_deserializer=wire.AckMessageResponse.FromString,
+        )
+        self._receive: Any = self.channel.unary_stream(
+            _SERVICE + "ReceiveMessage",
+            request_serializer=wire.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=wire.ReceiveMessageResponse.FromString,
+        )
+
+    async def send(self, request: bytes) -> None:
+        answer = await self._send(request, metadata=_HEADERS, timeout=30)
+        if not answer.startswith(_OK):
+            raise RuntimeError(f"a send failed: {wire.SendMessageResponse.FromString(answer).status}")
+
+    async def receive(
+        self, group: str, topic: str, batch_size: int = BATCH_SIZE, poll_s: float = 20.0, client_id: str = "bench"
+    ) -> list[pb.Message]:
+        request = wire.ReceiveMessageRequest(
+            group=pb.Resource(name=group),
+            message_queue=pb.MessageQueue(topic=pb.Resource(name=topic)),
+            filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
+            batch_size=batch_size,
+        )
+        request.invisible_duration.seconds = INVISIBLE_S
+        request.long_polling_timeout.seconds = int(poll_s)
+        headers = (("x-mq-client-id", client_id), *_HEADERS[1:])
+        received: list[pb.Message] = []
+        call = self._receive(request, metadata=headers, timeout=poll_s + 30)
+        # Reading frame by frame costs half of what `async for` does.
+        while (frame := await call.read()) is not grpc.aio.EOF:
+            if frame.HasField("message"):
+                received.append(frame.message)
+            elif frame.HasField("status") and frame.status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
+                raise RuntimeError(f"a receive failed: {frame.status}")
+        return received
+
+    async def ack(self, group: str, topic: str, received: list[pb.Message]) -> None:
+        entries = [
+            wire.AckMessageEntry(
+                message_id=each.system_properties.message_id, receipt_handle=each.system_properties.receipt_handle
+            )
+            for each in received
+        ]
+        request = wire.AckMessageRequest(group=pb.Resource(name=group), topic=pb.Resource(name=topic), entries=entries)
+        answer = await self._ack(request, metadata=_HEADERS, timeout=30)
+        if answer.status.code != pb.OK:
+            raise RuntimeError(f"an ack failed: {answer.status}")
+
+
+class SendTemplate:
+    """A send request as bytes, whose message ids are new each time and grow with time."""
+
+    def __init__(self, topic: str, per_request: int, body_bytes: int) -> None:
+        ids = [f"01{index:032X}" for index in range(per_request)]
+        request = wire.SendMessageRequest(messages=[_message(topic, each, bytes(body_bytes)) for each in ids])
+        self._bytes = bytearray(request.SerializeToString())
+        self._places = [self._bytes.index(each.encode()) for each in ids]
+        self._next = time.time_ns()
+
+    def next(self) -> bytes:
+        for number, place in enumerate(self._places, start=self._next):
+            self._bytes[place : place + 34] = b"01%032X" % number
+        self._next += len(self._places)
+        return bytes(self._bytes)
+
+
+class RawLoad:
+    """The raw cases; every method takes the case's options and returns its figures."""
+
+    def __init__(self, endpoint: str, server_pid: int) -> None:
+        self._endpoint = endpoint
+        self._server_pid = server_pid
+        self._wire = Wire(endpoint)
+
+    async def send(
+        self, topic: str, per_request: int, callers: int, body_bytes: int, warm_up: float, seconds: float
+    ) -> dict[str, Any]:
+        """Closed loop: each caller sends its next request when the last one is answered."""
+        meter, template = Meter(), SendTemplate(topic, per_request, body_bytes)
+
+        async def caller() -> None:
+            while meter.running:
+                begun = time.perf_counter()
+                await self._wire.send(template.next())
+                meter.done(per_request, begun)
+
+        workers = [caller() for _ in range(callers)]
+        return await meter.measure(workers, warm_up=warm_up, seconds=seconds, server_pid=self._server_pid)
+
+    async def receive(
+        self,
+        topic: str,
+        group: str,
+        stock: int,
+        groups: int,
+        ack_each: bool,
+        callers: int,
+        warm_up: float,
+        seconds: float,
+    ) -> dict[str, Any]:
+        """Closed loop: receive 32, ack them in one request or each in its own, all at once; again."""
+        meter, fresh = Meter(), Groups(group, stock, lambda name: self._meet(name, topic))
+        await fresh.prepare(groups)
+
+        async def caller() -> None:
+            while meter.running:
+                begun, name = time.perf_counter(), await fresh.to_receive()
+                received = await self._wire.receive(name, topic)
+                if ack_each:
+                    await asyncio.gather(*(self._wire.ack(name, topic, [each]) for each in received))
+                else:
+                    await self._wire.ack(name, topic, received)
+                meter.done(len(received), begun)
+
+        workers = [caller() for _ in range(callers)]
+        return await meter.measure(workers, warm_up=warm_up, seconds=seconds, server_pid=self._server_pid)
+
+    async def latency(
+        self, topic: str, group: str, rate: int, callers: int, body_bytes: int, seconds: float
+    ) -> dict[str, Any]:
+        """Open loop: messages leave at their times, whatever became of those before; from send to delivery."""
+        await self._meet(group, topic)
+        taken_s: list[float] = []
+        pollers = [asyncio.ensure_future(self._deliver(topic, group, taken_s)) for _ in range(callers)]
+        await asyncio.sleep(0.2)
+        taken_s.clear()
+        first, begun, sends = time.time_ns(), time.perf_counter(), []
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
+            body = struct.pack(">d", time.perf_counter()).ljust(body_bytes, b"\0")
+            request = wire.SendMessageRequest(messages=[_message(topic, f"01{first + number:032X}", body)])
+            sends.append(asyncio.ensure_future(self._wire.send(request.SerializeToString())))
+        await asyncio.gather(*sends)
+        await asyncio.sleep(0.3)
+        for poller in pollers:
+            poller.cancel()
+        await asyncio.gather(*pollers, return_exceptions=True)
+        return {"delivered": len(taken_s), "sent": len(sends), "end_to_end_ms": quantiles_ms(taken_s)}
+
+    async def idle(self, topic: str, polls: int, poll_seconds: float, seconds: float) -> dict[str, Any]:
+        """Long polls that find nothing and begin anew, each from a client of its own; the server's CPU meanwhile."""
+        wires = [Wire(self._endpoint) for _ in range(10)]
+
+        async def poll(number: int) -> None:
+            own = wires[number % len(wires)]
+            while True:
+                await own.receive(f"bench-idle-{number % 10}", topic, 32, poll_seconds, f"bench-idle-{number}")
+
+        tasks = [asyncio.ensure_future(poll(number)) for number in range(polls)]
+        await asyncio.sleep(1.0 + polls / 1_000)
+        meter = Meter()
+        figures = await meter.measure([], warm_up=0.1, seconds=seconds, server_pid=self._server_pid)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for own in wires:
+            await own.channel.close()
+        broken = [each for each in ended if not isinstance(each, asyncio.CancelledError)]
+        if broken:
+            raise RuntimeError(f"{len(broken)} of {polls} polls broke off, the first: {broken[0]!r}")
+        return {"cpu": figures["server_busy"]}
+
+    async def close(self) -> None:
+        await self._wire.channel.close()
+
+    async def _meet(self, group: str, topic: str) -> str:
+        """Make the group, outside the time that counts."""
+        if topic.startswith("bench-stock"):
+            await self._wire.ack(group, topic, await self._wire.receive(group, topic, 1))
+        return group
+
+    async def _deliver(self, topic: str, group: str, taken_s: list[float]) -> None:
+        while True:
+            received = await self._wire.receive(group, topic)
+            now = time.perf_counter()
+            taken_s += [now - struct.unpack_from(">d", each.body)[0] for each in received]
+            if received:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._wire.ack(group, topic, received)
+
+
+def _message(topic: str, message_id: str, body: bytes) -> pb.Message:
+    sent = pb.Message(
+        topic=pb.Resource(name=topic),
+        body=body,
+        system_properties=pb.SystemProperties(
+            message_id=message_id, tag="bench", keys=["key"], message_type=pb.NORMAL, born_host="bench"
+        ),
+    )
+    sent.system_properties.born_timestamp.seconds = int(time.time())
+    return sent

@@ -1,0 +1,163 @@
+"""From rounds to a table and bench.json: medians, and ratios taken round by round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from benchmarks.cases import CASES, Rounds
+
+
+class Target(NamedTuple):
+    """A figure to reach, as a ratio or a limit. `got` finds it in the results; None where it was not measured."""
+
+    name: str
+    wanted: float
+    got: Callable[[Mapping[str, Any], str], float | None]
+    at_most: bool = False
+    variants: tuple[str, ...] = ("sqlite", "postgres")
+
+    def reached(self, got: float) -> bool:
+        return got <= self.wanted if self.at_most else got >= self.wanted
+
+
+def summed_up(name: str, rounds: Rounds, results: Mapping[str, Any]) -> dict[str, Any]:
+    """One case's entry of bench.json. `results` are those of the cases before it."""
+    case = CASES[name]
+    return {
+        "title": case.title,
+        "unit": case.unit,
+        "variants": {variant: _figures(case.key, variant, rounds, case.insert, results) for variant in rounds},
+    }
+
+
+def _figures(key: str, variant: str, rounds: Rounds, insert: str | None, results: Mapping[str, Any]) -> dict[str, Any]:
+    own = rounds[variant]
+    figures: dict[str, Any] = {"median": _median(each[key] for each in own), "rounds": own}
+    if variant != "noop" and "noop" in rounds:
+        figures["of_noop"] = _median(
+            each[key] / ceiling[key] for each, ceiling in zip(own, rounds["noop"], strict=True) if ceiling[key]
+        )
+    if insert is not None and variant in results.get(insert, {}).get("variants", {}):
+        figures["of_insert"] = figures["median"] / results[insert]["variants"][variant]["median"]
+    for extra in ("server_busy", "load_busy", "server_us_per_message", "of_small", "p99"):
+        if extra in own[0]:
+            figures[extra] = _median(each[extra] for each in own)
+    return figures
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """The results as text: one line per case and variant."""
+    lines = [_LINE.format("case", "server", "figure", "unit", "of no-op", "of insert", "server", "load", "CPU µs/msg")]
+    lines.append("-" * len(lines[0]))
+    for name, result in results.items():
+        for index, (variant, figures) in enumerate(result["variants"].items()):
+            lines.append(
+                _LINE.format(
+                    name if index == 0 else "",
+                    variant,
+                    _number(figures["median"]),
+                    result["unit"],
+                    _ratio(figures.get("of_noop")),
+                    _ratio(figures.get("of_insert")),
+                    _percent(figures.get("server_busy")),
+                    _percent(figures.get("load_busy")),
+                    _number(figures.get("server_us_per_message")),
+                )
+                + _remark(figures)
+            )
+    return "\n".join(lines)
+
+
+def targets(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The figures to reach that this run has measured."""
+    found = []
+    for target in TARGETS:
+        for variant in target.variants:
+            got = target.got(results, variant)
+            if got is not None:
+                found.append(
+                    {
+                        "name": target.name,
+                        "variant": variant,
+                        "wanted": target.wanted,
+                        "got": got,
+                        "reached": target.reached(got),
+                    }
+                )
+    return found
+
+
+def targets_table(found: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{'reached' if each['reached'] else 'MISSED ':8} {each['name']:62} {each['variant']:9}"
+        f" wanted {each['wanted']:<5g} got {each['got']:.3g}"
+        for each in found
+    )
+
+
+def _at(case: str, key: str) -> Callable[[Mapping[str, Any], str], float | None]:
+    def got(results: Mapping[str, Any], variant: str) -> float | None:
+        value: float | None = results.get(case, {}).get("variants", {}).get(variant, {}).get(key)
+        return value
+
+    return got
+
+
+def _over(case: str, other: str) -> Callable[[Mapping[str, Any], str], float | None]:
+    """One case's rate over another's, round by round."""
+
+    def got(results: Mapping[str, Any], variant: str) -> float | None:
+        both = [results.get(name, {}).get("variants", {}).get(variant) for name in (case, other)]
+        if None in both:
+            return None
+        pairs = zip(both[0]["rounds"], both[1]["rounds"], strict=True)
+        return _median(one["rate"] / another["rate"] for one, another in pairs)
+
+    return got
+
+
+TARGETS = (
+    Target("64 callers, single sends: of the no-op", 0.8, _at("send_1x64", "of_noop"), variants=("sqlite",)),
+    Target("32 per request, 1 caller: of insert, 32 rows per transaction", 0.6, _at("send_32x1", "of_insert")),
+    Target("32 per request, 64 callers: of insert, 512 rows per transaction", 0.6, _at("send_32x64", "of_insert")),
+    Target("receive 32 + batch ack: of the no-op", 0.7, _at("receive_batch", "of_noop")),
+    Target("popclient, 64 callers: over one request per message", 3, _over("client_send_x64", "client_send_alone_x64")),
+    Target("popclient, ack each: over batch ack", 0.7, _over("client_receive_each", "client_receive_batch")),
+    Target("receive + ack, large backlog: over the small one", 0.9, _at("backlog", "of_small")),
+    Target(
+        "idle long polls: % of a core", 2, _at("idle", "median"), at_most=True, variants=("noop", "sqlite", "postgres")
+    ),
+    Target("start to ready, large backlog: seconds", 1, _at("start", "median"), at_most=True),
+)
+
+_LINE = "{:22} {:9} {:>9} {:6} {:>8} {:>9} {:>7} {:>6} {:>10}"
+
+
+def _median(values: Any) -> float:
+    listed = list(values)
+    return statistics.median(listed) if listed else 0.0
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _remark(figures: Mapping[str, Any]) -> str:
+    remarks = []
+    if "p99" in figures:
+        remarks.append(f"p99 {figures['p99']:.3g} ms")
+    if "of_small" in figures:
+        remarks.append(f"{figures['of_small']:.2f} of the small backlog")
+    return "  " + ", ".join(remarks) if remarks else ""

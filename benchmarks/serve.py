@@ -1,0 +1,21 @@
+"""`popmq serve` and nothing else of the command line: what a benchmark starts as its server process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from popserver.cli import add_commands
+
+
+def serve(arguments: list[str]) -> int:
+    """Run the server until SIGTERM; the ready line is one JSON object."""
+    parser = argparse.ArgumentParser(prog="popmq")
+    parser.add_argument("--json", action="store_true")
+    add_commands(parser.add_subparsers(required=True))
+    parsed = parser.parse_args(["--json", "serve", "--port", "0", "--log-level", "warning", *arguments])
+    return int(parsed.run(parsed))
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[1:]))

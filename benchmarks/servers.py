@@ -1,0 +1,69 @@
+"""Server processes: each variant as its own process, on the server's core."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from benchmarks.machine import pin_to
+
+READY_TIMEOUT_S = 60
+
+
+class Variant(NamedTuple):
+    """A server to measure: `name` in the table, the URL of its database; None is the no-op server."""
+
+    name: str
+    database_url: str | None
+
+
+class Server:
+    """A running server process; `ready_s` is the time from its start to its ready line."""
+
+    def __init__(self, variant: Variant, cores: set[int] | None, log: Path) -> None:
+        self.variant = variant
+        module, options = "benchmarks.noop_server", list[str]()
+        if variant.database_url is not None:
+            module, options = "benchmarks.serve", ["--database-url", variant.database_url]
+        begun = time.perf_counter()
+        with log.open("a") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *options],
+                stdout=subprocess.PIPE,
+                stderr=said,
+                preexec_fn=lambda: pin_to(cores),
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the {variant.name} server did not start: {log.read_text()[-2_000:]}")
+        self.ready_s = time.perf_counter() - begun
+        self.facts = json.loads(line)
+
+    @property
+    def endpoint(self) -> str:
+        return str(self.facts["grpc"])
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(READY_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
