@@ -1,0 +1,205 @@
+"""The story, step by step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from examples.flights import consumer, radar
+from examples.flights.cancellations import Cancellations
+from examples.flights.data import TOPIC, airlines, flights
+from examples.flights.processes import ServerFailed, child, kill, server
+from examples.flights.proof import prove, sql
+from examples.flights.screen import Screen
+from examples.flights.sending import Sending
+from examples.flights.spark_report import READY
+from examples.flights.watching import Database, Lag, looking_at
+from popclient.admin import Admin
+from popclient.errors import PopError
+
+CONSUMERS = 3
+QUEUES = 8
+WORK_S = 0.1  # what a handler takes for a flight; nothing when it is the whole year
+LOOK_S = 0.1
+IN_ITS_HANDS = 8  # the victim holds at least as many when it is killed
+STUCK_S = 60.0
+
+
+class Stuck(Exception):
+    """Nothing has moved for a minute."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="send the whole year, 336,776 flights")
+    parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for the results (demo-out)")
+    arguments = parser.parse_args()
+    demo = Demo(Screen(), _cleared(arguments.out.absolute()), whole_year=arguments.all)
+    try:
+        return 0 if demo.run() else 1
+    except (ServerFailed, Stuck, PopError) as failure:
+        demo.screen.failed(str(failure))
+        return 1
+    except KeyboardInterrupt:
+        demo.screen.failed("interrupted")
+        return 130
+
+
+class Demo:
+    """One run. Everything it leaves is in the folder `out`."""
+
+    def __init__(self, screen: Screen, out: Path, *, whole_year: bool) -> None:
+        self.screen = screen
+        self.out = out
+        self.database = out / "popmq.db"
+        self.parquet = out / "dead_letters.parquet"
+        self.whole_year = whole_year
+        self.work_s = 0.0 if whole_year else WORK_S
+        self.total = sum(1 for _ in flights(whole_year=whole_year))
+
+    def run(self) -> bool:
+        """Whether the proof holds."""
+        with ExitStack() as stack:
+            self.screen.step("popmq serve: one process, one port, one SQLite file")
+            endpoint, ready = stack.enter_context(server(self.database, self.out / "server.log"))
+            self.screen.say(ready)
+            looking = stack.enter_context(looking_at(self.database))
+            spark = stack.enter_context(self._start_spark())
+
+            self.screen.step(f"A topic of {QUEUES} queues; groups '{consumer.GROUP}' and '{radar.GROUP}'")
+            _create(endpoint)
+            self.screen.say(f"'{consumer.GROUP}' tries a flight {consumer.MAX_ATTEMPTS} times; both keep their history")
+
+            self.screen.step(f"{self.total:,} flights, a message each, to {CONSUMERS} consumers and an official client")
+            self._consume_all(endpoint, looking)
+
+            self.screen.step("The dead letters in Spark")
+            self._report(spark)
+
+            self.screen.step("The proof, from the database alone")
+            return self._prove(looking)
+
+    def _start_spark(self) -> AbstractContextManager[subprocess.Popen[str]]:
+        arguments = (f"sqlite:///{self.database}", str(self.parquet))
+        return child("examples.flights.spark_report", *arguments, log=self.out / "spark.log")
+
+    def _consume_all(self, endpoint: str, looking: Database) -> None:
+        with ExitStack() as stack:
+            log = self.out / "consumers.log"
+            workers = [
+                stack.enter_context(child("examples.flights.consumer", endpoint, str(self.work_s), log=log))
+                for _ in range(CONSUMERS)
+            ]
+            # Its client writes a log to the user's home; here it gets a home of its own.
+            stack.enter_context(child("examples.flights.radar", endpoint, log=self.out / "radar.log", home=self.out))
+            client_ids = [_client_id(worker) for worker in workers]
+            victim = Victim(workers[0], client_ids[0])
+            sending = Sending(endpoint, flights(whole_year=self.whole_year))
+            sending.start()
+            with self.screen.watching(self.total):
+                self._until_all_ended(looking, sending, victim)
+
+    def _until_all_ended(self, looking: Database, sending: Sending, victim: Victim) -> None:
+        """Show what the database says and kill a consumer on the way, until every message has ended in both groups."""
+        moved_at, before = time.monotonic(), (0, Lag(), Lag())
+        while True:
+            arrivals, seen = looking.lag(consumer.GROUP), looking.lag(radar.GROUP)
+            self.screen.show(sending.stored, {consumer.GROUP: arrivals, radar.GROUP: seen})
+            if sending.failure is not None:
+                raise sending.failure
+            if arrivals.is_through(self.total) and seen.is_through(self.total):
+                return
+            if arrivals.committed > self.total // 4:
+                victim.meet_its_end(looking, self.screen)
+            now = (sending.stored, arrivals, seen)
+            if now != before:
+                moved_at, before = time.monotonic(), now
+            elif time.monotonic() - moved_at > STUCK_S:
+                raise Stuck(f"nothing has moved for {STUCK_S:.0f} s: {sending.stored} sent, {arrivals}, {seen}")
+            time.sleep(LOOK_S)
+
+    def _report(self, spark: subprocess.Popen[str]) -> None:
+        assert spark.stdin is not None
+        assert spark.stdout is not None
+        with self.screen.waiting("Spark reads the dead letters"):
+            said = spark.stdout.readline().strip()
+            if said == READY:
+                print(file=spark.stdin, flush=True)
+                said = spark.stdout.readline()
+        report = json.loads(said or "{}")
+        if "counts" in report:
+            self.screen.cancellations(Cancellations.of(report), airlines(), self.parquet)
+        else:
+            self.screen.say(f"left out: {report.get('missing', 'Spark has failed; see spark.log')}")
+
+    def _prove(self, looking: Database) -> bool:
+        (self.out / "proof.sql").write_text(sql())
+        proofs = prove(looking)
+        holds = len(proofs) == 2 and all(each.holds(self.total) for each in proofs)
+        self.screen.proof(proofs, holds, self.out)
+        return holds
+
+
+class Victim:
+    """A consumer that is killed in the middle of its work."""
+
+    def __init__(self, process: subprocess.Popen[str], client_id: str) -> None:
+        self._process = process
+        self._client_id = client_id
+        self._killed_at = 0.0
+        self._held = 0
+
+    def meet_its_end(self, looking: Database, screen: Screen) -> None:
+        """Called again and again: kill it as soon as it holds enough, then say when its holds have ended."""
+        holding = looking.held_by(self._client_id)
+        if not self._killed_at:
+            if holding >= IN_ITS_HANDS:
+                kill(self._process)
+                self._killed_at = time.monotonic()
+                screen.note(f"kill -9 of consumer process {self._process.pid}, in the middle of its work")
+        elif not self._held and holding:
+            self._held = holding
+            screen.note(f"it has {holding} flights in its hands")
+        elif self._held and not holding:
+            after_s = time.monotonic() - self._killed_at
+            screen.note(
+                f"{after_s:.1f} s after the kill its holds have ended: the others have its {self._held} flights"
+            )
+            self._held = 0
+
+
+def _create(endpoint: str) -> None:
+    with Admin(endpoint) as admin:
+        admin.create_topic(TOPIC, queue_count=QUEUES)
+        admin.create_group(
+            consumer.GROUP, max_attempts=consumer.MAX_ATTEMPTS, retry_intervals=[consumer.AGAIN_S], history="all"
+        )
+        admin.create_group(radar.GROUP, history="all")
+
+
+def _client_id(worker: subprocess.Popen[str]) -> str:
+    """A consumer says its client id when it is connected."""
+    assert worker.stdout is not None
+    if name := worker.stdout.readline().strip():
+        return name
+    raise Stuck(f"a consumer process ended with status {worker.wait()}; see consumers.log")
+
+
+def _cleared(out: Path) -> Path:
+    """The folder without what an earlier run has left there."""
+    out.mkdir(parents=True, exist_ok=True)
+    for pattern in ("popmq.db*", "*.log", "proof.sql"):
+        for old in out.glob(pattern):
+            old.unlink()
+    shutil.rmtree(out / "dead_letters.parquet", ignore_errors=True)
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The processes of the demo: a server, consumers, and one that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+GOODBYE_S = 5.0
+
+
+class ServerFailed(Exception):
+    """`popmq serve` did not become ready."""
+
+
+@contextmanager
+def server(database: Path, log: Path) -> Iterator[tuple[str, str]]:
+    """Run `popmq serve` on a free port; its endpoint and the line it says when it is ready."""
+    endpoint = f"127.0.0.1:{_free_port()}"
+    port = endpoint.rpartition(":")[2]
+    options = ["--port", port, "--database-url", f"sqlite:///{database}", "--min-invisible", "1s"]
+    with log.open("wb") as errors:
+        popmq = str(Path(sys.executable).with_name("popmq"))
+        process = subprocess.Popen([popmq, "serve", *options], stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline().strip()
+        if not ready:
+            raise ServerFailed(log.read_text().strip() or f"popmq serve ended with status {process.wait()}")
+        yield endpoint, ready
+    finally:
+        end(process)
+
+
+@contextmanager
+def child(module: str, *arguments: str, log: Path, home: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Run `python -m module arguments` until the block ends."""
+    environment = {**os.environ, **({"HOME": str(home)} if home else {})}
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """`kill -9`: no goodbye, nothing given back."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ask it to end; insist after a while."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GOODBYE_S)
+    if process.poll() is None:
+        kill(process)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as asking:
+        asking.bind(("127.0.0.1", 0))
+        port: int = asking.getsockname()[1]
+        return port

@@ -1,0 +1,34 @@
+"""A second group, read by the official Python client exactly as it comes from PyPI (rocketmq-python-client).
+
+`python -m examples.flights.radar ENDPOINTS`; SIGTERM ends it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, SimpleConsumer
+
+TOPIC = "flights"
+GROUP = "radar"
+HOLD_S = 15
+BATCH = 32
+ACKS_AT_ONCE = 8
+
+
+def main(endpoints: str) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    consumer = SimpleConsumer(ClientConfiguration(endpoints, Credentials()), GROUP, {TOPIC: FilterExpression()}, 5)
+    consumer.startup()
+    try:
+        with ThreadPoolExecutor(ACKS_AT_ONCE) as pool:
+            while True:
+                list(pool.map(consumer.ack, consumer.receive(BATCH, HOLD_S)))
+    finally:
+        consumer.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
