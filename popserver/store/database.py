@@ -1,7 +1,7 @@
 """Opens the database, and says in plain words why it cannot.
 
 SQLite: one writing connection per file (WAL, synchronous=FULL, both read back), readers that cannot write; a second
-server on the same file is refused. Postgres: any number of servers. Statements run in autocommit mode; the writer
+server on the same file is refused. Postgres: one server as well, for now. Statements run in autocommit mode; the writer
 begins and ends its transactions itself (`begin`, `commit`, `rollback`).
 """
 
@@ -26,6 +26,7 @@ from popserver.domain.errors import Internal, PopError, StoreFull, StoreUnavaila
 
 BUSY_TIMEOUT_MS = 5_000
 READERS_MAX = 2
+SERVER_LOCK = 0x706F707365727665  # any number, as long as every server takes the same
 _MEMORY_NUMBER = itertools.count()
 
 
@@ -53,8 +54,12 @@ class Database:
         return self.url.render_as_string(hide_password=True)
 
     def connect_writer(self) -> Connection:
+        """The one connection that writes; raises `StoreUnavailable` while another server has it."""
         with said_plainly(self.name):
-            return self.writing.connect()
+            conn = self.writing.connect()
+        if not self.is_sqlite:
+            self._claim(conn)
+        return conn
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -80,6 +85,16 @@ class Database:
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
+
+    def _claim(self, conn: Connection) -> None:
+        """Hold the database while this connection lives: servers that share one do not wake each other yet."""
+        try:
+            conn.exec_driver_sql(f"SELECT pg_advisory_lock({SERVER_LOCK})")
+        except DBAPIError as error:
+            conn.close()
+            raise StoreUnavailable(
+                f"{self.name} is in use by another popmq server; stop that one, or name a database of its own"
+            ) from error
 
     def _open_sqlite(self) -> tuple[Engine, Engine]:
         module = sqlite_module()
@@ -197,7 +212,6 @@ def _lock(database: Path) -> int:
         os.close(descriptor)
         raise StoreUnavailable(
             f"{database} is in use by another popmq server; stop that one, or give this one a file of its own"
-            " (several servers share a Postgres database)"
         ) from None
     return descriptor
 

@@ -109,7 +109,7 @@ consumer_group = Table(
 
 # Where the queue's id stands in a message key. In the text, not a parameter: Postgres shifts a bigint by an integer
 # only, and its driver sends every number as a bigint.
-KEY_SHIFT = literal_column(str(OFFSET_BITS))
+KEY_SHIFT: ColumnElement[int] = literal_column(str(OFFSET_BITS))
 
 # Immutable. The body stands last: a scan for tags then never touches the pages it overflows to.
 message = Table(
