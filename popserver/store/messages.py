@@ -101,17 +101,15 @@ def stored_message(row: AnyRow, topic: Topic, number_of: dict[int, int]) -> Stor
     return StoredMessage(sent, key, number_of[queue_of(key)], offset_of(key), stored_at_ms, digest)
 
 
-def stored_messages(tx_conn: Any, rows: Iterable[AnyRow], topic: Topic) -> list[StoredMessage]:
+def stored_messages(conn: Connection, rows: Iterable[AnyRow], topic: Topic) -> list[StoredMessage]:
     """Rows of `COLUMNS` as messages, dead copies with the message they are of."""
-    number_of = {each.queue_id: each.number for each in topic.queues}
     listed = list(rows)
+    number_of = _queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
     found = [stored_message(row, topic, number_of) for row in listed]
     copies = [row.message_key for row in listed if row.origin_key]
     if not copies:
         return found
-    names = {
-        row.copy_key: row.name for row in tx_conn.execute(_ORIGINS, {"copies": as_given((key,) for key in copies)})
-    }
+    names = {row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": as_given((key,) for key in copies)})}
     return [
         each._replace(dead_letter_of=(names[each.message_key], each.message.message_id))
         if each.message_key in names
@@ -132,7 +130,7 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
     batch = [each for request in requests for each in request.messages]
     known = _known(tx, topic, batch) if tx.careful else {}
     new = [each for each in batch if each.message_id not in known] if known else batch
-    new = list({each.message_id: each for each in reversed(new)}.values())[::-1] if tx.careful else new
+    new = _first_of_each_id(new) if tx.careful else new
     if new:
         first = take_offsets(tx, chosen, len(new))
         if first is None:
@@ -148,6 +146,13 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
             each.message_id: SendResult(each.message_id, chosen.number, first + index) for index, each in enumerate(new)
         }
     return [[known[each.message_id] for each in request.messages] for request in requests]
+
+
+def _first_of_each_id(batch: Sequence[Message]) -> list[Message]:
+    first: dict[str, Message] = {}
+    for each in batch:
+        first.setdefault(each.message_id, each)
+    return list(first.values())
 
 
 def _results_in_order(
@@ -196,10 +201,18 @@ def _rows(now_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -
 def _known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
     """Where messages with these ids already stand."""
     ids = [id_to_bytes(each.message_id) for each in batch]
-    numbers = {each.queue_id: each.number for each in topic.queues}
-    rows = tx.conn.execute(_KNOWN, {"topic_id": topic.topic_id, "ids": ids})
+    rows = tx.conn.execute(_KNOWN, {"topic_id": topic.topic_id, "ids": ids}).all()
+    number_of = _queue_numbers(tx.conn, topic, {queue_of(row.message_key) for row in rows})
     places = ((id_from_bytes(row.message_id), row.message_key) for row in rows)
-    return {known: SendResult(known, numbers[queue_of(key)], offset_of(key)) for known, key in places}
+    return {known: SendResult(known, number_of[queue_of(key)], offset_of(key)) for known, key in places}
+
+
+def _queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int, int]:
+    """The wire's queue ids by ours; asks the store where the caller's topic is older than a queue of it."""
+    known = {each.queue_id: each.number for each in topic.queues}
+    if needed <= known.keys():
+        return known
+    return {row.queue_id: row.number for row in conn.execute(_QUEUE_NUMBERS, {"of_topic": topic.topic_id})}
 
 
 # Made once: json.dumps makes an encoder per call as soon as one of its options is used.
@@ -223,6 +236,7 @@ _KNOWN = select(message.c.message_id, message.c.message_key).where(
     message.c.origin_key == 0,
     message.c.message_id.in_(bindparam("ids", expanding=True)),
 )
+_QUEUE_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.topic_id == bindparam("of_topic"))
 _COPIES = given("copies", "copy_key")
 _ORIGINS = (
     select(dead_letter.c.copy_key, topic_table.c.name)

@@ -67,8 +67,12 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
 
 def _receive_one(tx: Transaction, request: Receive) -> Received:
     behind = _queues_with_more(tx, request)
-    again = _grant_ready_again(tx, request, _share_of_ready_again(request, new_waits=bool(behind)))
+    share = _share_of_ready_again(request, new_waits=bool(behind))
+    again = _grant_ready_again(tx, request, share)
     new, left_over = _grant_new(tx, request, behind, request.batch_size - len(again))
+    if len(again) == share:
+        # New ones may be fewer than the room left for them, or none that the filter wants.
+        again += _grant_ready_again(tx, request, request.batch_size - len(again) - len(new))
     granted = again + new
     if granted:
         tx.due(tx.now_ms + request.invisible_ms)
