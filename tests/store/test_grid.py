@@ -1,0 +1,179 @@
+"""Every event in every state: legal ones move the delivery as the law says, the others change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from popserver.domain.delivery import TRANSITIONS, Event, State, target
+from popserver.domain.errors import InvalidReceiptHandle, PopError
+from popserver.domain.group import Group, HistoryLevel
+from popserver.domain.message import Delivery
+from popserver.domain.receipt import Receipt
+from popserver.domain.retry import Holder
+from popserver.domain.topic import Topic
+from tests.support.builders import an_id, messages_of
+from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
+
+# An operator's verbs; no statement of the store fires them yet.
+OPERATOR = {Event.REDRIVE, Event.RESET, Event.SKIP}
+BY_TIME = {Event.RELEASE, Event.RETRY, Event.EXHAUST, Event.BACKOFF_ELAPSED}
+# Repeating these is no mistake: the first answer may have been lost.
+FORGIVEN = {
+    (State.READY, Event.GIVE_BACK),
+    (State.COMMIT, Event.ACK),
+    (State.COMMIT, Event.FORWARD_TO_DLQ),
+    (State.DLQ, Event.FORWARD_TO_DLQ),
+}
+HOLD_MS = 30 * SECOND
+
+
+class Case(NamedTuple):
+    """One message in one group, in the state a cell of the grid starts from."""
+
+    store: OpenStore
+    group: Group
+    topic: Topic
+    message_id: str
+    receipt: Receipt
+
+
+@pytest.mark.row("L1")
+@pytest.mark.row("L3")
+@pytest.mark.parametrize("event", [event for event in Event if event not in OPERATOR])
+def test_one_event_in_every_state(store: OpenStore, event: Event) -> None:
+    for state in State:
+        case = _in_state(store, state, event)
+        assert store.state(case.group, case.message_id) is state
+        if (state, event) in TRANSITIONS:
+            _check_legal(case, state, event)
+        else:
+            _check_illegal(case, state, event)
+        store.end_due(after_ms=2 * HOUR)  # nothing of this cell may fall due in the next
+
+
+def test_a_message_never_looked_at_gives_nothing_to_a_made_up_receipt(store: OpenStore) -> None:
+    case = _new_case(store)
+    before = store.digest()
+    for event in (Event.ACK, Event.CHANGE_INVISIBLE, Event.GIVE_BACK, Event.FORWARD_TO_DLQ):
+        with pytest.raises(InvalidReceiptHandle, match="the message is READY in group"):
+            _FIRE[event](case)
+    assert store.digest() == before
+
+
+def test_a_stale_receipt_moves_nothing_while_another_holds(store: OpenStore) -> None:
+    case = _in_state(store, State.INFLIGHT, Event.ACK)
+    stale = case._replace(receipt=case.receipt._replace(hold_id=case.receipt.hold_id ^ 1))
+    before = store.digest()
+    for event in (Event.ACK, Event.CHANGE_INVISIBLE, Event.GIVE_BACK, Event.FORWARD_TO_DLQ):
+        with pytest.raises(InvalidReceiptHandle, match="a newer hold of attempt 1 has taken its place"):
+            _FIRE[event](stale)
+    assert store.digest() == before
+
+
+def _check_legal(case: Case, state: State, event: Event) -> None:
+    _let_time_come(case, event)
+    _FIRE[event](case)
+    assert case.store.state(case.group, case.message_id) is target(event), (state, event)
+    assert case.store.history(case.group)[-1][:3] == (event, state, target(event))
+
+
+def _check_illegal(case: Case, state: State, event: Event) -> None:
+    if state not in {State.INFLIGHT, State.WAITING_RETRY}:
+        case.store.now_ms += HOUR if event in BY_TIME else 0
+    before = case.store.digest()
+    if event in BY_TIME:
+        assert case.store.end_due() == 0, (state, event)
+    elif event is Event.RECEIVE:
+        assert case.store.receive(case.group, case.topic) == [], (state, event)
+    elif (state, event) in FORGIVEN:
+        _FIRE[event](case)
+    else:
+        with pytest.raises(InvalidReceiptHandle):
+            _FIRE[event](case)
+    assert case.store.digest() == before, (state, event)
+
+
+def _let_time_come(case: Case, event: Event) -> None:
+    if event in BY_TIME:
+        case.store.now_ms += HOLD_MS
+
+
+def _new_case(store: OpenStore, *, exhausted: bool = False) -> Case:
+    """A group, `exhausted` by one attempt, and a message nobody has looked at."""
+    number = an_id()
+    topic = store.topic(f"t{number}")
+    group = store.group(
+        f"g{number}",
+        meets=[topic],
+        max_attempts=1 if exhausted else 3,
+        intervals_ms=[HOLD_MS],
+        history=HistoryLevel.ALL,
+    )
+    sent = messages_of(1, topic.name)
+    store.send(topic, sent)
+    made_up = Receipt(group.group_id, topic.queues[0].queue_id << 40, 4711, store.now_ms + HOUR)
+    return Case(store, group, topic, sent[0].message_id, made_up)
+
+
+def _in_state(store: OpenStore, state: State, event: Event) -> Case:
+    case = _new_case(store, exhausted=event is Event.EXHAUST and state is State.INFLIGHT)
+    held = _hold(case, Holder.PUSH if state is State.WAITING_RETRY or event is Event.RETRY else Holder.SIMPLE)
+    case = case._replace(receipt=receipt_of(held))
+    return _REACH[state](case)
+
+
+def _hold(case: Case, holder: Holder) -> Delivery:
+    (held,) = case.store.receive(case.group, case.topic, holder=holder, invisible_ms=HOLD_MS)
+    return held
+
+
+def _given_back(case: Case) -> Case:
+    case.store.change(case.group, case.receipt, 0, give_back=True)
+    return case
+
+
+def _held(case: Case) -> Case:
+    return case
+
+
+def _waiting(case: Case) -> Case:
+    # The newest receipt there is: even that one holds nothing while the message waits.
+    return case._replace(receipt=case.store.change(case.group, case.receipt, HOLD_MS))
+
+
+def _acked(case: Case) -> Case:
+    assert case.store.ack(case.group, case.receipt) == [None]
+    return case
+
+
+def _forwarded(case: Case) -> Case:
+    assert case.store.forward(case.group, case.receipt) is None
+    return case
+
+
+def _raise(refusal: PopError | None) -> None:
+    if refusal is not None:
+        raise refusal
+
+
+_REACH: dict[State, Callable[[Case], Case]] = {
+    State.READY: _given_back,
+    State.INFLIGHT: _held,
+    State.WAITING_RETRY: _waiting,
+    State.COMMIT: _acked,
+    State.DLQ: _forwarded,
+}
+_FIRE: dict[Event, Callable[[Case], object]] = {
+    Event.RECEIVE: lambda case: case.store.receive(case.group, case.topic),
+    Event.ACK: lambda case: _raise(case.store.ack(case.group, case.receipt)[0]),
+    Event.CHANGE_INVISIBLE: lambda case: case.store.change(case.group, case.receipt, HOLD_MS),
+    Event.GIVE_BACK: lambda case: case.store.change(case.group, case.receipt, 0, give_back=True),
+    Event.FORWARD_TO_DLQ: lambda case: _raise(case.store.forward(case.group, case.receipt)),
+    Event.RELEASE: lambda case: case.store.end_due(),
+    Event.RETRY: lambda case: case.store.end_due(),
+    Event.EXHAUST: lambda case: case.store.end_due(),
+    Event.BACKOFF_ELAPSED: lambda case: case.store.end_due(),
+}

@@ -1,0 +1,208 @@
+"""The store's verbs for a test: each call one transaction, at a time that the test sets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import select, text
+
+from popserver.domain import receipt
+from popserver.domain.delivery import State
+from popserver.domain.errors import PopError
+from popserver.domain.filtering import TagFilter
+from popserver.domain.group import Group, Mode
+from popserver.domain.message import Delivery, Message, SendResult, id_from_bytes
+from popserver.domain.names import Resource
+from popserver.domain.receipt import Receipt
+from popserver.domain.retry import Holder
+from popserver.domain.topic import Topic
+from popserver.store import Database, catalog, due, holds, messages, migrate, receiving, schema
+from popserver.store.soundness import check_soundness
+from popserver.store.transaction import Transaction
+from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic, messages_of
+
+START_MS = 1_735_689_600_000
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class OpenStore:
+    """One database, one connection, one moment; `rings` and `due_ms` are what the last transaction asked for."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.conn = database.connect_writer()
+        self.now_ms = START_MS
+        self.rings: set[int] = set()
+        self.due_ms: int | None = None
+
+    def do(
+        self, verb: Callable[[Transaction, Sequence[R]], Sequence[S]], *requests: R, careful: bool = False
+    ) -> Sequence[S]:
+        """All requests in one call and one transaction."""
+        tx = Transaction(self.conn, self.now_ms, careful)
+        self.database.begin(self.conn)
+        try:
+            results = verb(tx, requests)
+        except BaseException:
+            self.conn.exec_driver_sql("ROLLBACK")
+            raise
+        self.conn.exec_driver_sql("COMMIT")
+        self.rings, self.due_ms = tx.rings, tx.due_ms
+        return results
+
+    def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:
+        """One request; a refusal is raised."""
+        (result,) = self.do(verb, request)
+        if isinstance(result, PopError):
+            raise result
+        return result
+
+    # Making what a test needs.
+
+    def topic(self, name: str | Resource = TOPIC, *, queues: int = 1) -> Topic:
+        return self.one(catalog.create_topic, catalog.CreateTopic(a_new_topic(name, queues=queues)))
+
+    def group(self, name: str | Resource = GROUP, *, meets: Sequence[Topic] = (), **more: Any) -> Group:
+        group = self.one(catalog.create_group, catalog.CreateGroup(a_new_group(name, **more)))
+        for topic in meets:
+            self.meet(group, topic)
+        return group
+
+    def meet(self, group: Group, topic: Topic, mode: Mode = Mode.POP) -> None:
+        self.one(catalog.meet, catalog.Meet(group, topic, mode))
+
+    # Using it.
+
+    def send(
+        self, topic: Topic, batch: int | Sequence[Message] = 1, *, rotation: int = 0, **more: Any
+    ) -> list[SendResult]:
+        listed = messages_of(batch, topic.name, **more) if isinstance(batch, int) else batch
+        return self.one(messages.append, messages.Append(topic, listed, rotation))
+
+    def receive(self, group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> list[Delivery]:
+        return self.one(receiving.receive, a_receive(group, topic, batch_size, **more)).deliveries
+
+    def ack(self, group: Group, *given: Delivery | Receipt) -> list[PopError | None]:
+        return self.do(holds.ack, holds.Ack(group, [receipt_of(each) for each in given]))[0]
+
+    def change(self, group: Group, held: Delivery | Receipt, duration_ms: int, *, give_back: bool = False) -> Receipt:
+        request = holds.ChangeInvisible(group, receipt_of(held), duration_ms, give_back)
+        return self.one(holds.change_invisible, request)
+
+    def forward(self, group: Group, held: Delivery | Receipt) -> PopError | None:
+        return self.do(holds.forward, holds.Forward(group, receipt_of(held)))[0]
+
+    def orphan_client(self, client_id: str) -> None:
+        self.one(holds.orphan, holds.Orphan(client_id=client_id))
+
+    def adopt(self, client_id: str, until_ms: int) -> None:
+        self.one(holds.adopt, holds.Adopt(client_id, until_ms))
+
+    def end_due(self, *, after_ms: int = 0) -> int:
+        """Let time pass, then end what is due until nothing is; the number of moves."""
+        self.now_ms += after_ms
+        moves = 0
+        while True:
+            ended = self.one(due.end_due, due.EndDue())
+            moves += ended.rows
+            if ended.next_due_ms is None or ended.next_due_ms > self.now_ms:
+                return moves
+
+    def purge(self) -> int:
+        """Remove what is deleted, step by step; the number of steps."""
+        steps = 0
+        while self.one(catalog.purge, catalog.Purge()):
+            steps += 1
+        return steps
+
+    # Looking.
+
+    def rows(self, query: str, **parameters: Any) -> list[Any]:
+        return list(self.conn.execute(text(query), parameters).all())
+
+    def one_value(self, query: str, **parameters: Any) -> Any:
+        return self.conn.execute(text(query), parameters).scalar()
+
+    def states(self, group: Group) -> dict[str, State]:
+        """Every message's state in the group, by the view `message_state`."""
+        query = "SELECT message_id, state FROM message_state WHERE consumer_group = :group AND topic NOT LIKE '%DLQ%'"
+        found = self.rows(query, group=group.name.name)
+        return {_id(row.message_id): State(row.state) for row in found}
+
+    def state(self, group: Group, message_id: str) -> State:
+        return self.states(group)[message_id]
+
+    def delivery_of(self, group: Group, key: int) -> Any:
+        """The row of table `delivery`, None where there is none."""
+        query = select(schema.delivery).where(
+            schema.delivery.c.group_id == group.group_id, schema.delivery.c.message_key == key
+        )
+        return self.conn.execute(query).first()
+
+    def lag(self, group: Group) -> Any:
+        """The group's only row of the view `group_lag`."""
+        (row,) = self.rows("SELECT * FROM group_lag WHERE group_id = :id", id=group.group_id)
+        return row
+
+    def history(self, group: Group) -> list[tuple[str, str, str, int]]:
+        """(event, from, to, attempt), in order."""
+        query = "SELECT event, from_state, to_state, attempt FROM history WHERE group_id = :id ORDER BY history_id"
+        return [tuple(row) for row in self.rows(query, id=group.group_id)]
+
+    def digest(self) -> str:
+        """One text for everything stored: equal texts, nothing changed."""
+        digest = hashlib.sha256()
+        for table in schema.metadata.sorted_tables:
+            digest.update(table.name.encode())
+            for row in self.conn.execute(select(table).order_by(*table.primary_key)):
+                digest.update(repr(tuple(row)).encode())
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Close, once the invariants are checked: whatever a test does, it must leave a sound store."""
+        try:
+            check_soundness(self.conn)
+        finally:
+            self.conn.close()
+            self.database.close()
+
+
+@contextmanager
+def open_store(url: str) -> Iterator[OpenStore]:
+    """A store on that database, its schema made."""
+    database = Database(url, durability="relaxed")
+    migrate.upgrade(database)
+    opened = OpenStore(database)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def a_receive(group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> receiving.Receive:
+    wish = {"wanted": TagFilter(), "invisible_ms": 30_000, "holder": Holder.SIMPLE, "client_id": "c1", "rotation": 0}
+    return receiving.Receive(group=group, topic=topic, batch_size=batch_size, **(wish | more))  # type: ignore[arg-type]
+
+
+def receipt_of(held: Delivery | Receipt) -> Receipt:
+    return held if isinstance(held, Receipt) else receipt.decode(held.receipt_handle)
+
+
+def ids(deliveries: Sequence[Delivery]) -> list[str]:
+    return [each.stored.message.message_id for each in deliveries]
+
+
+def bodies(deliveries: Sequence[Delivery]) -> list[bytes]:
+    return [each.stored.message.body for each in deliveries]
+
+
+def _id(stored: bytes | memoryview) -> str:
+    return id_from_bytes(bytes(stored))
