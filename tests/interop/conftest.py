@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -73,11 +75,13 @@ def node_modules() -> None:
     """The official Node client, installed once from the package registry."""
     missing = [tool for tool in ("node", "npm") if shutil.which(tool) is None]
     if missing:
-        _do_without(f"{' and '.join(missing)} not found; install Node.js 18 or newer to run the Node client's tests")
-    if (NODE / "node_modules" / "rocketmq-client-nodejs").is_dir():
-        return
+        _do_without(f"{' and '.join(missing)} not found; install Node.js 18 or newer for the Node client's tests")
     command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
-    installed = subprocess.run(command, cwd=NODE, capture_output=True, text=True, check=False)
+    with (Path(tempfile.gettempdir()) / "popmq-node-modules.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes start at once
+        if (NODE / "node_modules" / ".package-lock.json").exists():  # npm writes it last
+            return
+        installed = subprocess.run(command, cwd=NODE, capture_output=True, text=True, check=False)
     if installed.returncode:
         _do_without(f"npm could not install the official Node client: {installed.stderr.strip()[-500:]}")
 

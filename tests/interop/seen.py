@@ -34,6 +34,11 @@ class Lag(NamedTuple):
     dead_letters: int = 0
     stored: int = 0
 
+    @property
+    def is_done(self) -> bool:
+        """Every message is committed."""
+        return self == Lag(stored=self.stored)
+
 
 class Seen:
     """Looks into a running broker."""
