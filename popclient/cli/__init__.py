@@ -104,8 +104,7 @@ def _add_missing(commands: Any, extra: str, missing: ModuleNotFoundError) -> Non
 
     for name in COMMANDS_OF.get(extra, ()):
         command = commands.add_parser(name, help=f"needs pip install 'popmq[{extra}]' ({missing.name} is missing)")
-        command.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-        command.set_defaults(run=refuse)
+        command.instead = refuse
 
 
 _EPILOG = (
@@ -115,7 +114,12 @@ _EPILOG = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes the global options at every level, and says in one sentence what is wrong with the rest."""
+    """Takes the global options at every level, and says in one sentence what is wrong with the rest.
+
+    With `instead` set, whatever follows is taken and that is run.
+    """
+
+    instead: Callable[[argparse.Namespace], int] | None = None
 
     def __init__(self, **options: Any) -> None:
         is_root = options.get("prog") == "popmq"
@@ -123,6 +127,11 @@ class _Parser(argparse.ArgumentParser):
         self._add_globals(shown=is_root)
         if is_root:
             self.set_defaults(endpoint=None, namespace="", json=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.instead is None:
+            return super().parse_known_args(args, namespace)
+        return argparse.Namespace(run=self.instead), []
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"popmq: {message} (see {self.prog} --help)\n")

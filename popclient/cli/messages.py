@@ -29,7 +29,8 @@ def send(arguments: Namespace) -> int:
         keys=arguments.key,
         properties=dict(arguments.property),
     )
-    with Producer(client_config(arguments)) as producer:
+    # The topic is looked up first: where nobody listens, or it is missing, nothing is tried again and again.
+    with Producer(client_config(arguments), arguments.topic) as producer:
         receipts = list(_sent(producer, message, arguments.count))
     document = {
         "topic": arguments.topic,

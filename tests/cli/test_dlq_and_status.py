@@ -1,0 +1,68 @@
+"""popmq dlq …, popmq status"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.shell import Shell
+
+
+@pytest.fixture
+def dead(shell: Shell) -> list[str]:
+    """The ids of two messages that failed at their only attempt."""
+    shell.ok("topic", "create", "flights", "--queues", "1")
+    shell.ok("group", "create", "counters", "--max-attempts", "1")
+    sent = shell.json("message", "send", "flights", "hello", "--tag", "UA", "--count", "2")
+    shell.ok("message", "receive", "flights", "--group", "counters")
+    shell.broker.clock.advance("31s")
+    return [each["message_id"] for each in sent["messages"]]
+
+
+@pytest.mark.row("L7")
+def test_list(shell: Shell, dead: list[str]) -> None:
+    headings, *rows = shell.ok("dlq", "list", "counters").lines
+    assert headings.split()[:4] == ["ID", "MESSAGE", "ID", "TOPIC"]
+    assert [row.split()[1] for row in rows] == dead
+    assert all(row.endswith("hello") for row in rows)
+    first, second = shell.json("dlq", "list", "counters")
+    assert [first["message_id"], second["message_id"]] == dead
+    assert (first["topic"], first["delivery_attempt"], first["group"]) == ("flights", 1, "counters")
+    assert first["dead_at"] == "2025-01-01T00:00:30.000Z"
+    assert first["message"]["dead_letter_of"] == {"topic": "flights", "message_id": dead[0]}
+    assert first["message"]["tag"] == "UA"
+    assert shell.json("dlq", "list", "counters", "--max", "1") == [first]
+    assert shell.json("dlq", "list", "counters", "--after", str(first["id"])) == [second]
+    assert shell.json("dlq", "list", "counters", "--topic", "flights") == [first, second]
+
+
+def test_show(shell: Shell, dead: list[str]) -> None:
+    assert shell.json("dlq", "show", "counters", dead[1]) == shell.json("dlq", "list", "counters")[1]
+    lines = shell.ok("dlq", "show", "counters", dead[1]).lines
+    assert "came from       flights" in lines
+    assert f"dead letter of  flights {dead[1]}" in lines
+    assert lines[-1] == "hello"
+
+
+def test_what_is_not_there(shell: Shell) -> None:
+    shell.ok("group", "create", "counters")
+    assert shell.ok("dlq", "list", "counters").lines == ["no dead letters"]
+    assert shell("dlq", "list", "nobody").status == 4
+    assert shell("dlq", "list", "counters", "--topic", "nowhere").status == 4
+    missing = shell("dlq", "show", "counters", "nope")
+    assert missing.status == 4
+    assert "popmq dlq list counters" in missing.err
+
+
+def test_status(shell: Shell, dead: list[str]) -> None:
+    shell.ok("message", "send", "flights", "again")
+    status = shell.json("status")
+    assert status["endpoint"] == shell.endpoint
+    assert (status["topics"], status["groups"], status["dead_letters"]) == (2, 1, 2)
+    assert status["messages"] == 3 + len(dead)
+    assert status["now"] == "2025-01-01T00:00:31.000Z"
+    (lag,) = status["lag"]
+    assert (lag["group"], lag["topic"], lag["ready"], lag["dead_letters"]) == ("counters", "flights", 1, 2)
+    lines = shell.ok("status").lines
+    assert lines[0].endswith(f"at {shell.endpoint}, up 31s")
+    assert any(line.split() == ["messages", "5"] for line in lines)
+    assert lines[-1].split()[:6] == ["counters", "flights", "1", "0", "0", "2"]

@@ -1,0 +1,74 @@
+"""popmq group …"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.shell import Shell
+
+
+def test_create(shell: Shell) -> None:
+    (line,) = shell.ok("group", "create", "counters").lines
+    assert line.startswith("made consumer group counters: 17 attempts, retry after 10s,30s,1m,2m,")
+    assert line.endswith(",10m,20m,30m,1h,2h, history errors")
+    options = ["--max-attempts", "3", "--retry", "500ms,10s,1h30m", "--consume-from", "latest", "--history", "all"]
+    made = shell.json("group", "create", "auditors", *options)
+    assert made["max_attempts"] == 3
+    assert made["retry_intervals_ms"] == [500, 10_000, 5_400_000]
+    assert (made["consume_from"], made["history"], made["mode"]) == ("LATEST", "all", "")
+
+
+def test_list(shell: Shell) -> None:
+    assert shell.ok("group", "list").lines == ["no consumer groups"]
+    shell.ok("group", "create", "counters")
+    headings, row = shell.ok("group", "list").lines
+    assert headings.split()[0] == "GROUP"
+    assert row.split()[:5] == ["counters", "17", "EARLIEST", "errors", "unused"]
+    assert [each["name"] for each in shell.json("group", "list")] == ["counters"]
+
+
+def test_show_says_how_far_it_is_behind(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights")
+    shell.ok("group", "create", "counters", "--retry", "1s")
+    assert shell.ok("group", "show", "counters").lines[-1] == "no group has met a topic"
+    shell.ok("message", "send", "flights", "x", "--count", "5")
+    shell.ok("message", "receive", "flights", "--group", "counters", "--max", "2")
+    shown = shell.json("group", "show", "counters")
+    (lag,) = shown["lag"]
+    assert (lag["ready"], lag["inflight"], lag["waiting_retry"], lag["dead_letters"]) == (3, 2, 0, 0)
+    assert lag["oldest_ready_at"] == "2025-01-01T00:00:00.000Z"
+    assert shown["mode"] == "POP"
+    lines = shell.ok("group", "show", "counters").lines
+    assert "retry after   1s" in lines
+    assert lines[-1].split()[:6] == ["counters", "flights", "3", "2", "0", "0"]
+
+
+def test_update(shell: Shell) -> None:
+    shell.ok("group", "create", "counters")
+    said = shell.ok("group", "update", "counters", "--max-attempts", "2", "--retry", "0s", "--history", "none")
+    assert said.lines == ["consumer group counters: 2 attempts, retry after 0s, history none"]
+    assert shell.json("group", "update", "counters", "--retry", "1m")["max_attempts"] == 2
+    assert shell("group", "update", "counters").status == 2
+    too_many = shell("group", "update", "counters", "--max-attempts", "1001")
+    assert (too_many.status, too_many.err) == (1, "popmq: max attempts is 1 to 1000 deliveries, not 1001\n")
+
+
+def test_delete(shell: Shell) -> None:
+    shell.ok("group", "create", "counters")
+    assert shell("group", "delete", "counters").status == 2
+    assert shell.ok("group", "delete", "counters", "--yes").lines == ["deleted consumer group counters"]
+    assert shell("group", "show", "counters").status == 4
+
+
+def test_what_exists_is_refused(shell: Shell) -> None:
+    shell.ok("group", "create", "counters")
+    said = shell("group", "create", "counters")
+    assert said.status == 1
+    assert "popmq group update" in said.err
+
+
+@pytest.mark.parametrize("action", [["show"], ["update", "--history", "all"], ["delete", "--yes"]])
+def test_a_missing_group_is_not_found(shell: Shell, action: list[str]) -> None:
+    said = shell("group", action[0], "nobody", *action[1:])
+    assert (said.status, said.out) == (4, "")
+    assert said.err == "popmq: consumer group 'nobody' does not exist; create it with: popmq group create nobody\n"

@@ -1,0 +1,157 @@
+"""The command as a whole: options anywhere, exit codes, one sentence per error, what a bare install says."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+import pytest
+
+from tests.cli.shell import POPMQ, Shell, installed
+
+# Runs the command line where the server's packages cannot be imported.
+BARE = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from popclient.cli import main
+sys.exit(main({words}))
+"""
+EXTRAS = {"sqlalchemy", "alembic", "pydantic", "pydantic_settings", "structlog", "grpc_health", "grpc_reflection"}
+
+
+@pytest.fixture
+def nobody_there() -> Iterator[str]:
+    """An address where nothing listens, kept from others while the test runs."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def bare(*words: str, blocked: set[str] = EXTRAS) -> subprocess.CompletedProcess[str]:
+    program = BARE.format(blocked=blocked, words=list(words))
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_the_installed_command(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights")
+    by_option = installed("topic", "list", "--json", "--endpoint", shell.endpoint)
+    assert (by_option.status, [each["name"] for each in by_option.document]) == (0, ["flights"])
+    by_environment = installed("status", "--json", POPMQ_ENDPOINT=shell.endpoint)
+    assert (by_environment.status, by_environment.document["topics"]) == (0, 1)
+    assert installed("topic", "show", "nowhere", POPMQ_ENDPOINT=shell.endpoint).status == 4
+    assert installed("--version").out == f"popmq {metadata.version('popmq')}\n"
+
+
+def test_global_options_stand_anywhere(shell: Shell) -> None:
+    first = shell("--json", "--namespace", "n", "topic", "create", "a")
+    last = shell("topic", "create", "b", "--namespace", "n", "--json")
+    between = shell("topic", "--json", "create", "--namespace=n", "c")
+    assert [said.document["namespace"] for said in (first, last, between)] == ["n", "n", "n"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["topic", "list"],
+        ["topic", "delete", "t", "--yes"],
+        ["message", "send", "t", "x"],
+        ["message", "receive", "t", "--group", "g", "--wait", "0s"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_listens(nobody_there: str, words: list[str]) -> None:
+    said = installed(*words, POPMQ_ENDPOINT=nobody_there)
+    assert (said.status, said.out) == (3, "")
+    assert said.err.startswith("popmq: ")
+    assert said.err.count("\n") == 1
+    assert nobody_there in said.err
+    assert "popmq serve" in said.err
+    assert "--endpoint" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        ([], "COMMAND"),
+        (["frobnicate"], "frobnicate"),
+        (["topic"], "ACTION"),
+        (["topic", "create"], "NAME"),
+        (["topic", "create", "t", "--queues", "many"], "'many' is no whole number"),
+        (["topic", "create", "t", "--queues", "0"], "0 is not between 1 and"),
+        (["topic", "create", "t", "--type", "odd"], "'ODD'"),
+        (["group", "create", "g", "--retry", "10"], "'10' is no duration; write 500ms, 10s"),
+        (["group", "create", "g", "--retry", "10s,,1m"], "'' is no duration"),
+        (["group", "create", "g", "--retry", "-5s"], "--retry"),
+        (["group", "create", "g", "--history", "some"], "'some'"),
+        (["group", "create", "g", "--max", "3"], "--max 3"),
+        (["message", "send", "t", "x", "--property", "novalue"], "'novalue' is no property; write name=value"),
+        (["message", "send", "t", "x", "--count", "0"], "0 is not between 1 and"),
+        (["message", "receive", "t"], "--group"),
+        (["message", "receive", "t", "--group", "g", "--max", "33"], "33 is not between 1 and 32"),
+        (["message", "receive", "t", "--group", "g", "--invisible", "9999999999d"], "longer than ten years"),
+        (["message", "peek", "t", "--max", "1001"], "1001 is not between 1 and 1000"),
+        (["status", "--endpoint", "nonsense:port"], "'nonsense:port'"),
+    ],
+    ids=str,
+)
+def test_usage_errors(shell: Shell, words: list[str], word: str) -> None:
+    said = shell(*words)
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("popmq: ")
+    assert said.err.count("\n") == 1
+    assert word in said.err
+
+
+def test_a_malformed_environment_is_a_usage_error() -> None:
+    said = installed("status", POPMQ_ENDPOINT="host:port:more stuff")
+    assert (said.status, said.out) == (2, "")
+    assert "host:port:more stuff" in said.err
+
+
+def test_every_command_has_help(shell: Shell) -> None:
+    assert "exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found" in " ".join(
+        shell("--help").out.lower().split()
+    )
+    for words in (["topic"], ["topic", "create"], ["group", "update"], ["message", "receive"], ["dlq"], ["status"]):
+        said = shell(*words, "--help")
+        assert said.status == 0
+        assert said.out.startswith(f"usage: popmq {' '.join(words)}")
+
+
+def test_a_reader_that_has_enough_is_no_error(shell: Shell) -> None:
+    for number in range(40):
+        shell.ok("topic", "create", f"topic-{number}")
+    listing = subprocess.Popen(
+        [POPMQ, "topic", "list", "--endpoint", shell.endpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert listing.stdout is not None
+    assert listing.stderr is not None
+    listing.stdout.close()
+    with listing:
+        assert listing.stderr.read() == ""
+    assert listing.returncode == 0
+
+
+def test_a_bare_install_has_a_working_command(shell: Shell) -> None:
+    done = bare("status", "--json", "--endpoint", shell.endpoint)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bare("--help").returncode == 0
+
+
+@pytest.mark.parametrize("blocked", [EXTRAS, {"popserver"}], ids=["packages missing", "server missing"])
+@pytest.mark.parametrize("words", [["serve", "--port", "0"], ["db", "check"]], ids=" ".join)
+def test_a_bare_install_says_what_the_server_needs(words: list[str], blocked: set[str]) -> None:
+    done = bare(*words, blocked=blocked)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"popmq: '{words[0]}' needs more than the client: pip install 'popmq[server]'\n"

@@ -1,0 +1,90 @@
+"""popmq topic …"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.shell import Shell
+
+
+def test_create(shell: Shell) -> None:
+    assert shell.ok("topic", "create", "flights").lines == ["made topic flights with 8 queues"]
+    made = shell.json("topic", "create", "airports", "--queues", "3", "--type", "fifo", "--type", "NORMAL")
+    assert made["name"] == "airports"
+    assert made["queue_count"] == 3
+    assert made["message_types"] == ["FIFO", "NORMAL"]
+    assert made["message_count"] == 0
+    assert made["created_at"] == "2025-01-01T00:00:00.000Z"
+
+
+def test_list(shell: Shell) -> None:
+    assert shell.ok("topic", "list").lines == ["no topics"]
+    assert shell.json("topic", "list") == []
+    shell.ok("topic", "create", "flights")
+    shell.ok("topic", "create", "a", "--queues", "16")
+    headings, first, second = shell.ok("topic", "list").lines
+    assert headings.split() == ["TOPIC", "NAMESPACE", "QUEUES", "MESSAGES", "TYPES", "CREATED"]
+    assert first.split()[:4] == ["a", "16", "0", "NORMAL"]
+    assert second.split()[:4] == ["flights", "8", "0", "NORMAL"]
+    end = headings.index("QUEUES") + len("QUEUES")
+    assert (first[:end].split()[-1], second[:end].split()[-1]) == ("16", "8"), "numbers end where their heading ends"
+    assert [each["name"] for each in shell.json("topic", "list")] == ["a", "flights"]
+
+
+def test_show(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights", "--queues", "2")
+    shell.ok("message", "send", "flights", "x", "--count", "3")
+    lines = shell.ok("topic", "show", "flights").lines
+    assert lines[0].split() == ["topic", "flights"]
+    assert "messages  3" in lines
+    assert sum(int(line.split()[3]) for line in lines[-2:]) == 3
+    shown = shell.json("topic", "show", "flights")
+    assert [each["id"] for each in shown["queues"]] == [0, 1]
+    assert sum(each["max_offset"] - each["min_offset"] for each in shown["queues"]) == 3
+
+
+def test_update(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights", "--queues", "2")
+    said = shell.ok("topic", "update", "flights", "--queues", "4", "--type", "FIFO")
+    assert said.lines == ["topic flights has 4 queues and accepts FIFO"]
+    assert shell.json("topic", "update", "flights", "--type", "NORMAL")["message_types"] == ["NORMAL"]
+    fewer = shell("topic", "update", "flights", "--queues", "1")
+    assert (fewer.status, fewer.out) == (1, "")
+    assert fewer.err == "popmq: topic 'flights' has 4 queues, and their number only grows; 1 are too few\n"
+    assert shell("topic", "update", "flights").status == 2
+
+
+def test_delete_wants_a_word(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights")
+    refused = shell("topic", "delete", "flights")
+    assert (refused.status, refused.out) == (2, "")
+    assert "--yes" in refused.err
+    mistyped = shell("topic", "delete", "flights", stdin=b"fligths\n", terminal=True)
+    assert (mistyped.status, mistyped.out) == (1, "nothing deleted\n")
+    assert shell.json("topic", "show", "flights")["name"] == "flights"
+    typed = shell("topic", "delete", "flights", stdin=b"flights\n", terminal=True)
+    assert (typed.status, typed.out) == (0, "deleted topic flights\n")
+    assert shell("topic", "show", "flights").status == 4
+    shell.ok("topic", "create", "flights")
+    assert shell.json("topic", "delete", "flights", "--yes") == {"name": "flights", "deleted": True}
+
+
+@pytest.mark.parametrize("action", [["show"], ["update", "--queues", "3"], ["delete", "--yes"]])
+def test_a_missing_topic_is_not_found(shell: Shell, action: list[str]) -> None:
+    said = shell("topic", action[0], "nowhere", *action[1:])
+    assert (said.status, said.out) == (4, "")
+    assert said.err == "popmq: topic 'nowhere' does not exist; create it with: popmq topic create nowhere\n"
+
+
+@pytest.mark.row("G7")
+def test_a_namespace_is_a_world_of_its_own(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights", "--namespace", "east")
+    shell.ok("topic", "create", "flights", "--namespace", "west")
+    assert [each["namespace"] for each in shell.json("topic", "list")] == ["east", "west"]
+    assert [each["namespace"] for each in shell.json("--namespace", "west", "topic", "list")] == ["west"]
+    missing = shell("topic", "show", "flights", "--namespace", "north")
+    assert missing.status == 4
+    assert "popmq topic create flights --namespace north" in missing.err
+    shell.ok("message", "send", "flights", "east", "--namespace", "east")
+    assert len(shell.json("message", "peek", "flights", "--namespace", "east")) == 1
+    assert shell.json("message", "peek", "flights", "--namespace", "west") == []
