@@ -21,7 +21,7 @@ from popserver.domain.names import (
     group_of_dead_letter_topic,
     is_system_derived,
 )
-from popserver.domain.topic import NewTopic, check_queue_count
+from popserver.domain.topic import OFFSET_BITS, NewTopic, check_queue_count
 from popserver.store import inspection
 from popserver.store.catalog import UpdateGroup
 from popserver.store.inspection import Counts, DeadLetter, FoundMessage, Lag, Standing, Step, TopicFacts
@@ -41,6 +41,7 @@ __all__ = [
 
 PAGE_DEFAULT = 32
 PAGE_MAX = 1_000
+OFFSET_MAX = (1 << OFFSET_BITS) - 1
 
 T = TypeVar("T")
 
@@ -142,8 +143,8 @@ class Operations:
         page = _page(limit)
         if from_offset is not None and queue_number is None:
             raise BadRequest(f"offset {from_offset} is an offset of one queue; name the queue as well")
-        if from_offset is not None and from_offset < 0:
-            raise BadRequest(f"offsets start at 0; {from_offset} is none")
+        if from_offset is not None and not 0 <= from_offset <= OFFSET_MAX:
+            raise BadRequest(f"an offset is 0 to {OFFSET_MAX}, not {from_offset}")
         return await self._look(lambda conn: inspection.peek(conn, topic, queue_number, from_offset, page))
 
     async def message(self, topic: Resource | None, message_id: str) -> FoundMessage:
