@@ -91,14 +91,14 @@ class Producer:
             answer = await stub.SendMessage(request, metadata=_named(self._name), timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             outcomes = [Outcome.UNKNOWN] * len(batch)
-            await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
         else:
             assert [entry.message_id for entry in answer.entries] == [_id(each) for each in batch]
             outcomes = [outcome_of(entry.status) for entry in answer.entries]
         for each, outcome in zip(batch, outcomes, strict=True):
             self._load.history.add(Send(outcome, invoked_ms, now_ms(), _id(each), digest_of(each)))
-        if Outcome.UNKNOWN in outcomes and self._chance.random() < 0.5:
-            self._again = batch
+        if Outcome.UNKNOWN in outcomes:
+            self._again = self._chance.choice((batch, []))
+            await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
 
     def _message(self) -> pb.Message:
         self._count += 1
@@ -147,14 +147,11 @@ class Consumer:
                     deliveries.append(delivered(frame.message))
                 elif frame.HasField("status") and outcome_of(frame.status) is Outcome.UNKNOWN:
                     outcome = Outcome.UNKNOWN
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as broken:
+        except grpc.aio.AioRpcError:
             outcome = Outcome.UNKNOWN
-            if isinstance(broken, asyncio.CancelledError):
-                raise
-            await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
-        finally:
-            self._load.history.add(Receive(outcome, invoked_ms, now_ms(), self._group, invisible_ms, tuple(deliveries)))
+        self._load.history.add(Receive(outcome, invoked_ms, now_ms(), self._group, invisible_ms, tuple(deliveries)))
         self._held += [(each.message_id, each.handle) for each in deliveries]
+        await self._pause_after(outcome)
 
     async def _work(self, stub: Any) -> None:
         held, self._held = self._held, []
@@ -194,13 +191,13 @@ class Consumer:
             answer = await stub.AckMessage(request, metadata=_named(self._name), timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             outcomes = [Outcome.UNKNOWN] * len(held)
-            await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
         else:
             outcomes = [outcome_of(entry.status) for entry in answer.entries] or [outcome_of(answer.status)] * len(held)
         for (message_id, handle), outcome in zip(held, outcomes, strict=True):
             self._load.history.add(Ack(outcome, invoked_ms, now_ms(), self._group, message_id, handle))
             if outcome is Outcome.UNKNOWN:
                 self._held.append((message_id, handle))
+        await self._pause_after(*outcomes)
 
     async def _change(self, stub: Any, message_id: str, handle: str) -> None:
         duration_ms = self._chance.randint(*INVISIBLE_MS)
@@ -216,7 +213,6 @@ class Consumer:
             answer = await stub.ChangeInvisibleDuration(request, metadata=_named(self._name), timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             outcome = Outcome.UNKNOWN
-            await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
         else:
             outcome = outcome_of(answer.status)
             new_handle = answer.receipt_handle if outcome is Outcome.OK else ""
@@ -226,6 +222,11 @@ class Consumer:
         # Now and then the replaced handle is tried again: it must be refused.
         kept = handle if not new_handle or self._chance.random() < 0.2 else new_handle
         self._held.append((message_id, kept))
+        await self._pause_after(outcome)
+
+    async def _pause_after(self, *outcomes: Outcome) -> None:
+        if Outcome.UNKNOWN in outcomes:
+            await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
 
 
 def now_ms() -> float:
