@@ -61,8 +61,8 @@ SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consume
        l.redrive_state, m.body
 FROM dead_letter l
 JOIN consumer_group g ON g.group_id = l.group_id
-JOIN topic t ON t.topic_id = l.origin_topic_id
-JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
+LEFT JOIN topic t ON t.topic_id = l.origin_topic_id
+LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
 JOIN message m ON m.message_key = l.copy_key
 """
 

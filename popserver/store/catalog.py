@@ -281,16 +281,23 @@ def _purge_topics(tx: Transaction) -> int:
     if topic_id is None:
         return 0
     for each in tx.conn.execute(_QUEUES, {"of_topic": topic_id}).all():
-        first, end = message_key(each.queue_id, 0), message_key(each.queue_id + 1, 0)
-        for table in (message, history, delivery):
-            inside = (table.c.message_key >= first, table.c.message_key < end)
-            some = select(table.c.message_key).where(*inside).limit(STEP_ROWS_MAX)
-            removed = tx.conn.execute(delete(table).where(table.c.message_key.in_(some))).rowcount
-            if removed:
-                return removed
-        tx.conn.execute(delete(progress).where(progress.c.queue_id == each.queue_id))
+        removed = _purge_queue(tx, each.queue_id)
+        if removed:
+            return removed
         return tx.conn.execute(delete(queue).where(queue.c.queue_id == each.queue_id)).rowcount
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
+
+
+def _purge_queue(tx: Transaction, queue_id: int) -> int:
+    """Progress first: nobody is granted anything any more. What falls due or is looked up goes before its message."""
+    tx.conn.execute(delete(progress).where(progress.c.queue_id == queue_id))
+    first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)
+    for key in (delivery.c.message_key, dead_letter.c.copy_key, message.c.message_key, history.c.message_key):
+        some = select(key).where(key >= first, key < end).limit(STEP_ROWS_MAX)
+        removed = tx.conn.execute(delete(key.table).where(key.in_(some))).rowcount
+        if removed:
+            return removed
+    return 0
 
 
 def topic_not_found(name: Resource) -> TopicNotFound:

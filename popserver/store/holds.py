@@ -307,6 +307,7 @@ _ORPHAN_CLIENT = (
         delivery.c.client_id == bindparam("of_client"),
         delivery.c.holder == literal_column(f"'{Holder.PUSH}'"),
         in_states(delivery.c.state, State.INFLIGHT),
+        delivery.c.visible_at_ms > bindparam("until_ms"),
     )
     .values(**_ENDS_SOON)
 )
@@ -318,7 +319,8 @@ _ORPHAN_HOLDS = (
         in_states(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("until_ms"),
     )
-    .values(**_ENDS_SOON)
+    # Nobody's: a client that comes back gets only what it had.
+    .values(**_ENDS_SOON, client_id="")
 )
 _PUSH_CLIENTS = select(delivery.c.client_id).where(delivery.c.holder == literal_column(f"'{Holder.PUSH}'")).distinct()
 _ADOPT = (

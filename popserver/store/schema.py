@@ -292,7 +292,7 @@ LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """
 
-# What Spark and `popmq dlq` read: the facts and the message in one row.
+# What Spark and `popmq dlq` read: the facts and the message in one row. A dead letter outlives the topic it came from.
 DEAD_LETTERS = """
 SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
        t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, m.message_group, m.message_type,
@@ -301,8 +301,8 @@ SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consume
        l.redrive_state, m.body
 FROM dead_letter l
 JOIN consumer_group g ON g.group_id = l.group_id
-JOIN topic t ON t.topic_id = l.origin_topic_id
-JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
+LEFT JOIN topic t ON t.topic_id = l.origin_topic_id
+LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
 JOIN message m ON m.message_key = l.copy_key
 """
 
