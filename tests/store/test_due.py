@@ -1,0 +1,152 @@
+"""What falls due: the ends of holds and of intervals."""
+
+from __future__ import annotations
+
+import pytest
+
+from popserver.domain.delivery import Event, State
+from popserver.domain.group import HistoryLevel
+from popserver.domain.retry import RETRY_LADDER_MS, Holder
+from popserver.store import due
+from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore, ids, receipt_of
+
+HOLD_MS = 30 * SECOND
+
+
+def test_nothing_is_due_where_nothing_is_held(store: OpenStore) -> None:
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(0, None)
+
+
+@pytest.mark.row("L9")
+@pytest.mark.row("L18")
+def test_a_simple_hold_ends_exactly_at_its_windows_end(store: OpenStore) -> None:
+    """Received for 30 s, failed at 10: Ready again at 30, whatever the moment of failure."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    store.receive(group, topic, invisible_ms=HOLD_MS)
+    assert store.end_due(after_ms=HOLD_MS - 1) == 0
+    assert store.one(due.end_due, due.EndDue()).next_due_ms == START_MS + HOLD_MS
+    assert store.end_due(after_ms=1) == 1
+    assert set(store.states(group).values()) == {State.READY}
+    assert [each.attempt for each in store.receive(group, topic)] == [2]
+
+
+def test_ending_a_hold_rings_its_topic(store: OpenStore) -> None:
+    topic, other = store.topic("one"), store.topic("other")
+    group = store.group(meets=[topic, other])
+    for each in (topic, other):
+        store.send(each)
+        store.receive(group, each, invisible_ms=SECOND if each is topic else HOUR)
+    store.now_ms += SECOND
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(1, START_MS + HOUR)
+    assert store.rings == {topic.topic_id}
+
+
+@pytest.mark.row("L18")
+@pytest.mark.parametrize("late_ms", [0, 5 * SECOND])
+def test_a_push_hold_climbs_the_ladder_from_the_moment_it_ended(store: OpenStore, late_ms: int) -> None:
+    """Not from the moment somebody looked."""
+    topic = store.topic()
+    group = store.group(meets=[topic], intervals_ms=[10 * SECOND, 20 * SECOND])
+    store.send(topic)
+    for attempt, interval_ms in enumerate([10 * SECOND, 20 * SECOND, 20 * SECOND], start=1):
+        received_ms = store.now_ms
+        (held,) = store.receive(group, topic, holder=Holder.PUSH, invisible_ms=HOLD_MS)
+        assert held.attempt == attempt
+        store.now_ms += HOLD_MS + late_ms
+        ended = store.one(due.end_due, due.EndDue())
+        assert ended.next_due_ms == received_ms + HOLD_MS + interval_ms
+        row = store.delivery_of(group, receipt_of(held).message_key)
+        assert (row.state, row.visible_at_ms) == (State.WAITING_RETRY, ended.next_due_ms)
+        assert store.rings == set(), "nobody can take it yet"
+        store.now_ms = ended.next_due_ms
+        assert store.end_due() == 1
+
+
+def test_a_retry_long_overdue_is_ready_at_once(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    store.receive(group, topic, holder=Holder.PUSH, invisible_ms=HOLD_MS)
+    assert store.end_due(after_ms=HOUR) == 2
+    assert [each.attempt for each in store.receive(group, topic)] == [2]
+
+
+@pytest.mark.row("L7")
+@pytest.mark.row("L12")
+@pytest.mark.parametrize("holder", [Holder.PUSH, Holder.SIMPLE])
+def test_three_retries_are_four_deliveries(store: OpenStore, holder: Holder) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic], max_attempts=4)
+    (sent,) = store.send(topic)
+    attempts = []
+    while granted := store.receive(group, topic, holder=holder, invisible_ms=HOLD_MS):
+        attempts += [each.attempt for each in granted]
+        store.end_due(after_ms=2 * HOUR + HOLD_MS)
+    assert attempts == [1, 2, 3, 4]
+    assert store.state(group, sent.message_id) is State.DLQ
+    assert store.end_due(after_ms=100 * HOUR) == 0
+
+
+@pytest.mark.row("L5")
+def test_the_whole_ladder_of_a_push_consumer(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    waited_ms = []
+    while granted := store.receive(group, topic, holder=Holder.PUSH, invisible_ms=HOLD_MS):
+        store.now_ms = granted[0].visible_at_ms
+        next_due_ms = store.one(due.end_due, due.EndDue()).next_due_ms
+        if next_due_ms is not None:
+            waited_ms.append(next_due_ms - store.now_ms)
+            store.now_ms = next_due_ms
+            store.end_due()
+    assert tuple(waited_ms) == RETRY_LADDER_MS
+
+
+def test_one_step_ends_many_groups_and_events(store: OpenStore) -> None:
+    topic = store.topic()
+    simple = store.group("simple", meets=[topic], history=HistoryLevel.ALL)
+    push = store.group("push", meets=[topic], history=HistoryLevel.ALL)
+    last = store.group("last", meets=[topic], max_attempts=1, history=HistoryLevel.ALL)
+    store.send(topic, 3)
+    for group, holder in ((simple, Holder.SIMPLE), (push, Holder.PUSH), (last, Holder.SIMPLE)):
+        store.receive(group, topic, holder=holder, invisible_ms=HOLD_MS)
+    store.now_ms += HOLD_MS
+    assert store.one(due.end_due, due.EndDue()).rows == 9
+    assert [{step[0] for step in store.history(group)} - {Event.RECEIVE} for group in (simple, push, last)] == [
+        {Event.RELEASE},
+        {Event.RETRY},
+        {Event.EXHAUST},
+    ]
+
+
+def test_a_step_takes_a_thousand(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 1_001)
+    store.receive(group, topic, 1_001, invisible_ms=HOLD_MS)
+    store.now_ms += HOLD_MS
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(1_000, START_MS + HOLD_MS)
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(1, None)
+
+
+def test_the_earliest_is_ended_first(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 2)
+    late, early = (store.receive(group, topic, 1, invisible_ms=ms)[0] for ms in (2 * SECOND, SECOND))
+    assert store.end_due(after_ms=SECOND) == 1
+    assert ids(store.receive(group, topic)) == ids([early])
+    assert store.end_due(after_ms=SECOND) == 1
+    assert ids(store.receive(group, topic)) == ids([late])
+
+
+def test_several_requests_need_one_step(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    store.receive(group, topic, invisible_ms=SECOND)
+    store.now_ms += SECOND
+    assert list(store.do(due.end_due, due.EndDue(), due.EndDue())) == [due.Ended(1, None)] * 2
