@@ -47,7 +47,7 @@ def run(
         facts = environment(folder, cores)
         for name in (name for name in CASES if name in names):
             bench.enter(name)
-            results[name] = summed_up(name, CASES[name].measure(bench), results)
+            results[name] = summed_up(name, CASES[name].measure(bench))
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": round(time.monotonic() - begun, 1),

@@ -37,6 +37,7 @@ class Bench:
         self._loads: dict[str, Generator] = {}
         self._stocked: set[str] = set()
         self._urls: dict[str, str] = {}
+        self._insert_urls: dict[str, str] = {}
         self._filled_urls: dict[tuple[str, int], str] = {}
         self._postgres: Postgres | None = None
         self._case = ""
@@ -65,7 +66,10 @@ class Bench:
                 self._stocked.add(name)
 
     def insert_rate(self, name: str, rows: int) -> float:
-        return insert_rate(self.new_url(name, "insert"), rows, self.plan.insert_seconds, self.cores.server)
+        """Rows per second of the raw insert, see `raw_insert`, on a database that grows like the server's."""
+        if name not in self._insert_urls:
+            self._insert_urls[name] = self.new_url(name, "insert")
+        return insert_rate(self._insert_urls[name], rows, self.plan.insert_seconds, self.cores.server)
 
     @contextmanager
     def backlog(self, name: str, sizes: Mapping[str, int], topic: str) -> Iterator[dict[str, Generator]]:

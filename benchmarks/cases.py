@@ -18,18 +18,17 @@ Rounds = dict[str, list[Figures]]
 
 
 class Case(NamedTuple):
-    """`unit` is what `key` counts; `insert` names the case whose figure is this one's raw insert rate."""
+    """`unit` is what `key` counts."""
 
     title: str
     measure: Callable[[Bench], Rounds]
     key: str = "rate"
     unit: str = "msg/s"
-    insert: str | None = None
 
 
-def in_turns(bench: Bench, measure: Callable[[str, int], Figures], names: list[str] | None = None) -> Rounds:
+def in_turns(bench: Bench, measure: Callable[[str, int], Figures]) -> Rounds:
     """Measure the variants one after the other, as often as the plan has rounds: A B C A B C."""
-    found: Rounds = {name: [] for name in names or bench.names}
+    found: Rounds = {name: [] for name in bench.names}
     for number in range(bench.plan.rounds):
         for name, figures in found.items():
             bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
@@ -37,18 +36,19 @@ def in_turns(bench: Bench, measure: Callable[[str, int], Figures], names: list[s
     return found
 
 
-def _send(per_request: int, callers: int) -> Callable[[Bench], Rounds]:
+def _send(load: str, insert: int | None, callers: int, **options: Any) -> Callable[[Bench], Rounds]:
+    """`insert`: rows per transaction of the raw insert that is measured in the same rounds, right after the sends."""
+
     def measure(bench: Bench) -> Rounds:
-        options = {"topic": "bench-send", "per_request": per_request, "callers": callers} | _window(bench, body=True)
-        return in_turns(bench, lambda name, _: bench.load(name).run("raw.send", **options))
+        def once(name: str, _: int) -> Figures:
+            figures = bench.load(name).run(
+                load, topic="bench-send", callers=callers, **options, **_window(bench, body=True)
+            )
+            if insert is None or name == "noop":
+                return figures
+            return figures | {"insert_rate": bench.insert_rate(name, insert)}
 
-    return measure
-
-
-def _client_send(callers: int, *, together: bool) -> Callable[[Bench], Rounds]:
-    def measure(bench: Bench) -> Rounds:
-        options = {"topic": "bench-send", "together": together, "callers": callers} | _window(bench, body=True)
-        return in_turns(bench, lambda name, _: bench.load(name).run("client.send", **options))
+        return in_turns(bench, once)
 
     return measure
 
@@ -102,14 +102,6 @@ def _idle(bench: Bench) -> Rounds:
     return {name: [each | {"percent": each["cpu"] * 100}] for name, each in figures.items()}
 
 
-def _insert(rows: int) -> Callable[[Bench], Rounds]:
-    def measure(bench: Bench) -> Rounds:
-        names = [name for name in bench.names if name != "noop"]
-        return in_turns(bench, lambda name, _: {"rate": bench.insert_rate(name, rows)}, names)
-
-    return measure
-
-
 def _backlog(bench: Bench) -> Rounds:
     """The same load on a store of 10,000 messages and one of 1,000,000, in turns; figures of the large one.
 
@@ -152,18 +144,16 @@ def _window(bench: Bench, *, body: bool = False) -> dict[str, Any]:
 
 
 CASES: dict[str, Case] = {
-    "insert_32": Case("raw insert, 32 rows per transaction", _insert(32), unit="rows/s"),
-    "insert_512": Case("raw insert, 512 rows per transaction", _insert(512), unit="rows/s"),
-    "send_1x1": Case("send 1 per request, 1 caller", _send(1, 1), insert="insert_32"),
-    "send_1x64": Case(f"send 1 per request, {CALLERS} callers", _send(1, CALLERS), insert="insert_512"),
-    "send_32x1": Case("send 32 per request, 1 caller", _send(32, 1), insert="insert_32"),
-    "send_32x64": Case(f"send 32 per request, {CALLERS} callers", _send(32, CALLERS), insert="insert_512"),
-    "client_send_x1": Case("popclient send, 1 caller", _client_send(1, together=True), insert="insert_32"),
+    "send_1x1": Case("send 1 per request, 1 caller", _send("raw.send", 32, 1, per_request=1)),
+    "send_1x64": Case(f"send 1 per request, {CALLERS} callers", _send("raw.send", 512, CALLERS, per_request=1)),
+    "send_32x1": Case("send 32 per request, 1 caller", _send("raw.send", 32, 1, per_request=32)),
+    "send_32x64": Case(f"send 32 per request, {CALLERS} callers", _send("raw.send", 512, CALLERS, per_request=32)),
+    "client_send_x1": Case("popclient send, 1 caller", _send("client.send", 32, 1, together=True)),
     "client_send_x64": Case(
-        f"popclient send, {CALLERS} callers, coalesced", _client_send(CALLERS, together=True), insert="insert_512"
+        f"popclient send, {CALLERS} callers, coalesced", _send("client.send", 512, CALLERS, together=True)
     ),
     "client_send_alone_x64": Case(
-        f"popclient send, {CALLERS} callers, a request each", _client_send(CALLERS, together=False)
+        f"popclient send, {CALLERS} callers, a request each", _send("client.send", None, CALLERS, together=False)
     ),
     "receive_batch_x1": Case("receive 32 + batch ack, 1 consumer", _receive("raw.receive", 1, ack_each=False)),
     "receive_batch": Case(

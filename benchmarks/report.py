@@ -22,26 +22,26 @@ class Target(NamedTuple):
         return got <= self.wanted if self.at_most else got >= self.wanted
 
 
-def summed_up(name: str, rounds: Rounds, results: Mapping[str, Any]) -> dict[str, Any]:
-    """One case's entry of bench.json. `results` are those of the cases before it."""
+def summed_up(name: str, rounds: Rounds) -> dict[str, Any]:
+    """One case's entry of bench.json."""
     case = CASES[name]
     return {
         "title": case.title,
         "unit": case.unit,
-        "variants": {variant: _figures(case.key, variant, rounds, case.insert, results) for variant in rounds},
+        "variants": {variant: _figures(case.key, variant, rounds) for variant in rounds},
     }
 
 
-def _figures(key: str, variant: str, rounds: Rounds, insert: str | None, results: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(key: str, variant: str, rounds: Rounds) -> dict[str, Any]:
     own = rounds[variant]
     figures: dict[str, Any] = {"median": _median(each[key] for each in own), "rounds": own}
     if variant != "noop" and "noop" in rounds:
         figures["of_noop"] = _median(
             each[key] / ceiling[key] for each, ceiling in zip(own, rounds["noop"], strict=True) if ceiling[key]
         )
-    if insert is not None and variant in results.get(insert, {}).get("variants", {}):
-        figures["of_insert"] = figures["median"] / results[insert]["variants"][variant]["median"]
-    for extra in ("server_busy", "load_busy", "server_us_per_message", "of_small", "p99"):
+    if "insert_rate" in own[0]:
+        figures["of_insert"] = _median(each[key] / each["insert_rate"] for each in own)
+    for extra in ("server_busy", "load_busy", "server_us_per_message", "insert_rate", "of_small", "p99"):
         if extra in own[0]:
             figures[extra] = _median(each[extra] for each in own)
     return figures
@@ -156,6 +156,8 @@ def _percent(value: float | None) -> str:
 
 def _remark(figures: Mapping[str, Any]) -> str:
     remarks = []
+    if "insert_rate" in figures:
+        remarks.append(f"raw insert {figures['insert_rate']:,.0f} rows/s")
     if "p99" in figures:
         remarks.append(f"p99 {figures['p99']:.3g} ms")
     if "of_small" in figures:
