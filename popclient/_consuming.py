@@ -126,7 +126,7 @@ class SimpleConsumerCore:
         """Until a poll brings something, or the time is over."""
         while not (brought := self._brought(mine)):
             left = deadline - asyncio.get_running_loop().time()
-            self._renew(mine, asking._replace(await_duration=timedelta(seconds=left)))
+            self._renew(mine, asking._replace(await_duration=timedelta(seconds=left - SLACK)))
             if not mine or left <= 0:
                 return []
             await _first_of(mine, left)

@@ -185,16 +185,18 @@ class Joint:
 
 
 class _Part:
-    __slots__ = ("_index", "_joint")
+    __slots__ = ("_index", "_joint", "_settled")
 
     def __init__(self, joint: Joint, index: int) -> None:
         self._joint = joint
         self._index = index
+        self._settled = False
 
     def done(self) -> bool:
-        return self._joint.done()
+        return self._settled or self._joint.done()
 
     def set_result(self, result: Any, /) -> None:
+        self._settled = True
         self._joint.take(self._index, result)
 
 

@@ -31,12 +31,12 @@ class Closable(Protocol):
 class Waiter:
     """The reply that a thread waits for: a lock that the answer opens."""
 
-    __slots__ = ("_abandoned", "_lock", "_result")
+    __slots__ = ("_done", "_lock", "_result")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
-        self._abandoned = False
+        self._done = False
         self._result: Any = None
 
     def wait(self, timeout: float = -1) -> Any:
@@ -45,15 +45,16 @@ class Waiter:
             if not self._lock.acquire(timeout=timeout):
                 raise TimeoutError
         except BaseException:
-            self._abandoned = True
+            self._done = True
             raise
         return self._result
 
     def done(self) -> bool:
-        return self._abandoned
+        return self._done
 
     def set_result(self, result: Any, /) -> None:
         self._result = result
+        self._done = True
         self._lock.release()
 
 
