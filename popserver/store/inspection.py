@@ -7,6 +7,7 @@ No look costs more for a larger backlog: counts are offset arithmetic, lists are
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select, text
@@ -189,23 +190,26 @@ def list_dead_letters(
     wanted = [dead_letter.c.group_id == of_group.group_id, dead_letter.c.dead_letter_id > after_id]
     if topic_name is not None:
         wanted.append(dead_letter.c.origin_topic_id == _topic(conn, topic_name).topic_id)
-    rows = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id).limit(limit)).all()
-    sizes = {row.message_key: row for row in rows if row.message_key is not None}
-    kept = set(_within_a_page(sizes.values()))
-    return _dead_letters(conn, of_group, [row for row in rows if row.message_key is None or row.message_key in kept])
+    facts = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id).limit(limit)).all()
+    keys = [row.copy_key for row in facts]
+    sizes = {row.message_key: row for row in conn.execute(_SIZES.where(message.c.message_key.in_(keys)))}
+    kept = set(_within_a_page(sizes[key] for key in keys if key in sizes))
+    page = takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, facts)
+    return _dead_letters(conn, of_group, list(page))
 
 
 def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) -> DeadLetter:
     """A group's dead letter by the id of its message, the newest if several topics had it; raises `MessageNotFound`."""
     of_group = group(conn, group_name)
-    wanted = dead_letter.c.group_id == of_group.group_id, message.c.message_id == id_to_bytes(message_id)
-    rows = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)).all()
-    if not rows:
+    copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
+    wanted = dead_letter.c.group_id == of_group.group_id, dead_letter.c.copy_key.in_(copies)
+    facts = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)).all()
+    if not facts:
         raise MessageNotFound(
             f"group '{group_name}' has no dead letter with message id '{_short(message_id)}';"
             f" list them with: popmq dlq list {group_name.name}"
         )
-    return _dead_letters(conn, of_group, rows)[0]
+    return _dead_letters(conn, of_group, facts)[0]
 
 
 def counts(conn: Connection) -> Counts:
@@ -339,17 +343,9 @@ _PLACES = (
     .where(topic_table.c.deleted_at_ms.is_(None))
     .order_by(message.c.message_key)
 )
-# Outer joins: a dead letter outlives the topic it came from.
-_DEAD_LETTERS = (
-    select(
-        dead_letter,
-        topic_table.c.namespace,
-        topic_table.c.name,
-        message.c.message_key,
-        func.length(message.c.body).label("size"),
-    )
-    .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
-    .outerjoin(message, message.c.message_key == dead_letter.c.copy_key)
+# An outer join: a dead letter outlives the topic it came from.
+_DEAD_LETTERS = select(dead_letter, topic_table.c.namespace, topic_table.c.name).outerjoin(
+    topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id
 )
 _STEPS = (
     select(history, consumer_group.c.namespace, consumer_group.c.name)

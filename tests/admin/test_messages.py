@@ -60,6 +60,19 @@ def test_an_answer_carries_a_bounded_number_of_bytes(desk: Desk, monkeypatch: py
     assert ids(desk.call("PeekMessages", **peek, from_offset=3).messages) == ["m3"]
 
 
+def test_a_page_of_dead_letters_is_bounded_in_bytes_and_leads_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "PAGE_BYTES_MAX", 2_500)
+    desk.call("CreateTopic", topic=named("flights"), queue_count=1)
+    desk.send("flights", "m0", "m1", "m2", body=b"x" * 1_000)
+    for message in desk.receive("counters", "flights"):
+        desk.give_up("counters", "flights", message)
+    listing = {"group": named("counters")}
+    first = desk.call("ListDeadLetters", **listing).dead_letters
+    assert [each.origin_message_id for each in first] == ["m0", "m1"]
+    rest = desk.call("ListDeadLetters", **listing, after_id=first[-1].id).dead_letters
+    assert [each.origin_message_id for each in rest] == ["m2"]
+
+
 @pytest.mark.row("L2")
 @pytest.mark.row("G3")
 def test_a_message_is_found_with_its_state_in_every_group(stored_desk: Desk) -> None:
