@@ -11,14 +11,13 @@ import time
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from examples.flights import consumer, radar
 from examples.flights.cancellations import Cancellations
 from examples.flights.data import TOPIC, airlines, flights
+from examples.flights.groups import AGAIN_S, ARRIVALS, MAX_ATTEMPTS, RADAR
 from examples.flights.processes import ServerFailed, child, kill, server
 from examples.flights.proof import prove, sql
 from examples.flights.screen import Screen
 from examples.flights.sending import Sending
-from examples.flights.spark_report import READY
 from examples.flights.watching import Database, Lag, looking_at
 from popclient.admin import Admin
 from popclient.errors import PopError
@@ -72,9 +71,9 @@ class Demo:
             looking = stack.enter_context(looking_at(self.database))
             spark = stack.enter_context(self._start_spark())
 
-            self.screen.step(f"A topic of {QUEUES} queues; groups '{consumer.GROUP}' and '{radar.GROUP}'")
+            self.screen.step(f"A topic of {QUEUES} queues; groups '{ARRIVALS}' and '{RADAR}'")
             _create(endpoint)
-            self.screen.say(f"'{consumer.GROUP}' tries a flight {consumer.MAX_ATTEMPTS} times; both keep their history")
+            self.screen.say(f"'{ARRIVALS}' tries a flight {MAX_ATTEMPTS} times; both keep their history")
 
             self.screen.step(f"{self.total:,} flights, a message each, to {CONSUMERS} consumers and an official client")
             self._consume_all(endpoint, looking)
@@ -109,14 +108,14 @@ class Demo:
         """Show what the database says and kill a consumer on the way, until every message has ended in both groups."""
         moved_at, before = time.monotonic(), (0, Lag(), Lag())
         while True:
-            arrivals, seen = looking.lag(consumer.GROUP), looking.lag(radar.GROUP)
-            self.screen.show(sending.stored, {consumer.GROUP: arrivals, radar.GROUP: seen})
+            arrivals, seen = looking.lag(ARRIVALS), looking.lag(RADAR)
+            self.screen.show(sending.stored, {ARRIVALS: arrivals, RADAR: seen})
             if sending.failure is not None:
                 raise sending.failure
-            if arrivals.is_through(self.total) and seen.is_through(self.total):
-                return
             if arrivals.committed > self.total // 4:
                 victim.meet_its_end(looking, self.screen)
+            if arrivals.is_through(self.total) and seen.is_through(self.total):
+                return
             now = (sending.stored, arrivals, seen)
             if now != before:
                 moved_at, before = time.monotonic(), now
@@ -129,7 +128,7 @@ class Demo:
         assert spark.stdout is not None
         with self.screen.waiting("Spark reads the dead letters"):
             said = spark.stdout.readline().strip()
-            if said == READY:
+            if said == "ready":
                 print(file=spark.stdin, flush=True)
                 said = spark.stdout.readline()
         report = json.loads(said or "{}")
@@ -177,10 +176,8 @@ class Victim:
 def _create(endpoint: str) -> None:
     with Admin(endpoint) as admin:
         admin.create_topic(TOPIC, queue_count=QUEUES)
-        admin.create_group(
-            consumer.GROUP, max_attempts=consumer.MAX_ATTEMPTS, retry_intervals=[consumer.AGAIN_S], history="all"
-        )
-        admin.create_group(radar.GROUP, history="all")
+        admin.create_group(ARRIVALS, max_attempts=MAX_ATTEMPTS, retry_intervals=[AGAIN_S], history="all")
+        admin.create_group(RADAR, history="all")
 
 
 def _client_id(worker: subprocess.Popen[str]) -> str:

@@ -13,13 +13,10 @@ import signal
 import sys
 
 from examples.flights.data import TOPIC
+from examples.flights.groups import AGAIN_S, ARRIVALS, HOLD_S
 from popclient import MessageView, PopError
 from popclient.aio import SimpleConsumer
 
-GROUP = "arrivals"
-MAX_ATTEMPTS = 3
-HOLD_S = 5.0  # how long a flight stays in the hands of who received it
-AGAIN_S = 1.0  # how long a failed one waits
 BATCH = 32
 
 
@@ -46,7 +43,7 @@ async def main(endpoints: str, pause: float) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with SimpleConsumer(
-        endpoints, GROUP, TOPIC, max_messages=BATCH, invisible_duration=HOLD_S, await_duration=5
+        endpoints, ARRIVALS, TOPIC, max_messages=BATCH, invisible_duration=HOLD_S, await_duration=5
     ) as consumer:
         print(consumer.client_id, flush=True)
         working = asyncio.create_task(work(consumer, pause))

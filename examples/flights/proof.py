@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from examples.flights import consumer, radar
+from examples.flights.groups import AGAIN_S, ARRIVALS, HOLD_S, RADAR, RADAR_HOLD_S
 from examples.flights.watching import Database
 
 # Groups keep their whole history here: one row per event, written in the transaction that makes the event true.
@@ -56,7 +56,7 @@ class Proof(NamedTuple):
     deliveries: int
 
     def holds(self, flights: int) -> bool:
-        judged = self.consumer_group == consumer.GROUP
+        judged = self.consumer_group == ARRIVALS
         expected_dead = self.dead_letters if judged else 0
         return (
             self.sent == flights == self.committed + expected_dead
@@ -68,11 +68,11 @@ class Proof(NamedTuple):
 def sql() -> str:
     """The query, to be run again by whoever doubts it."""
     return _SQL.format(
-        arrivals=consumer.GROUP,
-        hold_ms=round(consumer.HOLD_S * 1_000),
-        again_ms=round(consumer.AGAIN_S * 1_000),
-        radar=radar.GROUP,
-        radar_ms=radar.HOLD_S * 1_000,
+        arrivals=ARRIVALS,
+        hold_ms=round(HOLD_S * 1_000),
+        again_ms=round(AGAIN_S * 1_000),
+        radar=RADAR,
+        radar_ms=RADAR_HOLD_S * 1_000,
     )
 
 

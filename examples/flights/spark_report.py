@@ -10,13 +10,11 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from examples.flights.consumer import GROUP
+from examples.flights.groups import ARRIVALS
 from popclient.spark import JavaMissing, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-READY = "ready"
 
 
 def main(database_url: str, parquet: str) -> None:
@@ -26,8 +24,8 @@ def main(database_url: str, parquet: str) -> None:
         print(json.dumps({"missing": str(missing)}), flush=True)
         return
     try:
-        dead = spark.read.format("popmq").option("url", database_url).option("consumerGroup", GROUP).load()
-        print(READY, flush=True)
+        dead = spark.read.format("popmq").option("url", database_url).option("consumerGroup", ARRIVALS).load()
+        print("ready", flush=True)
         if sys.stdin.readline():
             print(json.dumps(report(spark, dead, parquet)), flush=True)
     finally:

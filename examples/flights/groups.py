@@ -1,0 +1,11 @@
+"""The two groups that read the flights, and what each is promised."""
+
+from __future__ import annotations
+
+ARRIVALS = "arrivals"
+MAX_ATTEMPTS = 3
+HOLD_S = 5.0  # how long a flight stays in the hands of who received it
+AGAIN_S = 1.0  # how long a failed one waits
+
+RADAR = "radar"
+RADAR_HOLD_S = 15

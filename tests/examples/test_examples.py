@@ -1,0 +1,100 @@
+"""Every example runs as its file says, against a real server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.flights.processes import server
+from popclient.spark import JavaMissing
+from popclient.spark.java import java_home
+from tests.spark.filled import fill
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    """A server on a free port: `popmq serve --min-invisible 1s`."""
+    with server(tmp_path / "popmq.db", tmp_path / "server.log") as (endpoint, _):
+        yield endpoint
+
+
+@pytest.fixture
+def java() -> None:
+    try:
+        java_home()
+    except JavaMissing as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"spark: {missing}")
+
+
+def run(*arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        cwd=EXAMPLES.parent,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_quickstart(endpoint: str) -> None:
+    lines = run(str(EXAMPLES / "quickstart.py"), endpoint).splitlines()
+    assert lines[0].startswith("sent 01")
+    assert lines[1:] == ["attempt 1: one espresso", "attempt 2: one espresso"]
+
+
+def test_quickstart_fits_on_a_screen() -> None:
+    assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 20
+
+
+@pytest.mark.row("O8")
+def test_official_client(endpoint: str, tmp_path: Path) -> None:
+    sent, received = run(str(EXAMPLES / "official_client.py"), endpoint, HOME=str(tmp_path)).splitlines()
+    assert received == f"received {sent.removeprefix('sent ')} one espresso"
+
+
+@pytest.mark.row("O4")
+@pytest.mark.usefixtures("java")
+def test_dead_letters_in_spark(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 30)
+    shown = run(str(EXAMPLES / "dead_letters_spark.py"), url)
+    assert "|radar         |hotels " in shown
+    assert "|flight " in shown
+
+
+def test_the_demo_without_java(tmp_path: Path) -> None:
+    """The Spark part says in one line how to get it; the rest runs and is proved from the database."""
+    shown = run("-m", "examples.flights", "--out", str(tmp_path), JAVA_HOME="/nowhere", COLUMNS="120")
+    assert "left out: Spark needs Java 17 or newer, and JAVA_HOME=/nowhere is no Java that starts; get one" in shown
+    assert_proved(shown)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("java")
+def test_the_demo(tmp_path: Path) -> None:
+    shown = run("-m", "examples.flights", "--out", str(tmp_path), COLUMNS="120")
+    assert "UA  United Air Lines Inc.     115   14   18        147" in shown
+    assert "872 dead letters written as Parquet" in shown
+    assert_proved(shown)
+
+
+def assert_proved(shown: str) -> None:
+    assert "kill -9 of consumer process" in shown
+    assert "its holds have ended, and the others get its flights" in shown
+    assert "arrivals: sent 2,546 = committed 1,674 + dead letters 872; duplicates while held 0; lost 0" in shown
+    assert "radar: sent 2,546 = committed 2,546 + dead letters 0; duplicates while held 0; lost 0" in shown
+    assert "\n   proved\n" in shown

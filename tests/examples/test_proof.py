@@ -1,0 +1,90 @@
+"""The demo's proof fails where there is something to find."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from examples.flights.data import as_message
+from examples.flights.groups import ARRIVALS, RADAR
+from examples.flights.proof import Proof, prove
+from examples.flights.watching import looking_at
+from popclient import Producer, SimpleConsumer
+from popclient.admin import Admin
+from popserver import embedded
+
+FLIGHTS = 4
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database in which four flights have ended in both groups; the first has not arrived and is dead."""
+    path = tmp_path_factory.mktemp("proof") / "popmq.db"
+    with embedded(path, manual_clock=True, min_invisible="1s") as broker:
+        with Admin(broker.endpoint) as admin:
+            admin.create_topic("flights", queue_count=1)
+            admin.create_group(ARRIVALS, max_attempts=1, history="all")
+            admin.create_group(RADAR, history="all")
+        with Producer(broker.endpoint) as producer:
+            for number in range(FLIGHTS):
+                producer.send(as_message(flight(number)))
+        for group, hold_s in ((ARRIVALS, 5), (RADAR, 15)):
+            with SimpleConsumer(broker.endpoint, group, "flights", invisible_duration=hold_s) as consumer:
+                held = [message for _ in range(FLIGHTS) for message in consumer.receive(1)]
+                consumer.ack(held if group == RADAR else held[1:])
+        broker.clock.advance("10s")
+    return path
+
+
+def flight(number: int) -> dict[str, str | None]:
+    arrival = {"arr_time": "830" if number else None}
+    names = ("origin", "dest", "distance", "tailnum", "time_hour")
+    return {"carrier": "UA", "flight": str(number), **arrival, **dict.fromkeys(names, "x")}
+
+
+def proofs(path: Path) -> dict[str, Proof]:
+    with looking_at(path) as database:
+        return {each.consumer_group: each for each in prove(database)}
+
+
+def test_it_holds(finished: Path) -> None:
+    found = proofs(finished)
+    assert found[ARRIVALS] == Proof(ARRIVALS, 4, 3, 1, 0, 0, 0, 0, 4)
+    assert found[RADAR][:7] == (RADAR, 4, 4, 0, 0, 0, 0)
+    assert all(each.holds(FLIGHTS) for each in found.values())
+    assert not any(each.holds(FLIGHTS + 1) for each in found.values())
+
+
+_ONE = "(SELECT max(message_key) FROM history WHERE event = 'ACK')"
+_EVENT = "INSERT INTO history (at_ms, group_id, message_key, event, from_state, to_state, attempt, client_id, reason)"
+_OF = f"FROM history WHERE group_id = 1 AND message_key = {_ONE} AND event"
+
+
+@pytest.mark.parametrize(
+    ("fault", "column"),
+    [
+        (f"DELETE FROM history WHERE event = 'ACK' AND group_id = 1 AND message_key = {_ONE}", "lost"),
+        (f"{_EVENT} SELECT at_ms, 1, message_key, event, '', '', 1, '', '' {_OF} = 'ACK'", "ended_twice"),
+        (f"{_EVENT} SELECT at_ms + 4999, 1, message_key, event, '', '', 2, '', '' {_OF} = 'RECEIVE'", "duplicates"),
+        ('UPDATE message SET body = \'{"arr_time": "830"}\'', "misjudged"),
+    ],
+)
+def test_it_finds(finished: Path, tmp_path: Path, fault: str, column: str) -> None:
+    path = Path(shutil.copy(finished, tmp_path))
+    with sqlite3.connect(path) as conn:
+        assert conn.execute(fault).rowcount > 0
+    conn.close()
+    found = proofs(path)[ARRIVALS]
+    assert getattr(found, column) == 1
+    assert not found.holds(FLIGHTS)
+
+
+def test_a_delivery_after_the_hold_is_no_duplicate(finished: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(finished, tmp_path))
+    with sqlite3.connect(path) as conn:
+        conn.execute(f"{_EVENT} SELECT at_ms + 5000, 1, message_key, event, '', '', 2, '', '' {_OF} = 'RECEIVE'")
+    conn.close()
+    assert proofs(path)[ARRIVALS].duplicates == 0
