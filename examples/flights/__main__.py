@@ -167,9 +167,7 @@ class Victim:
             screen.note(f"it has {holding} flights in its hands")
         elif self._held and not holding:
             after_s = time.monotonic() - self._killed_at
-            screen.note(
-                f"{after_s:.1f} s after the kill its holds have ended: the others have its {self._held} flights"
-            )
+            screen.note(f"{after_s:.1f} s later its holds have ended, and the others get its flights")
             self._held = 0
 
 
