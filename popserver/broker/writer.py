@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from popserver.broker.clock import Clock
 from popserver.domain.errors import Internal, PopError
 from popserver.store import ORDER, Database
-from popserver.store.database import plain_error
+from popserver.store.database import commit_error, plain_error
 from popserver.store.transaction import Transaction
 
 BATCH_REQUESTS_MAX = 512
@@ -168,12 +168,17 @@ class Writer:
     def _run(self, batch: Sequence[_Request], tally: _Tally, *, careful: bool = False) -> None:
         """Run the batch as one transaction; on failure again in halves."""
         try:
-            conn = self._connect()
-            tx = Transaction(conn, self._clock.now_ms(), careful)
-            self._database.begin(conn)
-            outcomes = _execute(tx, batch)
+            conn = self._begin()
+        except DBAPIError as error:
+            # It is nobody's fault: halves would fare the same, and each would wait as long for a locked file.
+            tally.fail(batch, self._plain(error))
+            return
         except PopError as error:
             tally.fail(batch, error)
+            return
+        tx = Transaction(conn, self._clock.now_ms(), careful)
+        try:
+            outcomes = _execute(tx, batch)
         except IntegrityError as error:
             self._rolled_back(error)
             if careful:
@@ -209,9 +214,24 @@ class Writer:
             # Nobody knows whether it is stored; the connection is not to be trusted with another try.
             self._disconnect()
             log.error("a commit failed", reason=self._plain(error).sentence)
-            tally.fail(batch, self._plain(error))
+            tally.fail(batch, commit_error(error, self._database.name))
+            # What may be stored must not lie there unnoticed: a ring too many does no harm.
+            tally.tell(tx)
         else:
             tally.add(tx, outcomes)
+
+    def _begin(self) -> Connection:
+        """A connection inside a new transaction. One that was lost meanwhile is replaced: nothing has run on it yet."""
+        conn = self._connect()
+        try:
+            self._database.begin(conn)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            self._disconnect()
+            conn = self._connect()
+            self._database.begin(conn)
+        return conn
 
     def _connect(self) -> Connection:
         if self._conn is None:
@@ -251,6 +271,9 @@ class _Tally:
 
     def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
         self.outcomes += outcomes
+        self.tell(tx)
+
+    def tell(self, tx: Transaction) -> None:
         self._rings |= tx.rings
         if tx.due_ms is not None:
             self._due_ms = tx.due_ms if self._due_ms is None else min(self._due_ms, tx.due_ms)

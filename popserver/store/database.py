@@ -173,9 +173,21 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
         return StoreUnavailable(f"{name} is damaged ({words}); restore it from a backup, or move it away to start anew")
     if "locked" in words:
         return StoreUnavailable(f"{name} is locked by another program ({words}); end that program and repeat")
+    if "unable to open" in words or "readonly" in words:
+        return StoreUnavailable(f"{name} cannot be written ({words}); name a file in a folder you may write to")
     if isinstance(error, DatabaseError) and error.connection_invalidated:
         return StoreUnavailable(f"{name} does not answer ({words}); the server goes on trying, repeat the request")
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
+
+
+def commit_error(error: DBAPIError, name: str) -> PopError:
+    """The same for a COMMIT: when the connection broke, nobody knows on which side of it."""
+    if not error.connection_invalidated:
+        return plain_error(error, name)
+    return Internal(
+        f"the connection to {name} broke during a commit; whether it took effect is unknown, repeat the request:"
+        " what is stored already is not stored twice"
+    )
 
 
 def _parse(url: str) -> URL:
