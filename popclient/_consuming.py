@@ -288,8 +288,8 @@ class SimpleConsumerCore:
     def take_ready(self) -> MessageView | None:
         """The next message if it is at hand and its hold is fresh. Safe in any thread: the deque is the lock."""
         with contextlib.suppress(IndexError):
-            view = self._ready.popleft()
-            if self._is_fresh(view):
+            view = None if self._closing else self._ready.popleft()
+            if view is None or self._is_fresh(view):
                 return view
             self._ready.appendleft(view)
         return None

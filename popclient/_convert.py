@@ -52,6 +52,22 @@ def outbound(message: Message, namespace: str) -> Outbound:
     body = message.body.encode() if isinstance(message.body, str) else message.body
     message_id = message.message_id or new_message_id()
     kind = _kind(message)
+    try:
+        return Outbound(
+            message.topic,
+            kind,
+            message.message_group or "",
+            message_id,
+            len(body),
+            _serialised(message, message_id, kind, body, namespace),
+        )
+    except TypeError as defect:
+        raise TypeError(f"the body of a message is bytes or text, all else but times is text; {message!r}") from defect
+
+
+def _serialised(
+    message: Message, message_id: str, kind: pb.MessageType.ValueType, body: bytes, namespace: str
+) -> bytes:
     system = pb.SystemProperties(
         message_id=message_id,
         message_type=kind,
@@ -66,13 +82,12 @@ def outbound(message: Message, namespace: str) -> Outbound:
     _fill_time(system.born_timestamp, time.time_ns())
     if message.delivery_timestamp is not None:
         system.delivery_timestamp.FromDatetime(message.delivery_timestamp)
-    wire = pb.Message(
+    return pb.Message(
         topic=resource(message.topic, namespace),
         user_properties=message.properties,
         system_properties=system,
         body=body,
     ).SerializeToString()
-    return Outbound(message.topic, kind, message.message_group or "", message_id, len(body), wire)
 
 
 def _kind(message: Message) -> pb.MessageType.ValueType:

@@ -158,7 +158,7 @@ class Session:
             except grpc.aio.AioRpcError as failure:
                 reason = Unreachable(f"the session with {link.endpoint} broke: {failure.details()}")
                 if failure.code() is grpc.StatusCode.UNAVAILABLE:
-                    self.transport.turn_from(link)
+                    self.transport.turn_from(link.endpoint)
             except (asyncio.InvalidStateError, _StreamLeft):
                 pass
             except asyncio.CancelledError:

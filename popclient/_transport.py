@@ -131,6 +131,7 @@ class Transport:
         self._links: dict[Endpoint, Link] = {}
         self._present = 0
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def unary(
         self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, timeout: float
@@ -146,12 +147,21 @@ class Transport:
         """Repeats `attempt(link, seconds left)` until a server answers or `timeout` seconds are over."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
+
+        def over() -> bool:
+            # gRPC's clock may run out a moment before ours; what is left then is no time for an attempt.
+            return clock() >= deadline - 0.01
+
         for tries in itertools.count(1):
-            link = await self.link()
             try:
+                link = await self.link()
                 answer = await attempt(link, self._share(link, deadline - clock()))
             except grpc.aio.AioRpcError as failure:
-                self._judge(link, failure, final=clock() >= deadline)
+                self._judge(link, failure, over())
+            except _NoHandshake as failure:
+                self.turn_from(failure.endpoint)
+                if over():
+                    raise
             else:
                 self.reached = True
                 return answer
@@ -164,30 +174,35 @@ class Transport:
         patience = remaining if link.connected else remaining / min(len(self.endpoints), 2)
         return max(patience, 0.001)
 
-    def _judge(self, link: Link, failure: grpc.aio.AioRpcError, *, final: bool) -> None:
+    def _judge(self, link: Link, failure: grpc.aio.AioRpcError, final: bool) -> None:
         """Turns to the next endpoint if this one is gone; raises when trying again is pointless or too late."""
         code, details = failure.code(), failure.details() or ""
         gone = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         slow = code is grpc.StatusCode.DEADLINE_EXCEEDED
         if gone or (slow and not link.connected):
-            self.turn_from(link)
+            self.turn_from(link.endpoint)
         elif not slow:
             raise _translated(code, details)
-        if final or (slow and link.connected):
+        if final:
             raise Unreachable(f"no answer from {self.where}: {code.name.lower()}, {details}")
 
     @property
     def where(self) -> str:
         return ";".join(map(str, self.endpoints))
 
-    def turn_from(self, link: Link) -> None:
-        """Makes the next endpoint the present one, if `link` still is it."""
-        if len(self.endpoints) > 1 and link.endpoint == self.endpoints[self._present]:
+    def turn_from(self, endpoint: Endpoint) -> None:
+        """Makes the next endpoint the present one, if this one still is it."""
+        if len(self.endpoints) > 1 and endpoint == self.endpoints[self._present]:
             self._present = (self._present + 1) % len(self.endpoints)
             self.on_turn()
 
     async def link(self) -> Link:
         """The present link; opened when first needed."""
+        running = asyncio.get_running_loop()
+        if self._loop is not running:
+            if self._loop is not None:
+                raise RuntimeError("this client belongs to another event loop; make one client per loop")
+            self._loop = running
         endpoint = self.endpoints[self._present]
         link = self._links.get(endpoint)
         if link is None:
@@ -226,6 +241,14 @@ def _channel(endpoint: Endpoint, tls: Tls | None, credentials: _Credentials | No
     return grpc.aio.secure_channel(str(endpoint), credentials.channel, options=(*_CHANNEL_OPTIONS, *override))
 
 
+class _NoHandshake(Unreachable):
+    """The server did not show a certificate."""
+
+    def __init__(self, endpoint: Endpoint, why: Exception) -> None:
+        super().__init__(f"no TLS handshake with {endpoint}: {why or 'timed out'}", name="Unreachable")
+        self.endpoint = endpoint
+
+
 class _Credentials:
     def __init__(self, channel: grpc.ChannelCredentials, name: str | None = None) -> None:
         self.channel = channel
@@ -240,7 +263,7 @@ async def _credentials(tls: Tls, endpoint: Endpoint) -> _Credentials:
     try:
         pem, name = await asyncio.wait_for(_shown_certificate(endpoint), timeout=3)
     except (OSError, TimeoutError) as failure:
-        raise Unreachable(f"no TLS handshake with {endpoint}: {failure or 'timed out'}") from failure
+        raise _NoHandshake(endpoint, failure) from failure
     return _Credentials(make(root_certificates=pem), name)
 
 

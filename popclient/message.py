@@ -58,10 +58,9 @@ class Message:
     def __post_init__(self) -> None:
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
         object.__setattr__(self, "keys", keys)
-        wanted = [
-            name for name in ("message_group", "delivery_timestamp", "priority") if getattr(self, name) is not None
-        ]
-        if len(wanted) > 1:
+        if (self.message_group, self.delivery_timestamp, self.priority).count(None) < 2:
+            names = ("message_group", "delivery_timestamp", "priority")
+            wanted = [name for name in names if getattr(self, name) is not None]
             raise ValueError(f"{' and '.join(wanted)} exclude each other; give one of them")
         if self.delivery_timestamp is not None and self.delivery_timestamp.tzinfo is None:
             raise ValueError(f"delivery_timestamp {self.delivery_timestamp} has no time zone; use an aware datetime")

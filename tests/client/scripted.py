@@ -281,6 +281,9 @@ class ServerThread:
     def endpoints(self) -> str:
         return self.server.endpoints
 
+    def drop_streams(self) -> None:
+        self._loop.call_soon_threadsafe(self.server.drop_streams)
+
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 

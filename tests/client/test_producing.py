@@ -18,6 +18,7 @@ from popclient import (
     NotFound,
     PayloadTooLarge,
     SendReceipt,
+    ServerError,
     TooManyRequests,
     UnexpectedAnswer,
     Unreachable,
@@ -264,3 +265,26 @@ async def test_nobody_there_fails_within_one_deadline() -> None:
         with pytest.raises(Unreachable):
             await producer.send("t", b"x")
         await producer.close()
+
+
+@pytest.mark.parametrize("wrong", [{"properties": {"a": 1}}, {"keys": [1]}, {"tag": 1}, {"body": 1}])
+async def test_what_is_no_text_is_refused_with_the_message(server: ScriptedServer, wrong: dict[str, Any]) -> None:
+    async with aio.Producer(server.endpoints) as producer:
+        with pytest.raises(TypeError, match="Message\\(topic='t'"):
+            await producer.send(Message(**{"topic": "t", "body": b"x", **wrong}))
+
+
+def test_a_client_belongs_to_one_event_loop() -> None:
+    producers: list[aio.Producer] = []
+
+    async def first() -> None:
+        async with ScriptedServer() as server:
+            producers.append(aio.Producer(server.endpoints))
+            await producers[0].send("t", b"x")
+
+    async def second() -> None:
+        with pytest.raises(ServerError, match="another event loop"):
+            await producers[0].send("t", b"x")
+
+    asyncio.run(first())
+    asyncio.run(second())

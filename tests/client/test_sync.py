@@ -134,7 +134,7 @@ def test_a_callback_may_not_wait_for_the_client(threaded: ServerThread) -> None:
             said.append(str(refusal))
 
     with Producer(threaded.endpoints, "t", on_disconnect=call) as producer:
-        threaded.server.drop_streams()
+        threaded.drop_streams()
         until_in_thread(lambda: said)
     assert "callback" in said[0]
 
