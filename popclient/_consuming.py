@@ -1,72 +1,33 @@
-"""The simple consumer's core, in one event loop; `popclient.SimpleConsumer` and `popclient.aio.SimpleConsumer` are its
-two faces.
-
-A poll is a task of its own: a caller that gives up waiting does not end it. What it brings then goes to the next
-`receive`, or, when none comes soon, back to the server. So no message is lost in a cancelled call until its hold ends.
-"""
+"""The simple consumer's core, in one event loop; the synchronous and the asyncio SimpleConsumer are its two faces."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import uuid
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from popclient import _convert as convert
 from popclient._carrier import Carrier
 from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply
+from popclient._polling import Asking, Poll, Polls
 from popclient._session import Session, log
 from popclient._tasks import Tasks
-from popclient._transport import Link
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, Unreachable, check, error_of
+from popclient.errors import ClientClosed, PopError, check, error_of
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
 ENTRIES_PER_ACK: Final = 512
 ACK_REQUESTS_AT_ONCE: Final = 4
-POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
-# Servers poll for 5 s at least (mission row A12) and refuse a call whose deadline leaves less. Whoever wants to wait
-# less leaves its poll behind, for the next receive to take up.
-SHORTEST_POLL: Final = 5.0
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
 WORTH_A_POLL: Final = timedelta(seconds=1)
-LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (row A11)
 # A topic with messages answers at once; only one that stays silent this long lets the next topic have a go.
 HEDGE: Final = 0.01
-STRAY_PATIENCE: Final = 1.0  # seconds that messages nobody waits for are kept for the next receive
-
-
-class Asking(NamedTuple):
-    """What a receive asks for."""
-
-    max_messages: int
-    invisible: timedelta
-    await_duration: timedelta
-
-
-class Poll:
-    """One ReceiveMessage call, and what it has brought."""
-
-    def __init__(self, topic: str, asking: Asking) -> None:
-        self.topic = topic
-        self.asking = asking
-        self.messages: list[MessageView] = []
-        self.task: asyncio.Task[None]
-
-    @property
-    def done(self) -> bool:
-        return self.task.done()
-
-    def take(self) -> list[MessageView]:
-        taken, self.messages = self.messages, []
-        return taken
 
 
 class SimpleConsumerCore:
@@ -87,14 +48,13 @@ class SimpleConsumerCore:
         )
         self._group = convert.resource(group, config.namespace)
         self._turn = itertools.count()
-        self._queue_turn = itertools.count()
-        self._polls: set[Poll] = set()
-        self._idle: defaultdict[str, deque[Poll]] = defaultdict(deque)
-        self._unsettled: defaultdict[str, list[str]] = defaultdict(list)
         self._ready: deque[MessageView] = deque()
         self._carrier = Carrier(self.session, self._exchange_acks)
         self._acks: Lanes[tuple[str, str, str]] = Lanes(self._new_ack_lane)
         self._tasks = Tasks()
+        self._polls = Polls(
+            self.session, self._group, self.topics, lambda views: self._tasks.spawn(self._give_back(views))
+        )
         self._closing = False
 
     async def start(self) -> None:
@@ -113,14 +73,14 @@ class SimpleConsumerCore:
         deadline = asyncio.get_running_loop().time() + asking.await_duration.total_seconds() + SLACK
         try:
             for topic in self._rotation():
-                mine.append(self._poll(topic, asking))
+                mine.append(self._polls.take_up(topic, asking))
                 if len(mine) < len(self.topics):
                     await _first_of(mine, HEDGE)
                     if brought := self._brought(mine):
                         return brought
             return await self._wait_on(mine, asking, deadline)
         finally:
-            self._release(mine)
+            self._polls.release(mine)
 
     async def _wait_on(self, mine: list[Poll], asking: Asking, deadline: float) -> list[MessageView]:
         """Until a poll brings something, or the time is over."""
@@ -136,9 +96,9 @@ class SimpleConsumerCore:
         """Begins anew what has ended empty: servers cut long polls, and one left by an earlier receive ends early."""
         for poll in [poll for poll in mine if poll.done]:
             mine.remove(poll)
-            self._polls.discard(poll)
+            self._polls.release([poll])
             if asking.await_duration > WORTH_A_POLL:
-                mine.append(self._poll(poll.topic, asking))
+                mine.append(self._polls.take_up(poll.topic, asking))
 
     def _rotation(self) -> list[str]:
         """All topics, beginning with another one each time."""
@@ -158,120 +118,15 @@ class SimpleConsumerCore:
                 raise failure
         return []
 
-    # ---- Polls ----
-
-    def _poll(self, topic: str, asking: Asking) -> Poll:
-        """One that is already on its way and asks for the same, or a new one."""
-        for _ in range(len(self._idle[topic])):
-            idle = self._idle[topic].popleft()
-            if idle.asking[:2] == asking[:2]:
-                return idle
-            self._idle[topic].append(idle)
-        if self._closing:
-            raise ClientClosed
-        poll = Poll(topic, asking)
-        poll.task = asyncio.get_running_loop().create_task(self._ask(poll))
-        poll.task.add_done_callback(_note_failure)
-        self._polls.add(poll)
-        return poll
-
-    def _release(self, polls: Iterable[Poll]) -> None:
-        """What a receive leaves behind waits for the next one."""
-        for poll in polls:
-            if poll.done and not poll.messages:
-                self._polls.discard(poll)
-                continue
-            self._idle[poll.topic].append(poll)
-            poll.task.add_done_callback(partial(self._strayed, poll))
-
-    def _strayed(self, poll: Poll, _: asyncio.Task[None]) -> None:
-        """Called when a poll that was left behind has ended."""
-        if poll.messages:
-            asyncio.get_running_loop().call_later(STRAY_PATIENCE, self._drop_stray, poll)
-        else:
-            self._drop_stray(poll)
-
-    def _drop_stray(self, poll: Poll) -> None:
-        if poll in self._idle[poll.topic]:
-            self._idle[poll.topic].remove(poll)
-            self._polls.discard(poll)
-            if not self._closing and (strays := poll.take()):
-                self._tasks.spawn(self._give_back(strays))
-
-    async def _ask(self, poll: Poll) -> None:
-        """The call itself, with a margin beyond the long poll; a broken one is repeated under the same attempt id."""
-        topic, asking = poll.topic, poll.asking
-        clock = asyncio.get_running_loop().time
-        begun = clock()
-        route = await self.session.route(topic)
-        unsettled = self._unsettled[topic]
-        request = self._request(topic, asking, route, unsettled.pop() if unsettled else str(uuid.uuid4()))
-        frames: dict[str, pb.Message] = {}
-        hold = max(asking.await_duration.total_seconds(), SHORTEST_POLL)
-        try:
-            status = await self.session.transport.call(partial(self._attempt, request, frames), hold + POLL_MARGIN)
-        except Unreachable:
-            if not frames:
-                unsettled.append(request.attempt_id)
-                raise
-            status = None
-        finally:
-            poll.messages = convert.views(list(frames.values()), convert.now(), asking.invisible)
-        if frames:
-            return
-        if status is None:
-            raise UnexpectedAnswer("the server ended the receive without a status")
-        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-            raise error_of(status)
-        await asyncio.sleep(min(asking.await_duration.total_seconds(), LEAST_PACE) - (clock() - begun))
-
-    async def _attempt(
-        self, request: rpc.ReceiveMessageRequest, frames: dict[str, pb.Message], link: Link, remaining: float
-    ) -> pb.Status | None:
-        """Reads one stream into `frames`, by handle: a repeated attempt brings again what a broken one brought."""
-        timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
-        request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
-        status = None
-        call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self.session.transport.headers())
-        async for frame in call:
-            if frame.HasField("message"):
-                frames[frame.message.system_properties.receipt_handle] = frame.message
-            elif frame.HasField("status"):
-                status = frame.status
-        return status
-
-    def _request(
-        self, topic: str, asking: Asking, route: Sequence[pb.MessageQueue], attempt_id: str
-    ) -> rpc.ReceiveMessageRequest:
-        request = rpc.ReceiveMessageRequest(
-            group=self._group,
-            message_queue=self._next_queue(topic, route),
-            filter_expression=convert.filter_expression(self.topics[topic]),
-            batch_size=asking.max_messages,
-            auto_renew=False,
-            attempt_id=attempt_id,
-        )
-        request.invisible_duration.FromTimedelta(asking.invisible)
-        return request
-
-    def _next_queue(self, topic: str, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:
-        """Of each broker in turn a readable queue: servers look at the broker, and serve any of its queues."""
-        readable = [queue for queue in route if queue.permission in (pb.READ, pb.READ_WRITE) and not queue.broker.id]
-        brokers = list({queue.broker.name: queue for queue in reversed(readable)}.values())
-        if not brokers:
-            return pb.MessageQueue(topic=convert.resource(topic, self.config.namespace))
-        return brokers[next(self._queue_turn) % len(brokers)]
-
     # ---- Iteration ----
 
     async def next(self) -> MessageView | None:
         """The next message, however long it takes; None once the consumer is closed."""
         pause = 0.05
         while not self._closing:
-            if self._ready:
-                if (view := await self._freshened(self._ready.popleft())) is not None:
+            while (view := self._pop_ready()) is not None:
+                if await self._freshen(view):
                     return view
-                continue
             try:
                 self._ready.extend(await self.receive(self.defaults))
                 pause = 0.05
@@ -287,29 +142,34 @@ class SimpleConsumerCore:
 
     def take_ready(self) -> MessageView | None:
         """The next message if it is at hand and its hold is fresh. Safe in any thread: the deque is the lock."""
-        with contextlib.suppress(IndexError):
-            view = None if self._closing else self._ready.popleft()
-            if view is None or self._is_fresh(view):
-                return view
-            self._ready.appendleft(view)
+        view = None if self._closing else self._pop_ready()
+        if view is None or self._is_fresh(view):
+            return view
+        self._ready.appendleft(view)
         return None
+
+    def _pop_ready(self) -> MessageView | None:
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            return None
 
     def _is_fresh(self, view: MessageView) -> bool:
         return view.invisible_until - convert.now() > self.defaults.invisible / 2
 
-    async def _freshened(self, view: MessageView) -> MessageView | None:
-        """The message with at least half of its hold left; None if the hold is lost, for then it comes again."""
+    async def _freshen(self, view: MessageView) -> bool:
+        """Sees to it that half of the hold is left. False if the hold is lost: then the message comes again."""
         if self._is_fresh(view):
-            return view
+            return True
         try:
             await self.change_invisible_duration(view, self.defaults.invisible)
         except PopError as failure:
             log.debug("%s is not handed out: %s", view, failure)
-            return None
+            return False
         except asyncio.CancelledError:
             self._ready.appendleft(view)
             raise
-        return view
+        return True
 
     # ---- Settling ----
 
@@ -395,8 +255,8 @@ class SimpleConsumerCore:
         deadline = clock() + self.config.close_timeout
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await self._stop_polls()
-                await self._give_back(self._held_back())
+                brought = await self._polls.stop()
+                await self._give_back([*brought, *self._all_ready()])
                 await self._acks.flush()
                 await self._carrier.flush()
                 await self._tasks.ended()
@@ -405,25 +265,11 @@ class SimpleConsumerCore:
         self._carrier.abandon()
         await self.session.close(deadline - clock())
 
-    async def _stop_polls(self) -> None:
-        for poll in self._polls:
-            poll.task.cancel()
-        await asyncio.gather(*(poll.task for poll in self._polls), return_exceptions=True)
-
-    def _held_back(self) -> list[MessageView]:
-        """Everything received and not handed out."""
-        held = [view for poll in self._polls for view in poll.take()]
-        with contextlib.suppress(IndexError):
-            while True:
-                held.append(self._ready.popleft())
-        return held
+    def _all_ready(self) -> Iterator[MessageView]:
+        """What iteration has received and not handed out."""
+        while (view := self._pop_ready()) is not None:
+            yield view
 
 
 async def _first_of(polls: Sequence[Poll], timeout: float | None) -> None:
     await asyncio.wait([poll.task for poll in polls], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-
-
-def _note_failure(task: asyncio.Task[None]) -> None:
-    """A poll that nobody waits for any more may fail unseen; asyncio would complain."""
-    if not task.cancelled():
-        task.exception()

@@ -7,10 +7,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from popclient._consuming import Asking, SimpleConsumerCore
+from popclient._consuming import SimpleConsumerCore
 from popclient._convert import as_timedelta
 from popclient._lanes import unwrap
 from popclient._loop import loop_thread
+from popclient._polling import Asking
 from popclient.config import ClientConfig
 from popclient.errors import MultipleResults, PopError
 from popclient.message import FilterExpression, MessageView

@@ -187,8 +187,8 @@ async def test_a_broken_receive_is_repeated_under_its_attempt_id_and_nothing_com
 async def test_a_receive_whose_outcome_is_unknown_is_asked_again_by_the_next(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._consuming.SHORTEST_POLL", 0.1)
-    monkeypatch.setattr("popclient._consuming.POLL_MARGIN", 0.1)
+    monkeypatch.setattr("popclient._polling.SHORTEST_POLL", 0.1)
+    monkeypatch.setattr("popclient._polling.POLL_MARGIN", 0.1)
     put(server, 1)
     async with consumer_of(server, await_duration=1) as consumer:
         await consumer.start()
@@ -240,7 +240,7 @@ async def test_a_cancelled_receive_loses_nothing(server: ScriptedServer) -> None
 async def test_what_a_cancelled_receive_brings_goes_back_when_nobody_asks(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._consuming.STRAY_PATIENCE", 0.02)
+    monkeypatch.setattr("popclient._polling.STRAY_PATIENCE", 0.02)
     async with consumer_of(server) as consumer:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(consumer.receive(), 0.05)

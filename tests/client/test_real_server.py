@@ -25,7 +25,7 @@ from popclient import (
     SimpleConsumer,
     aio,
 )
-from popclient._consuming import SimpleConsumerCore
+from popclient._polling import Polls
 from popclient.admin import Admin
 from tests.client.scripted import until, until_in_thread
 
@@ -155,7 +155,7 @@ async def test_a_tag_filter_and_several_topics(shared: popserver.EmbeddedBroker,
 
 @pytest.mark.row("A11")
 async def test_an_idle_consumer_polls_four_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._consuming.LEAST_PACE", 0.0)
+    monkeypatch.setattr("popclient._polling.LEAST_PACE", 0.0)
     polls = _counted(monkeypatch)
     with popserver.embedded(manual_clock=True) as broker, Admin(broker.endpoint) as admin:
         async with aio.SimpleConsumer(broker.endpoint, "g", "t") as consumer:
@@ -172,13 +172,13 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many ReceiveMessage calls were made."""
     count = itertools.count()
     made = [0]
-    original = SimpleConsumerCore._attempt
+    original = Polls._attempt
 
-    async def counting(self: SimpleConsumerCore, *given: object) -> object:
+    async def counting(self: Polls, *given: object) -> object:
         made[0] = next(count) + 1
         return await original(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SimpleConsumerCore, "_attempt", counting)
+    monkeypatch.setattr(Polls, "_attempt", counting)
     return lambda: made[0]
 
 

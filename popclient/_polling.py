@@ -1,0 +1,197 @@
+"""Long polls that outlive the calls that wait for them.
+
+A poll is a task of its own: a caller that gives up waiting does not end it. What it brings then goes to the next
+`receive`, or, when none comes soon, back to the server. So no message is lost in a cancelled call until its hold ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final, NamedTuple
+
+from popclient import _convert as convert
+from popclient._session import Session
+from popclient._transport import Link
+from popclient.errors import ClientClosed, UnexpectedAnswer, Unreachable, error_of
+from popclient.message import FilterExpression, MessageView
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
+# Servers poll for 5 s at least (mission row A12) and refuse a call whose deadline leaves less. Whoever wants to wait
+# less leaves its poll behind, for the next receive to take up.
+SHORTEST_POLL: Final = 5.0
+LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (row A11)
+STRAY_PATIENCE: Final = 1.0  # seconds that messages nobody waits for are kept for the next receive
+
+
+class Asking(NamedTuple):
+    """What a receive asks for."""
+
+    max_messages: int
+    invisible: timedelta
+    await_duration: timedelta
+
+
+class Poll:
+    """One ReceiveMessage call, and what it has brought."""
+
+    def __init__(self, topic: str, asking: Asking) -> None:
+        self.topic = topic
+        self.asking = asking
+        self.messages: list[MessageView] = []
+        self.task: asyncio.Task[None]
+
+    @property
+    def done(self) -> bool:
+        return self.task.done()
+
+    def take(self) -> list[MessageView]:
+        taken, self.messages = self.messages, []
+        return taken
+
+
+class Polls:
+    """The polls of one consumer.
+
+    give_back: called with messages that nobody asked for any more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: pb.Resource,
+        topics: Mapping[str, FilterExpression],
+        give_back: Callable[[Sequence[MessageView]], None],
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._topics = topics
+        self._give_back = give_back
+        self._all: set[Poll] = set()
+        self._idle: defaultdict[str, deque[Poll]] = defaultdict(deque)
+        self._unsettled: defaultdict[str, list[str]] = defaultdict(list)
+        self._queue_turn = itertools.count()
+        self._stopped = False
+
+    def take_up(self, topic: str, asking: Asking) -> Poll:
+        """One that is already on its way and asks for the same, or a new one."""
+        for _ in range(len(self._idle[topic])):
+            idle = self._idle[topic].popleft()
+            if idle.asking[:2] == asking[:2]:
+                return idle
+            self._idle[topic].append(idle)
+        if self._stopped:
+            raise ClientClosed
+        poll = Poll(topic, asking)
+        poll.task = asyncio.get_running_loop().create_task(self._ask(poll))
+        poll.task.add_done_callback(_note_failure)
+        self._all.add(poll)
+        return poll
+
+    def release(self, polls: Iterable[Poll]) -> None:
+        """What a receive leaves behind waits for the next one."""
+        for poll in polls:
+            if poll.done and not poll.messages:
+                self._all.discard(poll)
+                continue
+            self._idle[poll.topic].append(poll)
+            poll.task.add_done_callback(partial(self._strayed, poll))
+
+    async def stop(self) -> list[MessageView]:
+        """Ends all polls; returns what they have brought and nobody has taken."""
+        self._stopped = True
+        for poll in self._all:
+            poll.task.cancel()
+        await asyncio.gather(*(poll.task for poll in self._all), return_exceptions=True)
+        return [view for poll in self._all for view in poll.take()]
+
+    def _strayed(self, poll: Poll, _: asyncio.Task[None]) -> None:
+        """Called when a poll that was left behind has ended."""
+        if poll.messages:
+            asyncio.get_running_loop().call_later(STRAY_PATIENCE, self._drop_stray, poll)
+        else:
+            self._drop_stray(poll)
+
+    def _drop_stray(self, poll: Poll) -> None:
+        if poll in self._idle[poll.topic]:
+            self._idle[poll.topic].remove(poll)
+            self._all.discard(poll)
+            if not self._stopped and (strays := poll.take()):
+                self._give_back(strays)
+
+    async def _ask(self, poll: Poll) -> None:
+        """The call itself, with a margin beyond the long poll; a broken one is repeated under the same attempt id."""
+        topic, asking = poll.topic, poll.asking
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        route = await self._session.route(topic)
+        unsettled = self._unsettled[topic]
+        request = self._request(topic, asking, route, unsettled.pop() if unsettled else str(uuid.uuid4()))
+        frames: dict[str, pb.Message] = {}
+        hold = max(asking.await_duration.total_seconds(), SHORTEST_POLL)
+        try:
+            status = await self._session.transport.call(partial(self._attempt, request, frames), hold + POLL_MARGIN)
+        except Unreachable:
+            if not frames:
+                unsettled.append(request.attempt_id)
+                raise
+            status = None
+        finally:
+            poll.messages = convert.views(list(frames.values()), convert.now(), asking.invisible)
+        if frames:
+            return
+        if status is None:
+            raise UnexpectedAnswer("the server ended the receive without a status")
+        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
+            raise error_of(status)
+        await asyncio.sleep(min(asking.await_duration.total_seconds(), LEAST_PACE) - (clock() - begun))
+
+    async def _attempt(
+        self, request: rpc.ReceiveMessageRequest, frames: dict[str, pb.Message], link: Link, remaining: float
+    ) -> pb.Status | None:
+        """Reads one stream into `frames`, by handle: a repeated attempt brings again what a broken one brought."""
+        timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
+        request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
+        status = None
+        call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self._session.transport.headers())
+        async for frame in call:
+            if frame.HasField("message"):
+                frames[frame.message.system_properties.receipt_handle] = frame.message
+            elif frame.HasField("status"):
+                status = frame.status
+        return status
+
+    def _request(
+        self, topic: str, asking: Asking, route: Sequence[pb.MessageQueue], attempt_id: str
+    ) -> rpc.ReceiveMessageRequest:
+        request = rpc.ReceiveMessageRequest(
+            group=self._group,
+            message_queue=self._next_queue(topic, route),
+            filter_expression=convert.filter_expression(self._topics[topic]),
+            batch_size=asking.max_messages,
+            auto_renew=False,
+            attempt_id=attempt_id,
+        )
+        request.invisible_duration.FromTimedelta(asking.invisible)
+        return request
+
+    def _next_queue(self, topic: str, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:
+        """Of each broker in turn a readable queue: servers look at the broker, and serve any of its queues."""
+        readable = [queue for queue in route if queue.permission in (pb.READ, pb.READ_WRITE) and not queue.broker.id]
+        brokers = list({queue.broker.name: queue for queue in reversed(readable)}.values())
+        if not brokers:
+            return pb.MessageQueue(topic=convert.resource(topic, self._session.config.namespace))
+        return brokers[next(self._queue_turn) % len(brokers)]
+
+
+def _note_failure(task: asyncio.Task[None]) -> None:
+    """A poll that nobody waits for any more may fail unseen; asyncio would complain."""
+    if not task.cancelled():
+        task.exception()
