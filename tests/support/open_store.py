@@ -166,25 +166,23 @@ class OpenStore:
                 digest.update(repr(tuple(row)).encode())
         return digest.hexdigest()
 
-    def close(self) -> None:
-        """Close, once the invariants are checked: whatever a test does, it must leave a sound store."""
-        try:
-            check_soundness(self.conn)
-        finally:
-            self.conn.close()
-            self.database.close()
+    def check(self) -> None:
+        """Whatever a test does, it must leave a sound store."""
+        check_soundness(self.conn)
 
 
 @contextmanager
 def open_store(url: str) -> Iterator[OpenStore]:
-    """A store on that database, its schema made."""
+    """A store on that database, its schema made; afterwards checked and closed."""
     database = Database(url, durability="relaxed")
-    migrate.upgrade(database)
-    opened = OpenStore(database)
     try:
+        migrate.upgrade(database)
+        opened = OpenStore(database)
         yield opened
+        opened.check()
+        opened.conn.close()
     finally:
-        opened.close()
+        database.close()
 
 
 def a_receive(group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> receiving.Receive:
