@@ -27,6 +27,7 @@ SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 # What a health check may ask for: the server as a whole, and the two names that process supervisors use.
 HEALTH_NAMES = ("", "startup", "liveness")
 KEEPALIVE_MS = 60_000
+PENDING_CALLS_MAX = 100_000
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -90,6 +91,9 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # Two servers must not share a port: half of the calls would go to the other one.
         ("grpc.so_reuseport", 0),
+        # By default gRPC drops calls at random once a thousand arrive faster than they are taken up.
+        ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
         # Official clients ping every 60 s to 300 s without a call; gRPC's own rule would hang up on them.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),

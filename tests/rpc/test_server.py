@@ -91,3 +91,10 @@ async def test_what_was_taken_in_is_finished_and_nothing_else(tmp_path: Path) ->
             lambda conn: conn.exec_driver_sql("SELECT count(*) FROM message").scalar()
         )
         assert count == len(stored)
+
+
+async def test_no_call_of_a_burst_is_dropped(door: Door) -> None:
+    """gRPC's default is to drop calls at random once a thousand wait to be taken up."""
+    request = wire.HeartbeatRequest(client_type=pb.PRODUCER)
+    answers = await asyncio.gather(*(door.call("Heartbeat", request) for _ in range(3_000)))
+    assert {answer.status.code for answer in answers} == {pb.OK}
