@@ -101,6 +101,8 @@ def embedded(
     `database` is a URL, or a path to a SQLite file; the default lives in memory. Further options are those of
     `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. Topics and groups make themselves.
     """
+    if "database_url" in options:
+        raise TypeError("embedded() takes its database as the first argument: embedded('sqlite:///file.db')")
     url = f"sqlite:///{database}" if isinstance(database, Path) else database
     config = Config(**{"drain_timeout": 1_000, **options, "database_url": url, "port": port, "host": "127.0.0.1"})
     broker = EmbeddedBroker(config, manual_clock=manual_clock)
