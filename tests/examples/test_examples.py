@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from examples.flights.processes import server
-from popclient.spark import JavaMissing
-from popclient.spark.java import java_home
 from tests.spark.filled import fill
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -23,16 +21,6 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
     """A server on a free port: `popmq serve --min-invisible 1s`."""
     with server(tmp_path / "popmq.db", tmp_path / "server.log") as (endpoint, _):
         yield endpoint
-
-
-@pytest.fixture
-def java() -> None:
-    try:
-        java_home()
-    except JavaMissing as missing:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"spark: {missing}")
 
 
 def run(*arguments: str, **environment: str) -> str:

@@ -1,0 +1,108 @@
+"""What README.md and docs/ tell a user to type works."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.flights.processes import server
+from popclient import Producer
+from popclient.cli import main as popmq
+from popserver.config import Config
+from tests.spark.filled import fill
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+FIRST_ADDRESS = "127.0.0.1:8081"
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    with server(tmp_path / "popmq.db", tmp_path / "server.log") as (endpoint, _):
+        yield endpoint
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def run(tmp_path: Path, code: str, *arguments: str) -> str:
+    script = tmp_path / "test_readme_block.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, *arguments, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_send_fail_be_tried_again(endpoint: str, tmp_path: Path) -> None:
+    code = blocks(README, "python")[0].replace(FIRST_ADDRESS, endpoint)
+    assert run(tmp_path, code).splitlines() == ["attempt 1: one espresso", "attempt 2: one espresso"]
+
+
+def test_official_client(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Producer(endpoint) as producer:
+        producer.send("orders", "one espresso", tag="coffee")
+    code = blocks(README, "python")[1].replace(FIRST_ADDRESS, endpoint)
+    assert run(tmp_path, code) == "one espresso\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("java")
+def test_dead_letters_in_spark(tmp_path: Path) -> None:
+    fill(f"sqlite:///{tmp_path / 'popmq.db'}", 30)
+    code = blocks(README, "python")[2].replace('"barista"', '"radar"')
+    assert "|hotels|" in run(tmp_path, code)
+
+
+def test_in_your_tests(tmp_path: Path) -> None:
+    assert "1 passed" in run(tmp_path, blocks(README, "python")[3], "-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+def test_the_sql(endpoint: str, tmp_path: Path) -> None:
+    import sqlite3
+
+    with Producer(endpoint) as producer:
+        producer.send("orders", "one espresso")
+    [query] = re.findall(r'sqlite3 popmq.db "(.*?)"', README)
+    conn = sqlite3.connect(f"file:{tmp_path / 'popmq.db'}?mode=ro", uri=True)
+    assert conn.execute(query).fetchall() == []  # no group has met the topic
+    conn.close()
+
+
+def test_commands_of_operating(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for block in blocks(OPERATING, "sh") for line in block.splitlines() if line != "popmq serve"]
+    assert len(lines) == 6
+    for line in lines:
+        words = line.partition("#")[0].split()[1:]
+        status = popmq(["--endpoint", endpoint, *words])
+        assert status == (4 if "MESSAGE_ID" in words else 0), capsys.readouterr()
+
+
+def test_every_setting_is_in_operating() -> None:
+    told = dict(re.findall(r"^\|.*?`POPMQ_\w+` \| `(\w+)` \| (.*?) \|", OPERATING, re.MULTILINE))
+    assert set(told) == set(Config.model_fields)
+    for name, field in Config.model_fields.items():
+        if isinstance(field.default, str) or name == "port":
+            assert told[name] == f"`{field.default}`"
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
