@@ -21,7 +21,7 @@ from popserver.broker.reader import Reader
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.broker.writer import Committed, Writer
 from popserver.domain import receipt
-from popserver.domain.errors import InvalidReceiptHandle, PopError, TooManyRequests
+from popserver.domain.errors import InvalidReceiptHandle, MessagePropertyConflictWithType, PopError, TooManyRequests
 from popserver.domain.filtering import TagFilter
 from popserver.domain.group import Group
 from popserver.domain.message import Delivery, Message, SendResult, check
@@ -86,12 +86,13 @@ class Broker:
         """Store messages of one topic; each has its own outcome, a refused one leaves the others alone.
 
         An outcome is the message's place, durable when this returns; a repeated message id gets the first result.
-        Raises `TopicNotFound` where the topic may not be created on the way.
+        Raises `TopicNotFound` where the topic may not be created on the way, `MessagePropertyConflictWithType` where
+        it does not take such messages.
         """
         refusals = [_refusal(message) for message in batch]
         good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
         # Not before: a message that is refused makes no topic.
-        stored = iter(await self._append(await self.catalog.topic_to_send(batch[0].topic), good) if good else ())
+        stored = iter(await self._append(await self._topic_for(good), good) if good else ())
         return [next(stored) if refusal is None else refusal for refusal in refusals]
 
     async def receive(
@@ -149,6 +150,16 @@ class Broker:
         group, topic = await self.catalog.subscription(group_name, topic_name)
         request = holds.Forward(group, _receipt(handle, group, topic))
         await self.writer.submit(holds.forward, request)
+
+    async def _topic_for(self, batch: Sequence[Message]) -> Topic:
+        topic = await self.catalog.topic_to_send(batch[0].topic)
+        for message_type in {message.message_type for message in batch}:
+            if message_type not in topic.accepts:
+                raise MessagePropertyConflictWithType(
+                    f"topic '{topic.name}' takes {' and '.join(topic.accepts)} messages, not {message_type} ones;"
+                    " send to a topic that does"
+                )
+        return topic
 
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         size = sum(len(message.body) for message in batch)

@@ -8,7 +8,9 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.message import RESERVED_PROPERTIES
+from popserver.domain.message import RESERVED_PROPERTIES, MessageType
+from popserver.domain.names import Resource
+from popserver.domain.topic import NewTopic
 from tests.rpc.door import TOPIC, Door, a_message
 
 
@@ -234,3 +236,13 @@ async def test_a_repeated_id_gets_the_first_result(door: Door) -> None:
     first, second = await door.send(a_message()), await door.send(a_message())
     assert first == second
     assert len(await door.receive()) == 1
+
+
+async def test_a_topic_takes_only_its_types(door: Door) -> None:
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "ordered"), 1, (MessageType.FIFO,)))
+    before = await door.digest()
+    answer = await door.send(a_message("m1", topic=topic("ordered")), a_message("m2", topic=topic("ordered")))
+    assert answer.status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "topic 'ordered' takes FIFO messages, not NORMAL ones" in answer.status.message
+    assert [entry.status.code for entry in answer.entries] == [answer.status.code] * 2
+    assert await door.digest() == before
