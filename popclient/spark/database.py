@@ -52,7 +52,7 @@ def _postgres(url: URL) -> Engine:
         )
     except ModuleNotFoundError:
         raise ValueError(
-            f"option url='{url.render_as_string()}' needs the driver of Postgres: pip install 'popmq[spark]' psycopg"
+            f"option url='{url.render_as_string()}' needs the driver of Postgres: pip install 'popmq[postgres]'"
         ) from None
 
 

@@ -65,7 +65,7 @@ def test_official_client(endpoint: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_dead_letters_in_spark(tmp_path: Path) -> None:
     fill(f"sqlite:///{tmp_path / 'popmq.db'}", 30)
     code = blocks(README, "python")[2].replace('"barista"', '"radar"')
-    assert "|hotels|" in run(tmp_path, code)
+    assert "| hotels|" in run(tmp_path, code)
 
 
 def test_in_your_tests(tmp_path: Path) -> None:
