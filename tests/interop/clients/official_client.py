@@ -6,6 +6,7 @@ a push consumer's listener hears comes unasked. Durations are whole seconds: thi
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import threading
@@ -24,6 +25,7 @@ from rocketmq import (
     PushConsumer,
     SimpleConsumer,
 )
+from rocketmq.v5.client.connection import RpcClient
 
 _stdout = threading.Lock()
 _clients: dict[str, Any] = {}
@@ -173,7 +175,10 @@ def answer(command: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    with ThreadPoolExecutor(max_workers=32) as workers:
+    # A route that is answered before the client looks for it is handled in the thread that asked, which must then know
+    # the client's own event loop; else its telemetry stream never opens.
+    loop = RpcClient().get_channel_io_loop()
+    with ThreadPoolExecutor(32, initializer=asyncio.set_event_loop, initargs=(loop,)) as workers:
         for line in sys.stdin:
             workers.submit(answer, json.loads(line))
 
