@@ -77,8 +77,8 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[AnyRo
         dying = [Dying(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
         bury(tx, group, dying, event, REASONS[event])
         return
-    moves = [(row.message_key, _visible_at_ms(row, event, group)) for row in rows]
-    tx.conn.execute(_MOVE[event], {"for_group": group.group_id, "moves": as_given(moves)})
+    moves = ((group.group_id, row.message_key, _visible_at_ms(row, event, group)) for row in rows)
+    tx.conn.execute(_MOVE[event], {"moves": as_given(moves)})
     record(tx, group, event, (_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows}:
@@ -113,11 +113,12 @@ _DUE = (
     .with_for_update(skip_locked=True)
 )
 _NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(_WITH_TIME)
-_MOVES = given("moves", "message_key", "visible_at_ms")
+# The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
+_MOVES = given("moves", "group_id", "message_key", "visible_at_ms")
 _MOVE = {
     event: update(delivery)
     .where(
-        delivery.c.group_id == bindparam("for_group"),
+        delivery.c.group_id == _MOVES.c.group_id,
         delivery.c.message_key == _MOVES.c.message_key,
         in_states(delivery.c.state, *sources(event)),
     )

@@ -147,9 +147,9 @@ def _read_on(tx: Transaction, request: Receive, place: AnyRow, limit: int) -> tu
 
 
 def _grant_parameters(tx: Transaction, request: Receive, holds: dict[int, int]) -> dict[str, Any]:
+    group_id = request.group.group_id
     return {
-        "holds": as_given(holds.items()),
-        "for_group": request.group.group_id,
+        "holds": as_given((group_id, key, hold_id) for key, hold_id in holds.items()),
         "for_topic": request.topic.topic_id,
         "until_ms": tx.now_ms + request.invisible_ms,
         "by_holder": request.holder.value,
@@ -198,7 +198,8 @@ _BEHIND = (
         progress.c.group_id == bindparam("group_id"),
         progress.c.next_offset < queue.c.next_offset,
     )
-    .order_by(progress.c.queue_id)
+    # By number, which is by key: their index gives that order, so that other topics' queues are not even looked at.
+    .order_by(queue.c.number)
     .with_for_update(of=progress, skip_locked=True)
 )
 _READY_AGAIN = (
@@ -212,11 +213,12 @@ _READY_AGAIN = (
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
 )
-_HOLDS = given("holds", "message_key", "hold_id")
+# The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
+_HOLDS = given("holds", "group_id", "message_key", "hold_id")
 _GRANT_AGAIN = (
     update(delivery)
     .where(
-        delivery.c.group_id == bindparam("for_group"),
+        delivery.c.group_id == _HOLDS.c.group_id,
         delivery.c.message_key == _HOLDS.c.message_key,
         in_states(delivery.c.state, *sources(Event.RECEIVE)),
     )
@@ -242,7 +244,7 @@ _GRANT_NEW = insert(delivery).from_select(
         "client_id",
     ],
     select(
-        bindparam("for_group", type_=delivery.c.group_id.type),
+        _HOLDS.c.group_id,
         _HOLDS.c.message_key,
         bindparam("for_topic", type_=delivery.c.topic_id.type),
         bindparam("granted_state", target(Event.RECEIVE).value, type_=delivery.c.state.type),
