@@ -40,11 +40,13 @@ class Producing:
             raise BadRequest(
                 f"the request holds {len(sent)} messages, at most {self._limits.messages_max} are allowed; split it"
             )
-        for other in sent[1:]:
-            if other.topic != sent[0].topic:
+        name, namespace = sent[0].topic.name, sent[0].topic.resource_namespace
+        for each in sent:
+            # Field by field: comparing whole messages costs several times as much.
+            topic = each.topic
+            if topic.name != name or topic.resource_namespace != namespace:
                 raise MessageCorrupted(
-                    f"the request's messages are of the topics '{sent[0].topic.name}' and '{other.topic.name}';"
-                    " send one request per topic"
+                    f"the request's messages are of the topics '{name}' and '{topic.name}'; send one request per topic"
                 )
 
     def _read(self, sent: Sequence[pb.Message], caller: Caller) -> list[Message | PopError]:
@@ -67,13 +69,14 @@ class Producing:
             return [refusal] * len(batch)
 
 
-def _answer(sent: Sequence[pb.Message], outcomes: list[Outcome]) -> wire.SendMessageResponse:
-    entries = [_entry(each, outcome) for each, outcome in zip(sent, outcomes, strict=True)]
-    return wire.SendMessageResponse(status=status.over_all([entry.status for entry in entries]), entries=entries)
-
-
-def _entry(sent: pb.Message, outcome: Outcome) -> wire.SendResultEntry:
-    message_id = sent.system_properties.message_id
-    if isinstance(outcome, PopError):
-        return wire.SendResultEntry(status=status.of(outcome), message_id=message_id)
-    return wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset)
+def _answer(sent: Sequence[pb.Message], outcomes: Sequence[Outcome]) -> wire.SendMessageResponse:
+    entries, statuses = [], []
+    for each, outcome in zip(sent, outcomes, strict=True):
+        message_id = each.system_properties.message_id
+        if isinstance(outcome, PopError):
+            statuses.append(status.of(outcome))
+            entries.append(wire.SendResultEntry(status=statuses[-1], message_id=message_id))
+        else:
+            statuses.append(status.OK)
+            entries.append(wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset))
+    return wire.SendMessageResponse(status=status.over_all(statuses), entries=entries)

@@ -56,6 +56,8 @@ def of(outcome: PopError | None) -> pb.Status:
 
 def over_all(statuses: list[pb.Status]) -> pb.Status:
     """What several outcomes have in common: their code with the first one's sentence, or MULTIPLE_RESULTS."""
+    if all(status is OK for status in statuses):
+        return OK
     first = statuses[0]
     if all(status.code == first.code for status in statuses):
         return first
