@@ -126,7 +126,7 @@ class Broker:
 
     async def ack(self, group_name: Resource, topic_name: Resource, handles: Sequence[str]) -> list[PopError | None]:
         """Commit messages by their receipt handles; None where it is done, the refusal where it is not."""
-        group, topic = await self.catalog.subscription(group_name, topic_name)
+        group, topic = await self.catalog.of_a_hold(group_name, topic_name)
         receipts = [_receipt_or_refusal(handle, group, topic) for handle in handles]
         good = [each for each in receipts if isinstance(each, Receipt)]
         request = holds.Ack(group, good)
@@ -141,13 +141,13 @@ class Broker:
         For a push holder this is a failure: the message waits `duration_ms`, then comes again. With `give_back` it is
         Ready at once and the attempt does not count. Raises `InvalidReceiptHandle`, with nothing changed.
         """
-        group, topic = await self.catalog.subscription(group_name, topic_name)
+        group, topic = await self.catalog.of_a_hold(group_name, topic_name)
         request = holds.ChangeInvisible(group, _receipt(handle, group, topic), duration_ms, give_back)
         return receipt.encode(await self.writer.submit(holds.change_invisible, request))
 
     async def forward_to_dead_letter_queue(self, group_name: Resource, topic_name: Resource, handle: str) -> None:
         """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
-        group, topic = await self.catalog.subscription(group_name, topic_name)
+        group, topic = await self.catalog.of_a_hold(group_name, topic_name)
         request = holds.Forward(group, _receipt(handle, group, topic))
         await self.writer.submit(holds.forward, request)
 

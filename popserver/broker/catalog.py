@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
-
-from sqlalchemy import Connection
 
 from popserver.broker.reader import Reader
 from popserver.broker.writer import Writer
@@ -23,8 +20,6 @@ from popserver.domain.topic import NewTopic, Topic
 from popserver.store import catalog as store
 from popserver.store.dead_letters import QUEUES as DEAD_LETTER_QUEUES
 
-T = TypeVar("T", Topic, Group)
-
 
 class Catalog:
     """Finds topics and groups; makes missing ones where the server may (`auto_create`, mission row N3)."""
@@ -40,11 +35,9 @@ class Catalog:
 
     async def topic(self, name: Resource) -> Topic:
         """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`."""
-        found = self._topics.get(name)
+        found = self._topics.get(name) or await self._find_topic(name)
         if found is None:
-            check_topic(name)
-            found = await self._find(name, store.find_topic) or await self._make_topic(name)
-            self._topics[name] = found
+            found = self._topics[name] = await self._make_topic(name)
         return found
 
     async def topic_to_send(self, name: Resource) -> Topic:
@@ -57,11 +50,9 @@ class Catalog:
 
     async def group(self, name: Resource) -> Group:
         """The group of that name; raises `IllegalConsumerGroup` or `ConsumerGroupNotFound`."""
-        found = self._groups.get(name)
+        found = self._groups.get(name) or await self._find_group(name)
         if found is None:
-            check_group(name)
-            found = await self._find(name, store.find_group) or await self._make_group(name)
-            self._groups[name] = found
+            found = self._groups[name] = await self._make_group(name)
         return found
 
     async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
@@ -70,6 +61,16 @@ class Catalog:
         if (group.group_id, topic.topic_id) not in self._met:
             await self._writer.submit(store.meet, store.Meet(group, topic, Mode.POP))
             self._met.add((group.group_id, topic.topic_id))
+        return group, topic
+
+    async def of_a_hold(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
+        """The group and the topic of something held; what does not exist holds nothing, so nothing is made."""
+        group = self._groups.get(group_name) or await self._find_group(group_name)
+        if group is None:
+            raise store.group_not_found(group_name)
+        topic = self._topics.get(topic_name) or await self._find_topic(topic_name)
+        if topic is None:
+            raise store.topic_not_found(topic_name)
         return group, topic
 
     async def create_topic(self, new: NewTopic) -> Topic:
@@ -113,8 +114,19 @@ class Catalog:
         self._purge()
         self._topics.pop(dead_letter_topic(name), None)
 
-    async def _find(self, name: Resource, find: Callable[[Connection, Resource], T | None]) -> T | None:
-        return await self._reader.read(lambda conn: find(conn, name))
+    async def _find_topic(self, name: Resource) -> Topic | None:
+        check_topic(name)
+        found = await self._reader.read(lambda conn: store.find_topic(conn, name))
+        if found is not None:
+            self._topics[name] = found
+        return found
+
+    async def _find_group(self, name: Resource) -> Group | None:
+        check_group(name)
+        found = await self._reader.read(lambda conn: store.find_group(conn, name))
+        if found is not None:
+            self._groups[name] = found
+        return found
 
     async def _make_topic(self, name: Resource) -> Topic:
         owner = group_of_dead_letter_topic(name)

@@ -232,6 +232,23 @@ async def test_an_unknown_group_is_refused_with_the_command(strict_door: Door, m
     assert await strict_door.digest() == before
 
 
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("AckMessage", wire.AckMessageRequest(topic=TOPIC, group=GROUP, entries=[wire.AckMessageEntry()])),
+        ("ChangeInvisibleDuration", wire.ChangeInvisibleDurationRequest(topic=TOPIC, group=GROUP)),
+        ("ForwardMessageToDeadLetterQueue", wire.ForwardMessageToDeadLetterQueueRequest(topic=TOPIC, group=GROUP)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_an_answer_to_a_delivery_makes_no_group(door: Door, method: str, request_: Any) -> None:
+    """Not even where the server may: what does not exist holds nothing."""
+    before = await door.digest()
+    (status,) = await door.statuses(method, request_)
+    assert status.code == pb.CONSUMER_GROUP_NOT_FOUND
+    assert await door.digest() == before
+
+
 @pytest.mark.row("G7")
 async def test_namespaces_do_not_meet(door: Door) -> None:
     """In the resource or in the header: some clients name it only there."""
