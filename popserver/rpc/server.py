@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,8 +107,13 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
+        # Asked first, the system says no in silence; gRPC would write a line of its own beside ours.
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
         return server.add_insecure_port(address)
-    except RuntimeError:
+    except (OSError, RuntimeError):
         raise Busy(
             f"cannot listen on {address}: the port is taken or the address is not this machine's;"
             " stop the other server, or choose another with --port"

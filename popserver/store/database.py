@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from popserver.domain.errors import Internal, PopError, StoreFull, StoreUnavailable
@@ -175,8 +175,8 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
         return StoreUnavailable(f"{name} is locked by another program ({words}); end that program and repeat")
     if "unable to open" in words or "readonly" in words:
         return StoreUnavailable(f"{name} cannot be written ({words}); name a file in a folder you may write to")
-    if isinstance(error, DatabaseError) and error.connection_invalidated:
-        return StoreUnavailable(f"{name} does not answer ({words}); the server goes on trying, repeat the request")
+    if error.connection_invalidated or "connection" in words:
+        return StoreUnavailable(f"{name} does not answer ({words}); see that it runs, and repeat")
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
 
 

@@ -78,7 +78,7 @@ class Producer:
         self._again: list[pb.Message] = []
 
     async def run(self, endpoint: str) -> None:
-        async with _stub(endpoint) as stub:
+        async with stub_of(endpoint) as stub:
             while not self._load.stopping:
                 batch = self._again or [self._message() for _ in range(self._chance.choice((1, 1, 2, 8, 32)))]
                 self._again = []
@@ -123,7 +123,7 @@ class Consumer:
         self.careful = False
 
     async def run(self, endpoint: str) -> None:
-        async with _stub(endpoint) as stub:
+        async with stub_of(endpoint) as stub:
             while not self._load.stopping:
                 if self.careful or len(self._held) < HELD_MAX:
                     await self._receive(stub)
@@ -263,7 +263,7 @@ def _named(client_id: str) -> tuple[tuple[str, str], ...]:
 
 
 @asynccontextmanager
-async def _stub(endpoint: str) -> AsyncIterator[Any]:
+async def stub_of(endpoint: str) -> AsyncIterator[Any]:
     options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
     async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
         yield MessagingServiceStub(channel)

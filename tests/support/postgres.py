@@ -7,6 +7,7 @@ with `POPMQ_TEST_NO_PG=1`, and its tests are skipped.
 
 from __future__ import annotations
 
+import grp
 import importlib.util
 import itertools
 import os
@@ -105,10 +106,9 @@ class PostgresServer:
         arguments = [part for setting in (*options, *settings) for part in ("-c", setting)]
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                [str(_binaries() / "postgres"), "-D", str(self._data), *arguments],
+                _as_unprivileged(str(_binaries() / "postgres"), "-D", str(self._data), *arguments),
                 stdout=log,
                 stderr=log,
-                user=_unprivileged(),
                 cwd=self._folder,
                 start_new_session=True,
             )
@@ -185,12 +185,7 @@ def _binaries() -> Path:
 
 def _run(program: str, *arguments: str) -> None:
     done = subprocess.run(
-        [str(_binaries() / program), *arguments],
-        user=_unprivileged(),
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
+        _as_unprivileged(str(_binaries() / program), *arguments), cwd="/", capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{program} failed: {done.stderr}"
 
@@ -201,6 +196,15 @@ def _unprivileged() -> str | None:
         return None
     users = {each.pw_name for each in pwd.getpwall()}
     return "postgres" if "postgres" in users else "nobody"
+
+
+def _as_unprivileged(*command: str) -> list[str]:
+    """The command as that user's, under the same process id. Python's own way would fork, which gRPC does not bear."""
+    user = _unprivileged()
+    if user is None:
+        return list(command)
+    group = grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
+    return ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", *command]
 
 
 def _new_folder() -> Path:

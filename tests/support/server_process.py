@@ -60,6 +60,12 @@ class ServerProcess:
         self._signal(signal.SIGTERM)
         return await self._ended()
 
+    def cpu_s(self) -> float:
+        """The processor time it has used so far."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None

@@ -1,0 +1,90 @@
+"""Starting is quick; SIGTERM is a goodbye: what waits is answered, what is on its way is done, then exit code 0."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import grpc
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from tests.faults.knocking import knocking
+from tests.support.aftermath import final, looking
+from tests.support.checker import check
+from tests.support.load import Load, stub_of
+from tests.support.server_process import served
+from tests.support.waiting import eventually
+
+READY_S = 1.0
+GOODBYE_S = 2.0
+POLLS = 20
+STARTS = 3
+ENOUGH_CALLS = 200
+
+
+async def test_ready_in_under_a_second(sqlite_url: str) -> None:
+    """The best of a few starts, the first of which makes the schema. On a busy machine its own work counts."""
+    took_s, worked_s = [], []
+    for _ in range(STARTS):
+        began = time.monotonic()
+        async with served(sqlite_url) as server:
+            took_s.append(time.monotonic() - began)
+            worked_s.append(server.cpu_s())
+            assert await server.stop() == 0
+    assert min(worked_s) < READY_S, worked_s
+    if os.getloadavg()[0] < len(os.sched_getaffinity(0)):
+        assert min(took_s) < READY_S, took_s
+
+
+async def test_polls_that_wait_are_answered_empty(database_url: str) -> None:
+    async with served(database_url) as server, knocking(server.endpoint) as client:
+        assert (await client.send("m")).code == pb.OK
+        assert len(await client.drain()) == 1
+        waiting = [asyncio.create_task(client.receive()) for _ in range(POLLS)]
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        assert await server.stop() == 0
+        assert time.monotonic() - began < GOODBYE_S
+        for status, messages in await asyncio.gather(*waiting):
+            assert status.code == pb.MESSAGE_NOT_FOUND
+            assert not messages
+
+
+async def test_an_open_telemetry_stream_does_not_keep_it(sqlite_url: str) -> None:
+    async with served(sqlite_url) as server, stub_of(server.endpoint) as stub:
+        stream = stub.Telemetry(metadata=(("x-mq-client-id", "lingering"),))
+        await stream.write(_producer_settings())
+        assert (await stream.read()).status.code == pb.OK
+        began = time.monotonic()
+        assert await server.stop() == 0
+        assert time.monotonic() - began < GOODBYE_S
+        assert await stream.read() in {grpc.aio.EOF, None}
+
+
+async def test_what_is_on_its_way_is_done(sqlite_url: str) -> None:
+    """Under load no call is cut off half-way: what was answered OK is there."""
+    load = Load("orders", ["billing"], producers=4, consumers=2, seed=1)
+    async with served(sqlite_url, "--min-invisible", "0s") as server:
+        working = asyncio.create_task(load.run(server.endpoint))
+        await eventually(lambda: _true(len(load.history.calls) > ENOUGH_CALLS), "enough load", within_s=20)
+        began = time.monotonic()
+        assert await server.stop() == 0
+        assert time.monotonic() - began < GOODBYE_S
+        load.stop()
+        await working
+        assert "Traceback" not in server.stderr
+    with looking(sqlite_url) as conn:
+        left = final(conn, load.topic)
+    left.drained = False
+    assert check(load.history, left) == []
+
+
+async def _true(fact: bool) -> bool:
+    return fact
+
+
+def _producer_settings() -> wire.TelemetryCommand:
+    settings = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[pb.Resource(name="orders")]))
+    return wire.TelemetryCommand(settings=settings)

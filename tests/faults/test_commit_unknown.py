@@ -1,0 +1,70 @@
+"""The connection breaks during a COMMIT: the server says that it does not know, and a repetition is safe."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from tests.faults.knocking import Knocker, assert_says, knocking
+from tests.support.cut_line import Cut, CutLine, line_to
+from tests.support.server_process import served
+from tests.support.waiting import eventually
+
+
+@pytest.mark.parametrize("where", Cut)
+async def test_a_send(postgres_url: str, where: Cut) -> None:
+    async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+        assert (await client.send("before")).code == pb.OK
+        await _unknown(client, line, where, "m")
+        assert (await client.send("m")).code == pb.OK
+        assert (await client.send("m")).code == pb.OK
+        assert set(await client.drain()) == {"before", "m"}
+
+
+async def test_what_was_stored_all_the_same_reaches_a_waiting_poll(postgres_url: str) -> None:
+    async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+        assert (await client.send("before")).code == pb.OK
+        assert len(await client.drain()) == 1
+        waiting = asyncio.create_task(client.receive())
+        await asyncio.sleep(0.2)
+        await _unknown(client, line, Cut.AFTER, "m")
+        _, messages = await waiting
+        assert [each.system_properties.message_id for each in messages] == ["m"]
+
+
+async def test_an_ack(postgres_url: str) -> None:
+    async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+        assert (await client.send("m")).code == pb.OK
+        _, messages = await client.receive()
+        line.cut_next(Cut.AFTER)
+        assert_says((await client.ack(*messages))[0], "unknown")
+        assert [status.code for status in await client.ack(*messages)] == [pb.OK]
+        assert await client.drain() == {}
+
+
+async def test_a_receive(postgres_url: str) -> None:
+    """The hold nobody knows of ends in its time, as every other: here with the server's shortest duration."""
+    async with (
+        line_to(postgres_url) as (line, url),
+        served(url, "--min-invisible", "0s") as server,
+        knocking(server.endpoint, hold_ms=500) as client,
+    ):
+        assert (await client.send("m")).code == pb.OK
+        line.cut_next(Cut.AFTER)
+        status, messages = await client.receive()
+        assert_says(status, "unknown")
+        assert not messages
+
+        async def comes_back() -> bool:
+            _, again = await client.receive()
+            return [each.system_properties.delivery_attempt for each in again] == [2]
+
+        await eventually(comes_back, "the second attempt", within_s=5)
+
+
+async def _unknown(client: Knocker, line: CutLine, where: Cut, message_id: str) -> None:
+    line.cut_next(where)
+    assert_says(await client.send(message_id), "during a commit", "unknown", "not stored twice")
+    assert line.has_cut.is_set()
