@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -159,8 +160,8 @@ class Writer:
             tally = _Tally()
             try:
                 self._run(batch, tally)
-            except BaseException:
-                log.exception("the writer failed")
+            except BaseException:  # noqa: BLE001 - the thread must live
+                log.error("the writer failed", exception=traceback.format_exc())
                 tally.fail(batch, Internal())
             self._loop.call_soon_threadsafe(self._answer, tally.outcomes, tally.committed())
         self._disconnect()
@@ -192,8 +193,9 @@ class Writer:
                 tally.fail(batch, self._plain(error))
             else:
                 self._run_halves(batch, tally, self._plain(error), careful=careful)
-        except Exception as error:
-            log.exception("a request failed", verbs=sorted({request.verb.__name__ for request in batch}))
+        except Exception as error:  # noqa: BLE001
+            verbs = sorted({request.verb.__name__ for request in batch})
+            log.error("a request failed", verbs=verbs, exception=traceback.format_exc())
             self._rolled_back(error)
             self._run_halves(batch, tally, Internal(), careful=careful)
         else:

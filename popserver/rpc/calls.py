@@ -7,6 +7,7 @@ status would be taken for a broken connection and retried.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -173,7 +174,9 @@ class _Call:
 
     def _failure(self, caller: Caller) -> Internal:
         request_id = caller.header("x-mq-request-id")
-        log.exception("call failed", rpc=self._name, client_id=caller.client_id, request_id=request_id)
+        # The traceback as text: a renderer given the exception itself may print local variables, and so bodies.
+        where = {"rpc": self._name, "client_id": caller.client_id, "request_id": request_id}
+        log.error("call failed", **where, exception=traceback.format_exc())
         return Internal(
             f"the server failed on {self._name}; whether it took effect is unknown, repeat it"
             f" (the server's log has the reason under request id '{request_id}')"

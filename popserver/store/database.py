@@ -104,12 +104,13 @@ class Database:
                 module=module,
                 poolclass=StaticPool,
                 isolation_level="AUTOCOMMIT",
+                hide_parameters=True,
                 connect_args={"check_same_thread": False},
             )
             event.listen(engine, "connect", self._prepare_memory)
             return engine, engine
         self._lock_file = _lock(Path(self.url.database or ""))
-        shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT"}
+        shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT", "hide_parameters": True}
         args = {"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1_000, "cached_statements": 512}
         writing = create_engine(self.url, poolclass=NullPool, connect_args=args, **shared)
         reading = create_engine(self.url, poolclass=QueuePool, pool_size=READERS_MAX, connect_args=args, **shared)
@@ -120,13 +121,12 @@ class Database:
     def _open_postgres(self) -> tuple[Engine, Engine]:
         url = self.url.set(drivername="postgresql+psycopg")
         args = {"connect_timeout": 5, "options": "-c lock_timeout=5s -c application_name=popmq"}
+        shared: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "connect_args": args, "hide_parameters": True}
         try:
-            writing = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=args)
+            writing = create_engine(url, poolclass=NullPool, **shared)
         except ModuleNotFoundError:
             raise StoreUnavailable("Postgres needs its driver: pip install 'popmq[postgres]'") from None
-        reading = create_engine(
-            url, pool_size=READERS_MAX, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=args
-        )
+        reading = create_engine(url, pool_size=READERS_MAX, pool_pre_ping=True, **shared)
         event.listen(writing, "connect", self._prepare_postgres)
         return writing, reading
 
