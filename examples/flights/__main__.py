@@ -114,7 +114,8 @@ class Demo:
                 raise sending.failure
             if arrivals.committed > self.total // 4:
                 victim.meet_its_end(looking, self.screen)
-            if arrivals.is_through(self.total) and seen.is_through(self.total):
+            # The year is more than one official client gets through in a reasonable time: it is let go half-way.
+            if arrivals.is_through(self.total) and (self.whole_year or seen.is_through(self.total)):
                 return
             now = (sending.stored, arrivals, seen)
             if now != before:
@@ -140,7 +141,9 @@ class Demo:
     def _prove(self, looking: Database) -> bool:
         (self.out / "proof.sql").write_text(sql())
         proofs = prove(looking)
-        holds = len(proofs) == 2 and all(each.holds(self.total) for each in proofs)
+        holds = len(proofs) == 2 and all(
+            each.holds(self.total, all_read=each.consumer_group == ARRIVALS or not self.whole_year) for each in proofs
+        )
         self.screen.proof(proofs, holds, self.out)
         return holds
 

@@ -23,20 +23,22 @@ WITH
     FROM history h JOIN consumer_group g USING (group_id)
     JOIN promised p ON p.consumer_group = g.name AND p.event = h.event),
   ends AS (
-    SELECT g.group_id, s.message_key, s.arrived, COALESCE(a.times, 0) AS acks, d.origin_key IS NOT NULL AS is_dead
-    FROM sent s CROSS JOIN consumer_group g
+    SELECT g.group_id, s.message_key, s.arrived, COALESCE(a.times, 0) AS acks, l.origin_key IS NOT NULL AS is_dead,
+           d.message_key IS NOT NULL OR (s.message_key & 1099511627775) >= p.next_offset AS is_waiting
+    FROM sent s JOIN progress p ON p.queue_id = s.message_key >> 40 JOIN consumer_group g USING (group_id)
+    LEFT JOIN delivery d ON d.group_id = g.group_id AND d.message_key = s.message_key
     LEFT JOIN acked a ON a.group_id = g.group_id AND a.message_key = s.message_key
-    LEFT JOIN dead_letter d ON d.group_id = g.group_id AND d.origin_key = s.message_key)
+    LEFT JOIN dead_letter l ON l.group_id = g.group_id AND l.origin_key = s.message_key)
 SELECT g.name AS consumer_group,
        count(*) AS sent,
        sum(e.acks > 0) AS committed,
        sum(e.is_dead) AS dead_letters,
-       sum(e.acks = 0 AND NOT e.is_dead) AS lost,
-       sum(e.acks + e.is_dead > 1) AS ended_twice,
+       sum(e.is_waiting) AS waiting,
+       sum(e.acks = 0 AND NOT e.is_dead AND NOT e.is_waiting) AS lost,
+       sum(e.acks + e.is_dead + e.is_waiting > 1) AS ended_twice,
        (SELECT count(*) FROM holds h WHERE h.group_id = g.group_id AND h.event = 'RECEIVE'
           AND h.at_ms < h.held_until_ms) AS duplicates,
-       sum(e.is_dead = e.arrived) AS misjudged,
-       (SELECT count(*) FROM holds h WHERE h.group_id = g.group_id AND h.event = 'RECEIVE') AS deliveries
+       sum(e.is_dead = e.arrived) AS misjudged
 FROM ends e JOIN consumer_group g USING (group_id)
 GROUP BY g.name ORDER BY g.name;
 """
@@ -49,19 +51,20 @@ class Proof(NamedTuple):
     sent: int
     committed: int
     dead_letters: int
-    lost: int  # neither committed nor a dead letter
-    ended_twice: int  # both, or acknowledged more than once
+    waiting: int  # READY or held
+    lost: int  # none of the three
+    ended_twice: int  # two of the three, or acknowledged more than once
     duplicates: int  # delivered before the time was over that their holder had been promised
     misjudged: int  # arrived but dead, or the reverse; of no meaning for a group that judges nothing
-    deliveries: int
 
-    def holds(self, flights: int) -> bool:
-        judged = self.consumer_group == ARRIVALS
-        expected_dead = self.dead_letters if judged else 0
+    def holds(self, flights: int, *, all_read: bool) -> bool:
+        """Is all well with this group? `all_read`: has it had the time to read everything?"""
+        judges = self.consumer_group == ARRIVALS
         return (
-            self.sent == flights == self.committed + expected_dead
+            self.sent == flights == self.committed + self.dead_letters + self.waiting
             and self.lost == self.ended_twice == self.duplicates == 0
-            and not (judged and self.misjudged)
+            and not (self.misjudged if judges else self.dead_letters)
+            and not (all_read and self.waiting)
         )
 
 

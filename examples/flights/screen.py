@@ -80,22 +80,25 @@ class Screen:
     def cancellations(self, found: Cancellations, names: Mapping[str, str], parquet: Path) -> None:
         table = _table("carrier", *found.origins, "cancelled")
         for carrier in found.carriers[:CARRIERS_SHOWN]:
-            counts = [str(found.counts.get((carrier, origin), "")) for origin in found.origins]
-            table.add_row(f"{carrier}  {names.get(carrier, '')}", *counts, str(found.of_carrier(carrier)))
+            counts = [f"{found.counts.get((carrier, origin), 0):,}" for origin in found.origins]
+            table.add_row(f"{carrier}  {names.get(carrier, '')}", *counts, f"{found.of_carrier(carrier):,}")
         if rest := found.carriers[CARRIERS_SHOWN:]:
-            table.add_row(f"{len(rest)} more", *([""] * len(found.origins)), str(sum(map(found.of_carrier, rest))))
+            table.add_row(f"{len(rest)} more", *([""] * len(found.origins)), f"{sum(map(found.of_carrier, rest)):,}")
         self._print(table)
         self.say(f"{found.written:,} dead letters written as Parquet: {_short(parquet)}")
 
     def proof(self, proofs: Sequence[Proof], holds: bool, out: Path) -> None:
-        table = _table("group", *_PROVED)
+        shown = [name for name in _PROVED if name != "waiting" or any(each.waiting for each in proofs)]
+        table = _table("group", *shown)
         for each in proofs:
-            table.add_row(each.consumer_group, *(f"{getattr(each, name):,}" for name in _PROVED))
+            table.add_row(each.consumer_group, *(f"{getattr(each, name):,}" for name in shown))
         self._print(table)
         for each in proofs:
+            waiting = f" + waiting {each.waiting:,}" if each.waiting else ""
             self.say(
-                f"{each.consumer_group}: sent {each.sent:,} = committed {each.committed:,} + dead letters"
-                f" {each.dead_letters:,}; duplicates while held {each.duplicates}; lost {each.lost}"
+                f"{each.consumer_group}: sent {each.sent:,} = committed {each.committed:,}"
+                f" + dead letters {each.dead_letters:,}{waiting};"
+                f" duplicates while held {each.duplicates}; lost {each.lost}"
             )
         verdict = Text("   proved", style="bold green") if holds else Text("   NOT proved", style="bold red")
         self._console.print(verdict)
@@ -106,7 +109,7 @@ class Screen:
 
 
 _STATES = ("ready", "inflight", "waiting_retry", "committed", "dead_letters")
-_PROVED = ("sent", "committed", "dead_letters", "lost", "ended_twice", "duplicates", "deliveries")
+_PROVED = ("sent", "committed", "dead_letters", "waiting", "lost", "ended_twice", "duplicates")
 
 
 def _states(groups: Mapping[str, Lag]) -> Table:
