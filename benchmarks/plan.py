@@ -27,11 +27,11 @@ class Plan(NamedTuple):
 FULL = Plan()
 QUICK = Plan(
     rounds=1,
-    seconds=0.8,
+    seconds=0.6,
     warm_up=0.2,
     stock=40_000,
     backlog_large=100_000,
-    latency_seconds=1.5,
+    latency_seconds=1.0,
     starts=1,
-    insert_seconds=0.5,
+    insert_seconds=0.3,
 )
