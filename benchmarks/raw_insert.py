@@ -1,8 +1,8 @@
 """The database's own insert rate: the rows of the send cases, into the same table with the same indexes, durable.
 
 No wire, no queue counters, one thread that does nothing else, rows made before the clock runs, and the statement form
-that is fastest for the driver: 64 rows per VALUES on SQLite; on Postgres COPY in binary form, which is two to five times
-as fast as its INSERT statements and so the strictest yardstick there is.
+that is fastest for the driver: 64 rows per VALUES on SQLite; on Postgres binary COPY, which is two to five times as
+fast as its INSERT statements and so the strictest yardstick there is.
 
 Two sizes of transaction, because the rate depends on it:
 - 32 rows, one request's worth: the yardstick of one caller, who cannot have more than its own request committed.
