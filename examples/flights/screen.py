@@ -61,6 +61,8 @@ class Screen:
         with Live(console=self._console, auto_refresh=False) as self._live:
             yield
         self._live = None
+        if not self._console.is_terminal:
+            self._console.print()
 
     def show(self, sent: int, groups: Mapping[str, Lag]) -> None:
         """`sent` is what the producers know; all else is the view `group_lag`."""

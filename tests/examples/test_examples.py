@@ -53,7 +53,7 @@ def test_official_client(endpoint: str, tmp_path: Path) -> None:
     assert received == f"received {sent.removeprefix('sent ')} one espresso"
 
 
-@pytest.mark.row("O4")
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_dead_letters_in_spark(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/popmq.db"
