@@ -225,6 +225,12 @@ class TestAPushConsumersFailure:
         assert topic.topic_id in store.rings or store.end_due() == 0
         assert [each.attempt for each in store.receive(group, topic)] == [2]
 
+    def test_a_failure_that_names_no_time_climbs_the_ladder(
+        self, store: OpenStore, group: Group, topic: Topic
+    ) -> None:
+        held = hold(store, group, topic, holder=Holder.PUSH)
+        assert store.change(group, held, 0).ends_at_ms == START_MS + group.retry.intervals_ms[0]
+
     def test_what_waits_is_nobodys(self, store: OpenStore, group: Group, topic: Topic) -> None:
         waiting = store.change(group, hold(store, group, topic, holder=Holder.PUSH), 10 * SECOND)
         before = store.digest()
