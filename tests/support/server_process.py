@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,11 +19,12 @@ _READY = re.compile(r"popserver ready .*grpc=(?P<endpoint>\S+).*ready_after_ms=(
 
 
 class ServerProcess:
-    """One server; `start` after `kill` or `stop` brings it back where it was."""
+    """One server; `start` after `kill` or `stop` brings it back where it was. `under` is a command to run it with."""
 
-    def __init__(self, database_url: str, *options: str) -> None:
+    def __init__(self, database_url: str, *options: str, under: Sequence[str] = ()) -> None:
         self._database_url = database_url
         self._options = options
+        self._under = under
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[bytes] | None = None
         self._port = 0
@@ -33,7 +34,7 @@ class ServerProcess:
 
     async def start(self) -> None:
         """Return at the ready line; a server that ends instead fails with what it said."""
-        command = serve_command(self._database_url, "--port", str(self._port), *self._options)
+        command = [*self._under, *serve_command(self._database_url, "--port", str(self._port), *self._options)]
         self._process = await asyncio.create_subprocess_exec(
             *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
         )
@@ -82,9 +83,9 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def served(database_url: str, *options: str) -> AsyncIterator[ServerProcess]:
+async def served(database_url: str, *options: str, under: Sequence[str] = ()) -> AsyncIterator[ServerProcess]:
     """A running server, killed afterwards if it still runs."""
-    server = ServerProcess(database_url, *options)
+    server = ServerProcess(database_url, *options, under=under)
     await server.start()
     try:
         yield server
