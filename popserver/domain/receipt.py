@@ -7,7 +7,6 @@ whether it is current.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import struct
 from typing import NamedTuple
@@ -29,9 +28,8 @@ class Receipt(NamedTuple):
 
 
 def encode(receipt: Receipt) -> str:
-    """The handle as the wire carries it: URL-safe text of 40 characters."""
-    packed = _LAYOUT.pack(_VERSION, *receipt)
-    return base64.urlsafe_b64encode(packed).decode("ascii")
+    """The handle as the wire carries it: text of 40 characters."""
+    return binascii.b2a_base64(_LAYOUT.pack(_VERSION, *receipt), newline=False).decode("ascii")
 
 
 def decode(handle: str) -> Receipt:
@@ -39,7 +37,7 @@ def decode(handle: str) -> Receipt:
     try:
         if len(handle) != _TEXT_LENGTH:
             raise ValueError(f"{len(handle)} characters instead of {_TEXT_LENGTH}")
-        version, *fields = _LAYOUT.unpack(base64.b64decode(handle, altchars=b"-_", validate=True))
+        version, *fields = _LAYOUT.unpack(binascii.a2b_base64(handle, strict_mode=True))
         if version != _VERSION:
             raise ValueError(f"version {version} instead of {_VERSION}")
     except (ValueError, binascii.Error, struct.error) as error:

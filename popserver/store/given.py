@@ -1,7 +1,7 @@
 """Rows handed to a statement as one parameter.
 
-Set-based statements want many small rows of integers without a text that grows with their number. They travel as one
-JSON array of arrays; each database reads it with its own function, and this file is the only one that knows which.
+Set-based statements want many small rows without a text that grows with their number. They travel as one JSON array
+of arrays; each database reads it with its own function, and this file is the only one that knows which.
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from sqlalchemy import BigInteger, Subquery, Text, bindparam, cast, column, lite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
 
-def given(parameter: str, *names: str) -> Subquery:
-    """The rows of `parameter` as a subquery with these integer columns."""
+def given(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
+    """The rows of `parameter` as a subquery: these columns of integers, then those of text."""
     rows = _Rows(bindparam(parameter, type_=Text)).table_valued(column("value"))
-    fields = [rows.c.value.op("->>")(literal_column(str(index))) for index in range(len(names))]
-    columns = [cast(field, BigInteger).label(name) for field, name in zip(fields, names, strict=True)]
+    fields = [rows.c.value.op("->>")(literal_column(str(index))) for index in range(len(names) + len(text))]
+    types: list[TypeEngine[Any]] = [BigInteger()] * len(names) + [Text()] * len(text)
+    columns = [cast(field, kind).label(name) for field, kind, name in zip(fields, types, [*names, *text], strict=True)]
     return select(*columns).subquery(f"given_{parameter}")
 
 
-def as_given(rows: Iterable[Sequence[int]]) -> str:
+def as_given(rows: Iterable[Sequence[int | str]]) -> str:
     """The value for a `given` parameter."""
-    return json.dumps(list(rows), separators=(",", ":"))
+    return _as_json(list(rows))
+
+
+# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class _Rows(FunctionElement[Any]):

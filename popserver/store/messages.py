@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -89,8 +89,8 @@ def stored_message(row: AnyRow, topic: Topic, number_of: dict[int, int]) -> Stor
         id_from_bytes(message_id),
         body,
         tag,
-        tuple(json.loads(keys)) if keys else (),
-        json.loads(properties) if properties else {},
+        tuple(_from_json(keys, 0)[0]) if keys else (),
+        _from_json(properties, 0)[0] if properties else {},
         _TYPES[message_type],
         message_group,
         _ENCODINGS[body_encoding],
@@ -217,6 +217,8 @@ def _queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int
 
 # Made once: json.dumps makes an encoder per call as soon as one of its options is used.
 _as_json = json.JSONEncoder(ensure_ascii=False).encode
+# What json.loads ends in, without its looking for an encoding and for blanks: these texts are our own.
+_from_json: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 _TYPES = {kind.value: kind for kind in MessageType}
 _ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}
 _TAKE_OFFSETS = (

@@ -2,15 +2,18 @@
 
 The progress row is the lock: it is taken before the queue is read, so two receives never look at the same stretch. A
 filter judges a message once, before its first grant; what it refuses is passed over and so consumed. Messages that
-became ready again come first, but take at most half of a batch when new ones wait (a long tail of failures must not
+became ready again come first, but take at most half of the room when new ones wait (a long tail of failures must not
 starve the rest).
+
+Receives that want the same look once, together: what they find is dealt out to them in turn.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby, islice, repeat
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, bindparam, insert, select, update
@@ -28,7 +31,7 @@ from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.messages import COLUMNS, stored_messages
 from popserver.store.schema import AnyRow, delivery, in_states, message, progress, queue
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 # How far one receive looks for messages its filter wants before it lets others in.
 WINDOW_OFFSETS = 1_000
@@ -54,133 +57,183 @@ class Received(NamedTuple):
     more: bool
 
 
-class _Grant(NamedTuple):
+class _Wish(NamedTuple):
+    """What receives that want the same ask for together."""
+
+    group: Group
+    topic: Topic
+    wanted: TagFilter
+    room: int
+    rotation: int
+
+
+class _Found(NamedTuple):
+    """A message to grant; `attempt` will be its delivery attempt."""
+
     row: AnyRow
-    hold_id: int
     attempt: int
 
 
+class _Grant(NamedTuple):
+    found: _Found
+    receipt: Receipt
+    request: Receive
+
+
 def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | PopError]:
-    """Grant messages to each request in turn."""
-    return [_receive_one(tx, request) for request in requests]
+    """Grant messages to the requests."""
+    answers: dict[int, Received | PopError] = {}
+    for indexes in _alike(requests):
+        answers |= zip(indexes, _receive_together(tx, [requests[index] for index in indexes]), strict=True)
+    return [answers[index] for index in range(len(requests))]
 
 
-def _receive_one(tx: Transaction, request: Receive) -> Received:
-    behind = _queues_with_more(tx, request)
-    share = _share_of_ready_again(request, new_waits=bool(behind))
-    again = _grant_ready_again(tx, request, share)
-    new, left_over = _grant_new(tx, request, behind, request.batch_size - len(again))
-    if len(again) == share:
-        # New ones may be fewer than the room left for them, or none that the filter wants.
-        again += _grant_ready_again(tx, request, request.batch_size - len(again) - len(new))
-    granted = again + new
-    if granted:
-        tx.due(tx.now_ms + request.invisible_ms)
-        _record(tx, request, granted)
-    return Received(_deliveries(tx, request, granted), left_over or len(granted) == request.batch_size)
+def _alike(requests: Sequence[Receive]) -> Iterator[list[int]]:
+    """Which requests want the same, as many as one step may serve."""
+    alike: dict[tuple[int, int, TagFilter], list[int]] = {}
+    for index, request in enumerate(requests):
+        alike.setdefault((request.group.group_id, request.topic.topic_id, request.wanted), []).append(index)
+    for indexes in alike.values():
+        yield from _in_steps(indexes, [requests[index].batch_size for index in indexes])
 
 
-def _share_of_ready_again(request: Receive, *, new_waits: bool) -> int:
+def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    step: list[int] = []
+    room = STEP_ROWS_MAX
+    for index, size in zip(indexes, sizes, strict=True):
+        if step and size > room:
+            yield step
+            step, room = [], STEP_ROWS_MAX
+        step.append(index)
+        room -= size
+    yield step
+
+
+def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
+    first = several[0]
+    room = sum(request.batch_size for request in several)
+    wish = _Wish(first.group, first.topic, first.wanted, room, first.rotation)
+    behind = _queues_with_more(tx, wish)
+    ready_again = _ready_again(tx, wish)
+    reserved = min(len(ready_again), _share_of_ready_again(wish, new_waits=bool(behind)))
+    new, left_over = _new(tx, wish, behind, wish.room - reserved)
+    # New ones may be fewer than the room left for them, or none that the filter wants.
+    again = _load(tx, ready_again[: wish.room - len(new)])
+    grants = _deal(tx, several, again + new)
+    _grant(tx, wish, grants, len(again))
+    return _answers(tx, wish, several, grants, left_over=left_over)
+
+
+def _share_of_ready_again(wish: _Wish, *, new_waits: bool) -> int:
     if not new_waits:
-        return request.batch_size
-    # A batch of one cannot be halved: take turns.
-    return request.batch_size // 2 or request.rotation % 2
+        return wish.room
+    # A room of one cannot be halved: take turns.
+    return wish.room // 2 or wish.rotation % 2
 
 
-def _queues_with_more(tx: Transaction, request: Receive) -> list[AnyRow]:
+def _queues_with_more(tx: Transaction, wish: _Wish) -> list[AnyRow]:
     """The queues the group has not read to their end, the rotating first one in front."""
-    names = {"group_id": request.group.group_id, "topic_id": request.topic.topic_id}
+    names = {"group_id": wish.group.group_id, "topic_id": wish.topic.topic_id}
     rows = tx.conn.execute(_BEHIND, names).all()
-    start = request.rotation % len(rows) if rows else 0
+    start = wish.rotation % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]]
 
 
-def _grant_ready_again(tx: Transaction, request: Receive, limit: int) -> list[_Grant]:
-    if limit == 0:
+def _ready_again(tx: Transaction, wish: _Wish) -> list[AnyRow]:
+    """Keys and attempts of what is ready again, longest first."""
+    names = {"group_id": wish.group.group_id, "topic_id": wish.topic.topic_id, "limit": wish.room}
+    return list(tx.conn.execute(_READY_AGAIN, names))
+
+
+def _load(tx: Transaction, ready_again: Sequence[AnyRow]) -> list[_Found]:
+    if not ready_again:
         return []
-    group_id = request.group.group_id
-    names = {"group_id": group_id, "topic_id": request.topic.topic_id, "limit": limit}
-    attempts = {row.message_key: row.attempt + 1 for row in tx.conn.execute(_READY_AGAIN, names)}
-    if not attempts:
-        return []
-    holds = _new_holds(attempts)
-    tx.conn.execute(_GRANT_AGAIN, _grant_parameters(tx, request, holds))
+    attempts = {row.message_key: row.attempt + 1 for row in ready_again}
     rows = tx.conn.execute(_BY_KEY, {"wanted_keys": as_given((key,) for key in attempts)})
-    return [_Grant(row, holds[row.message_key], attempts[row.message_key]) for row in rows]
+    return [_Found(row, attempts[row.message_key]) for row in rows]
 
 
-def _grant_new(tx: Transaction, request: Receive, behind: Sequence[AnyRow], limit: int) -> tuple[list[_Grant], bool]:
-    """Grant up to `limit` messages at the group's progress; says whether some queue was not read to its end."""
+def _new(tx: Transaction, wish: _Wish, behind: Sequence[AnyRow], limit: int) -> tuple[list[_Found], bool]:
+    """Up to `limit` messages at the group's progress, which moves on; says whether a queue was not read to its end."""
     rows: list[AnyRow] = []
     left_over = False
     for place in behind:
         if len(rows) == limit:
             left_over = True
             break
-        found, next_offset = _read_on(tx, request, place, limit - len(rows))
+        found, next_offset = _read_on(tx, wish, place, limit - len(rows))
         rows += found
         left_over = left_over or next_offset < place.end_offset
-        names = {"for_group": request.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
+        names = {"for_group": wish.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
         tx.conn.execute(_MOVE_ON, names)
-    if not rows:
-        return [], left_over
-    holds = _new_holds(row.message_key for row in rows)
-    tx.conn.execute(_GRANT_NEW, _grant_parameters(tx, request, holds))
-    return [_Grant(row, holds[row.message_key], 1) for row in rows], left_over
+    return [_Found(row, 1) for row in rows], left_over
 
 
-def _read_on(tx: Transaction, request: Receive, place: AnyRow, limit: int) -> tuple[list[AnyRow], int]:
+def _read_on(tx: Transaction, wish: _Wish, place: AnyRow, limit: int) -> tuple[list[AnyRow], int]:
     """Wanted messages of one queue from the group's progress on, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
-    end = place.end_offset if request.wanted.wants_all else min(place.end_offset, start + WINDOW_OFFSETS)
+    end = place.end_offset if wish.wanted.wants_all else min(place.end_offset, start + WINDOW_OFFSETS)
     bounds = {
         "from_key": message_key(place.queue_id, start),
         "to_key": message_key(place.queue_id, end),
         "limit": limit,
     }
-    if request.wanted.wants_all:
+    if wish.wanted.wants_all:
         found = list(tx.conn.execute(_NEXT, bounds).all())
     else:
-        tags = {"hashes": request.wanted.hashes, "tags": request.wanted.tags}
+        tags = {"hashes": wish.wanted.hashes, "tags": wish.wanted.tags}
         found = list(tx.conn.execute(_NEXT_WITH_TAG, bounds | tags).all())
     return found, offset_of(found[-1].message_key) + 1 if len(found) == limit else end
 
 
-def _grant_parameters(tx: Transaction, request: Receive, holds: dict[int, int]) -> dict[str, Any]:
-    group_id = request.group.group_id
-    return {
-        "holds": as_given((group_id, key, hold_id) for key, hold_id in holds.items()),
-        "for_topic": request.topic.topic_id,
-        "until_ms": tx.now_ms + request.invisible_ms,
-        "by_holder": request.holder.value,
-        "by_client": request.client_id,
-    }
-
-
-def _new_holds(keys: Iterable[int]) -> dict[int, int]:
-    """A hold id of fresh random bits for each message; its secrecy is what makes a receipt handle a proof."""
-    listed = list(keys)
-    drawn = struct.unpack(f"{len(listed)}Q", os.urandom(8 * len(listed)))
-    # One bit less: the databases' integers are signed.
-    return {key: bits >> 1 for key, bits in zip(listed, drawn, strict=True)}
-
-
-def _record(tx: Transaction, request: Receive, granted: Sequence[_Grant]) -> None:
-    moved = (Moved(grant.row.message_key, State.READY, grant.attempt, request.client_id) for grant in granted)
-    record(tx, request.group, Event.RECEIVE, moved)
-
-
-def _deliveries(tx: Transaction, request: Receive, granted: Sequence[_Grant]) -> list[Delivery]:
-    until_ms, group_id = tx.now_ms + request.invisible_ms, request.group.group_id
-    stored = stored_messages(tx.conn, (grant.row for grant in granted), request.topic)
+def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[_Found]) -> list[_Grant]:
+    """Who gets what: each request in turn as many as it asked for, with a fresh hold on each."""
+    takers = chain.from_iterable(repeat(request, request.batch_size) for request in several)
     return [
-        Delivery(
-            each,
-            receipt.encode(Receipt(group_id, each.message_key, grant.hold_id, until_ms)),
-            grant.attempt,
-            until_ms,
+        _Grant(
+            each, Receipt(taker.group.group_id, each.row.message_key, hold_id, tx.now_ms + taker.invisible_ms), taker
         )
-        for each, grant in zip(stored, granted, strict=True)
+        for each, hold_id, taker in zip(found, _new_holds(len(found)), takers, strict=False)
+    ]
+
+
+def _new_holds(count: int) -> list[int]:
+    """Hold ids of fresh random bits; their secrecy is what makes a receipt handle a proof."""
+    # One bit less than 64: the databases' integers are signed.
+    return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]
+
+
+def _grant(tx: Transaction, wish: _Wish, grants: Sequence[_Grant], again: int) -> None:
+    """Write the holds: the first `again` deliveries have a row already."""
+    if again:
+        tx.conn.execute(_GRANT_AGAIN, {"holds": _as_holds(grants[:again])})
+    if grants[again:]:
+        tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(grants[again:]), "for_topic": wish.topic.topic_id})
+    if grants:
+        tx.due(min(grant.receipt.ends_at_ms for grant in grants))
+    for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
+        moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
+        record(tx, wish.group, Event.RECEIVE, moved)
+
+
+def _as_holds(grants: Sequence[_Grant]) -> str:
+    return as_given((*grant.receipt, grant.request.holder.value, grant.request.client_id) for grant in grants)
+
+
+def _answers(
+    tx: Transaction, wish: _Wish, several: Sequence[Receive], grants: Sequence[_Grant], *, left_over: bool
+) -> list[Received]:
+    stored = stored_messages(tx.conn, (grant.found.row for grant in grants), wish.topic)
+    granted = iter(
+        [
+            Delivery(each, receipt.encode(grant.receipt), grant.found.attempt, grant.receipt.ends_at_ms)
+            for each, grant in zip(stored, grants, strict=True)
+        ]
+    )
+    dealt = [list(islice(granted, request.batch_size)) for request in several]
+    return [
+        Received(mine, left_over or len(mine) == request.batch_size)
+        for mine, request in zip(dealt, several, strict=True)
     ]
 
 
@@ -214,7 +267,7 @@ _READY_AGAIN = (
     .with_for_update(skip_locked=True)
 )
 # The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
-_HOLDS = given("holds", "group_id", "message_key", "hold_id")
+_HOLDS = given("holds", "group_id", "message_key", "hold_id", "ends_at_ms", text=("holder", "client_id"))
 _GRANT_AGAIN = (
     update(delivery)
     .where(
@@ -226,9 +279,9 @@ _GRANT_AGAIN = (
         state=target(Event.RECEIVE).value,
         attempt=delivery.c.attempt + 1,
         hold_id=_HOLDS.c.hold_id,
-        visible_at_ms=bindparam("until_ms"),
-        holder=bindparam("by_holder"),
-        client_id=bindparam("by_client"),
+        visible_at_ms=_HOLDS.c.ends_at_ms,
+        holder=_HOLDS.c.holder,
+        client_id=_HOLDS.c.client_id,
     )
 )
 _GRANT_NEW = insert(delivery).from_select(
@@ -250,9 +303,9 @@ _GRANT_NEW = insert(delivery).from_select(
         bindparam("granted_state", target(Event.RECEIVE).value, type_=delivery.c.state.type),
         bindparam("first_attempt", 1, type_=delivery.c.attempt.type),
         _HOLDS.c.hold_id,
-        bindparam("until_ms", type_=delivery.c.visible_at_ms.type),
-        bindparam("by_holder", type_=delivery.c.holder.type),
-        bindparam("by_client", type_=delivery.c.client_id.type),
+        _HOLDS.c.ends_at_ms,
+        _HOLDS.c.holder,
+        _HOLDS.c.client_id,
     ),
 )
 _WANTED_KEYS = given("wanted_keys", "message_key")
