@@ -1,0 +1,224 @@
+"""Parked polls and what wakes them; the clock stands still unless the test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popserver.broker import wakeups
+from popserver.domain.errors import TooManyRequests
+from popserver.domain.names import Resource
+from popserver.domain.retry import RetryPolicy
+from tests.support.builders import TOPIC, a_message
+from tests.support.running_broker import RunningBroker, ids, until
+
+SECOND = 1_000
+
+
+@pytest.mark.row("A4")
+@pytest.mark.row("A5")
+async def test_an_empty_poll_is_answered_at_its_limit_and_not_before(broker: RunningBroker) -> None:
+    poll = await broker.poll(poll_ms=15 * SECOND)
+    for _ in range(2):
+        await broker.advance(5 * SECOND)
+        assert not poll.done()
+    await broker.advance(5 * SECOND - 1)
+    assert not poll.done()
+    await broker.advance(1)
+    assert await poll == []
+    assert broker.parked == 0
+
+
+@pytest.mark.row("A4")
+async def test_with_a_backlog_it_is_answered_at_once(broker: RunningBroker) -> None:
+    (sent,) = await broker.send()
+    assert ids(await broker.receive(poll_ms=15 * SECOND)) == [sent.message_id]
+
+
+@pytest.mark.row("A6")
+async def test_a_new_message_wakes_it(either_broker: RunningBroker) -> None:
+    poll = await either_broker.poll()
+    await either_broker.advance(3 * SECOND)
+    (sent,) = await either_broker.send()
+    assert ids(await poll) == [sent.message_id]
+    assert either_broker.clock.now_ms() % (60 * SECOND) == 3 * SECOND, "at once, not at some beat"
+
+
+@pytest.mark.row("A7")
+async def test_a_message_its_filter_refuses_leaves_it_parked(broker: RunningBroker) -> None:
+    poll = await broker.poll(wanted="B")
+    await broker.send([a_message(tag="A")])
+    await until(lambda: broker.parked == 1)
+    await broker.broker.settle()
+    assert not poll.done()
+    (wanted,) = await broker.send([a_message(tag="B")])
+    assert ids(await poll) == [wanted.message_id]
+
+
+@pytest.mark.row("A7")
+async def test_refused_messages_do_not_lengthen_its_stay(broker: RunningBroker) -> None:
+    poll = await broker.poll(wanted="B", poll_ms=15 * SECOND)
+    await broker.advance(14 * SECOND)
+    await broker.send([a_message(tag="A")])
+    await until(lambda: broker.parked == 1)
+    await broker.advance(1 * SECOND)
+    assert await poll == []
+
+
+@pytest.mark.row("A10")
+async def test_the_end_of_a_hold_wakes_it(either_broker: RunningBroker) -> None:
+    await either_broker.send()
+    await either_broker.receive(invisible_ms=10 * SECOND)
+    poll = await either_broker.poll()
+    await either_broker.advance(10 * SECOND - 1)
+    assert not poll.done()
+    await either_broker.advance(1)
+    assert [each.attempt for each in await poll] == [2]
+
+
+@pytest.mark.row("A10")
+async def test_a_retry_that_is_due_wakes_it(broker: RunningBroker) -> None:
+    await broker.send()
+    (held,) = await broker.receive(push=True)
+    poll = await broker.poll()
+    await broker.change(held, 5 * SECOND)
+    await broker.advance(5 * SECOND - 1)
+    assert not poll.done()
+    await broker.advance(1)
+    assert [each.attempt for each in await poll] == [2]
+
+
+async def test_a_message_given_back_wakes_it(broker: RunningBroker) -> None:
+    await broker.send()
+    (held,) = await broker.receive()
+    poll = await broker.poll()
+    await broker.change(held, 0, give_back=True)
+    assert [each.attempt for each in await poll] == [1]
+
+
+async def test_a_dead_letter_wakes_the_poll_on_its_topic(broker: RunningBroker) -> None:
+    await broker.group(retry=RetryPolicy(max_attempts=1))
+    dead_letters = Resource("", "%DLQ%billing")
+    poll = await broker.poll(topic=dead_letters, group=Resource("", "undertakers"))
+    (sent,) = await broker.send()
+    await broker.receive(invisible_ms=SECOND)
+    await broker.advance(SECOND)
+    (dead,) = await poll
+    assert dead.stored.dead_letter_of == ("orders", sent.message_id)
+
+
+async def test_a_queue_added_while_it_is_parked(broker: RunningBroker) -> None:
+    await broker.topic()
+    poll = await broker.poll()
+    await broker.broker.catalog.update_topic(TOPIC, queue_count=8)
+    await until(lambda: broker.parked == 1)
+    (sent,) = await broker.send()
+    assert ids(await poll) == [sent.message_id]
+
+
+async def test_each_group_is_woken(broker: RunningBroker) -> None:
+    polls = [await broker.poll(group=Resource("", name)) for name in ("a", "b", "c")]
+    (sent,) = await broker.send()
+    assert [ids(each) for each in await asyncio.gather(*polls)] == [[sent.message_id]] * 3
+
+
+async def test_another_topics_message_wakes_nobody(broker: RunningBroker) -> None:
+    poll = await broker.poll()
+    other = Resource("", "other")
+    await broker.send([a_message(other)])
+    await broker.broker.settle()
+    assert not poll.done()
+    assert broker.broker.wakeups.ring_number(poll_topic_id(broker)) == 0
+    await broker.advance(15 * SECOND)
+    assert await poll == []
+
+
+def poll_topic_id(broker: RunningBroker) -> int:
+    return broker.broker.catalog._topics[TOPIC].topic_id
+
+
+async def test_one_message_one_poll_is_woken_and_passes_on_what_it_leaves(broker: RunningBroker) -> None:
+    polls = [await broker.poll(batch_size=1, client_id=f"c{n}") for n in range(5)]
+    await broker.send(3)
+    await until(lambda: sum(each.done() for each in polls) == 3)
+    await broker.broker.settle()
+    assert [each.done() for each in polls] == [True, True, True, False, False], "the longest waiting first"
+    assert broker.parked == 2
+
+
+async def test_an_idle_poll_that_comes_again_does_not_ask_the_store(broker: RunningBroker) -> None:
+    await broker.receive()
+    asked: list[object] = []
+    receive = broker.broker._receive
+    broker.broker._receive = lambda request: asked.append(request) or receive(request)  # type: ignore[method-assign, func-returns-value]
+    for _ in range(5):
+        assert await broker.receive() == []
+    assert asked == []
+    await broker.send()
+    assert len(await broker.receive()) == len(asked) == 1
+
+
+@pytest.mark.row("A9")
+async def test_the_1025th_poll_of_a_group_on_a_topic_is_answered(broker: RunningBroker) -> None:
+    await broker.poll()
+    polls = [asyncio.create_task(broker.receive(poll_ms=15 * SECOND)) for _ in range(1_023)]
+    await until(lambda: broker.parked == wakeups.PARKED_PER_TOPIC_AND_GROUP_MAX)
+    with pytest.raises(
+        TooManyRequests, match=r"1024 polls are waiting, too many for group 'billing' on topic 'orders'"
+    ):
+        await broker.receive(poll_ms=15 * SECOND)
+    other = await broker.poll(group=Resource("", "other"))
+    assert broker.parked == 1_025
+    await broker.broker.drain()
+    assert [await each for each in (*polls, other)] == [[]] * 1_024
+
+
+async def test_all_groups_together_have_a_limit_too(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups, "PARKED_MAX", 2)
+    polls = [await broker.poll(group=Resource("", name)) for name in ("a", "b")]
+    with pytest.raises(TooManyRequests):
+        await broker.receive(group=Resource("", "c"), poll_ms=SECOND)
+    await broker.advance(15 * SECOND)
+    assert [await each for each in polls] == [[], []]
+
+
+async def test_draining_answers_every_poll_empty_and_parks_none(broker: RunningBroker) -> None:
+    polls = [await broker.poll(client_id=f"c{n}") for n in range(3)]
+    await broker.broker.drain()
+    assert [await each for each in polls] == [[]] * 3
+    assert await broker.receive(poll_ms=15 * SECOND) == []
+
+
+class TestAClientThatLeaves:
+    async def test_while_parked_it_wakes_nobody_and_holds_nothing(self, broker: RunningBroker) -> None:
+        gone, here = await broker.poll(client_id="gone"), await broker.poll(client_id="here")
+        gone.cancel()
+        await until(lambda: broker.parked == 1)
+        (sent,) = await broker.send()
+        assert ids(await here) == [sent.message_id]
+
+    async def test_just_as_it_was_woken_it_hands_the_ring_on(self, broker: RunningBroker) -> None:
+        gone, here = await broker.poll(client_id="gone"), await broker.poll(client_id="here")
+        seat_topic = poll_topic_id(broker)
+        (sent,) = await broker.send()
+        # The send has rung for `gone`; or it has not yet run on: either way the message must reach `here`.
+        broker.broker.wakeups.ring(seat_topic)
+        gone.cancel()
+        if gone.done() and not gone.cancelled():
+            assert ids(await gone) == [sent.message_id]
+        else:
+            await broker.advance(SECOND)
+            assert ids(await here) == [sent.message_id]
+
+    async def test_while_its_grant_is_being_committed_the_messages_come_back(self, broker: RunningBroker) -> None:
+        (sent,) = await broker.send()
+        await broker.receive(group=Resource("", "billing"), topic=Resource("", "empty"))
+        poll = asyncio.create_task(broker.receive(invisible_ms=3_600_000))
+        await until(lambda: broker.broker.writer.waiting > 0 or broker.broker.writer._busy)
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+        await broker.broker.settle()
+        await broker.advance(SECOND)
+        (again,) = await broker.receive()
+        assert again.stored.message.message_id == sent.message_id

@@ -1,0 +1,133 @@
+"""A broker on a manual clock, and the facts a test may wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import text
+
+from popserver.broker.broker import Broker
+from popserver.broker.clock import ManualClock
+from popserver.domain.delivery import State
+from popserver.domain.filtering.tag import parse
+from popserver.domain.group import NewGroup
+from popserver.domain.message import Delivery, Message, SendResult, id_from_bytes
+from popserver.domain.names import Resource
+from popserver.domain.retry import Holder
+from popserver.store import Database, migrate
+from popserver.store.soundness import check_soundness
+from tests.support.builders import GROUP, TOPIC, a_new_topic, messages_of
+
+PATIENCE_S = 10.0
+
+
+class RunningBroker:
+    """The broker's verbs with a test's defaults: topic `orders`, group `billing`, client `c1`."""
+
+    def __init__(self, broker: Broker, clock: ManualClock) -> None:
+        self.broker = broker
+        self.clock = clock
+
+    async def topic(self, name: Resource = TOPIC, *, queues: int = 1) -> None:
+        await self.broker.catalog.create_topic(a_new_topic(name, queues=queues))
+
+    async def group(self, name: Resource = GROUP, **more: Any) -> None:
+        await self.broker.catalog.create_group(NewGroup(name, **more))
+
+    async def send(self, batch: int | Sequence[Message] = 1, **more: Any) -> list[SendResult]:
+        """Store messages; a refusal fails the test."""
+        outcomes = await self.broker.send(messages_of(batch, **more) if isinstance(batch, int) else batch)
+        results = [each for each in outcomes if isinstance(each, SendResult)]
+        assert len(results) == len(outcomes), outcomes
+        return results
+
+    async def receive(
+        self,
+        batch_size: int = 32,
+        *,
+        group: Resource = GROUP,
+        topic: Resource = TOPIC,
+        wanted: str = "*",
+        invisible_ms: int = 30_000,
+        push: bool = False,
+        client_id: str = "c1",
+        poll_ms: int = 0,
+    ) -> list[Delivery]:
+        return await self.broker.receive(
+            group,
+            topic,
+            wanted=parse(wanted),
+            batch_size=batch_size,
+            invisible_ms=invisible_ms,
+            holder=Holder.PUSH if push else Holder.SIMPLE,
+            client_id=client_id,
+            poll_until_ms=self.clock.now_ms() + poll_ms,
+        )
+
+    async def poll(self, *, poll_ms: int = 15_000, **more: Any) -> asyncio.Task[list[Delivery]]:
+        """A long poll that has parked."""
+        parked = self.parked
+        task = asyncio.create_task(self.receive(poll_ms=poll_ms, **more))
+        await until(lambda: self.parked > parked or task.done())
+        assert not task.done(), await task
+        return task
+
+    async def ack(self, *deliveries: Delivery, group: Resource = GROUP, topic: Resource = TOPIC) -> list[Any]:
+        return await self.broker.ack(group, topic, [each.receipt_handle for each in deliveries])
+
+    async def change(self, held: Delivery | str, duration_ms: int, *, give_back: bool = False) -> str:
+        handle = held if isinstance(held, str) else held.receipt_handle
+        return await self.broker.change_invisible(GROUP, TOPIC, handle, duration_ms, give_back=give_back)
+
+    async def advance(self, by_ms: int) -> None:
+        await self.clock.advance(by_ms, self.broker.settle)
+
+    @property
+    def parked(self) -> int:
+        return self.broker.wakeups.parked
+
+    async def query(self, statement: str, **parameters: Any) -> list[Any]:
+        return await self.broker.reader.read(lambda conn: list(conn.execute(text(statement), parameters).all()))
+
+    async def states(self, group: Resource = GROUP) -> dict[str, State]:
+        """Every message's state in the group."""
+        rows = await self.query(
+            "SELECT message_id, state FROM message_state WHERE consumer_group = :name AND topic NOT LIKE '%DLQ%'"
+            " ORDER BY message_key",
+            name=group.name,
+        )
+        return {id_from_bytes(bytes(row.message_id)): State(row.state) for row in rows}
+
+
+@asynccontextmanager
+async def running_broker(
+    url: str = "sqlite://", *, auto_create: bool = True, clock: ManualClock | None = None
+) -> AsyncIterator[RunningBroker]:
+    """A broker that runs as long as the context; what it leaves must be sound."""
+    clock = clock or ManualClock()
+    database = Database(url, durability="relaxed")
+    migrate.upgrade(database)
+    broker = Broker(database, clock, auto_create=auto_create)
+    broker.writer.start()
+    await broker.start()
+    try:
+        yield RunningBroker(broker, clock)
+        await broker.settle()
+        await broker.reader.read(check_soundness)
+    finally:
+        await broker.stop()
+        database.close()
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    """Return as soon as the fact holds; fail when it never does."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not fact():  # noqa: ASYNC110 - the facts of a broker have no event of their own
+            await asyncio.sleep(0.001)
+
+
+def ids(deliveries: Sequence[Delivery]) -> list[str]:
+    return [each.stored.message.message_id for each in deliveries]
