@@ -53,7 +53,8 @@ class Broker:
         self.maintenance = Maintenance(self.reader, self.writer, clock, retention_ms=retention_ms)
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
         self.clients = Clients(clock, self._orphan, self._adopt)
-        self._rotation = itertools.count()
+        # Two: a client that sends and receives in turn must not see every second queue alone.
+        self._send_rotation, self._receive_rotation = itertools.count(), itertools.count()
 
     def __repr__(self) -> str:
         return f"<Broker parked={self.wakeups.parked} clients={len(self.clients)} waiting={self.writer.waiting}>"
@@ -120,7 +121,7 @@ class Broker:
             invisible_ms=PUSH_HOLD_MS_MAX if holder is Holder.PUSH else invisible_ms,
             holder=holder,
             client_id=client_id,
-            rotation=next(self._rotation),
+            rotation=next(self._receive_rotation),
         )
         return await self._receive_or_park(request, poll_until_ms)
 
@@ -163,7 +164,8 @@ class Broker:
 
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         size = sum(len(message.body) for message in batch)
-        return await self.writer.submit(messages.append, messages.Append(topic, batch, next(self._rotation)), size=size)
+        request = messages.Append(topic, batch, next(self._send_rotation))
+        return await self.writer.submit(messages.append, request, size=size)
 
     async def _receive_or_park(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         seat, wakeups = Seat(request.group.group_id, request.topic.topic_id), self.wakeups

@@ -88,7 +88,8 @@ class Clients:
     def call_closed(self, client_id: str) -> None:
         client = self._known.get(client_id)
         if client is not None:
-            client.open_calls -= 1
+            # A call may outlive the goodbye of its client, and end when another one bears that name.
+            client.open_calls = max(0, client.open_calls - 1)
             if client.lost_at_ms is not None and not client.is_gone:
                 self._watch(client, self._ends_at_ms(client))
 
