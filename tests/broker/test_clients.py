@@ -1,0 +1,187 @@
+"""Clients that end, lapse, break off and come back, on a clock that stands still unless moved."""
+
+from __future__ import annotations
+
+import pytest
+
+from popserver.domain.delivery import State
+from tests.support.running_broker import RunningBroker, running_broker
+
+SECOND = 1_000
+STREAM = object()
+
+
+async def state(broker: RunningBroker) -> State:
+    (only,) = (await broker.states()).values()
+    return only
+
+
+async def hold(broker: RunningBroker) -> object:
+    """One message, held by the push consumer c1."""
+    broker.broker.clients.seen("c1")
+    await broker.send()
+    (held,) = await broker.receive(push=True)
+    return held
+
+
+@pytest.mark.row("L11")
+async def test_a_goodbye_frees_the_holds_after_a_second(either_broker: RunningBroker) -> None:
+    await hold(either_broker)
+    either_broker.broker.clients.ended("c1")
+    await either_broker.advance(SECOND - 1)
+    assert await state(either_broker) is State.INFLIGHT
+    await either_broker.advance(1)
+    assert await state(either_broker) is State.READY
+
+
+@pytest.mark.row("L15")
+async def test_a_client_unheard_of_for_more_than_30_seconds_has_lapsed(broker: RunningBroker) -> None:
+    await hold(broker)
+    await broker.advance(30 * SECOND)
+    assert len(broker.broker.clients) == 1, "30 s are allowed"
+    await broker.advance(1)
+    assert len(broker.broker.clients) == 0
+    assert await state(broker) is State.INFLIGHT
+    await broker.advance(SECOND)
+    assert await state(broker) is State.READY
+
+
+async def test_every_sign_of_life_counts(broker: RunningBroker) -> None:
+    await hold(broker)
+    for _ in range(10):
+        await broker.advance(29 * SECOND)
+        broker.broker.clients.seen("c1")
+    assert await state(broker) is State.INFLIGHT
+    await broker.advance(32 * SECOND)
+    assert await state(broker) is State.READY
+
+
+@pytest.mark.row("L11")
+async def test_a_broken_stream_frees_the_holds_within_two_seconds(broker: RunningBroker) -> None:
+    await hold(broker)
+    broker.broker.clients.connected("c1", STREAM)
+    broker.broker.clients.disconnected("c1", STREAM)
+    await broker.advance(2 * SECOND - 1)
+    assert await state(broker) is State.INFLIGHT
+    await broker.advance(1)
+    assert await state(broker) is State.READY
+
+
+async def test_a_stream_that_was_replaced_ends_unnoticed(broker: RunningBroker) -> None:
+    await hold(broker)
+    clients, newer = broker.broker.clients, object()
+    clients.connected("c1", STREAM)
+    clients.connected("c1", newer)
+    clients.disconnected("c1", STREAM)
+    await broker.advance(10 * SECOND)
+    assert await state(broker) is State.INFLIGHT
+
+
+async def test_anything_heard_of_it_after_the_break_keeps_it(broker: RunningBroker) -> None:
+    await hold(broker)
+    clients = broker.broker.clients
+    clients.connected("c1", STREAM)
+    clients.disconnected("c1", STREAM)
+    await broker.advance(SECOND // 2)
+    clients.seen("c1")
+    await broker.advance(20 * SECOND)
+    assert await state(broker) is State.INFLIGHT
+
+
+async def test_an_open_call_keeps_it_through_a_break_and_a_silence(broker: RunningBroker) -> None:
+    await hold(broker)
+    clients = broker.broker.clients
+    clients.connected("c1", STREAM)
+    clients.call_opened("c1")
+    clients.disconnected("c1", STREAM)
+    await broker.advance(100 * SECOND)
+    assert await state(broker) is State.INFLIGHT
+    clients.call_closed("c1")
+    await broker.advance(SECOND)
+    assert await state(broker) is State.READY
+
+
+@pytest.mark.row("L15")
+async def test_a_client_that_comes_back_in_time_keeps_its_holds(broker: RunningBroker) -> None:
+    held = await hold(broker)
+    await broker.advance(30 * SECOND + 1)
+    assert len(broker.broker.clients) == 0
+    await broker.advance(SECOND - 1)
+    broker.broker.clients.seen("c1")
+    await broker.advance(20 * SECOND)
+    assert await state(broker) is State.INFLIGHT
+    assert await broker.ack(held) == [None]  # type: ignore[arg-type]
+
+
+async def test_one_that_comes_back_later_starts_anew(broker: RunningBroker) -> None:
+    await hold(broker)
+    await broker.advance(33 * SECOND)
+    broker.broker.clients.seen("c1")
+    (again,) = await broker.receive(push=True)
+    assert again.attempt == 2
+    await broker.advance(29 * SECOND)
+    assert await state(broker) is State.INFLIGHT
+
+
+async def test_a_gone_client_is_forgotten_in_the_end(broker: RunningBroker) -> None:
+    await hold(broker)
+    await broker.advance(200 * SECOND)
+    assert broker.broker.clients._known == {}
+
+
+async def test_others_are_not_touched(broker: RunningBroker) -> None:
+    await hold(broker)
+    broker.broker.clients.seen("c2")
+    broker.broker.clients.ended("c2")
+    broker.broker.clients.ended("never seen")
+    await broker.advance(10 * SECOND)
+    assert await state(broker) is State.INFLIGHT
+
+
+async def test_a_simple_consumers_holds_do_not_end_with_it(broker: RunningBroker) -> None:
+    await broker.send()
+    await broker.receive(invisible_ms=60 * SECOND)
+    broker.broker.clients.seen("c1")
+    broker.broker.clients.ended("c1")
+    await broker.advance(60 * SECOND - 1)
+    assert await state(broker) is State.INFLIGHT
+
+
+async def test_a_call_that_outlives_a_goodbye_does_not_make_its_successor_immortal(broker: RunningBroker) -> None:
+    clients = broker.broker.clients
+    clients.call_opened("c1")
+    clients.ended("c1")
+    await hold(broker)
+    clients.call_closed("c1")
+    await broker.advance(33 * SECOND)
+    assert await state(broker) is State.READY
+
+
+@pytest.mark.row("L15")
+async def test_after_a_restart_clients_have_30_seconds_to_be_heard_of(sqlite_url: str) -> None:
+    async with running_broker(sqlite_url) as first:
+        await hold(first)
+        clock = first.clock
+    async with running_broker(sqlite_url, clock=clock) as second:
+        await second.advance(30 * SECOND)
+        assert await state(second) is State.INFLIGHT
+        second.broker.clients.seen("c1")
+        await second.advance(20 * SECOND)
+        assert await state(second) is State.INFLIGHT
+        await second.advance(12 * SECOND)
+        assert await state(second) is State.READY
+
+
+async def test_what_fell_due_while_no_server_ran_is_done_at_the_start(sqlite_url: str) -> None:
+    async with running_broker(sqlite_url) as first:
+        await first.send()
+        await first.receive(invisible_ms=10 * SECOND)
+        clock = first.clock
+    await clock.advance(60 * SECOND, nothing)
+    async with running_broker(sqlite_url, clock=clock) as second:
+        await second.advance(0)
+        assert [each.attempt for each in await second.receive()] == [2]
+
+
+async def nothing() -> None:
+    return
