@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from popserver.broker import wakeups
+from popserver.domain.delivery import State
 from popserver.domain.errors import TooManyRequests
 from popserver.domain.names import Resource
 from popserver.domain.retry import RetryPolicy
-from tests.support.builders import TOPIC, a_message
-from tests.support.running_broker import RunningBroker, ids, until
+from tests.support.builders import GROUP, TOPIC, a_message
+from tests.support.running_broker import RunningBroker, ids, until, watched
 
 SECOND = 1_000
 
@@ -213,12 +215,21 @@ class TestAClientThatLeaves:
 
     async def test_while_its_grant_is_being_committed_the_messages_come_back(self, broker: RunningBroker) -> None:
         (sent,) = await broker.send()
-        await broker.receive(group=Resource("", "billing"), topic=Resource("", "empty"))
-        poll = asyncio.create_task(broker.receive(invisible_ms=3_600_000))
-        await until(lambda: broker.broker.writer.waiting > 0 or broker.broker.writer._busy)
-        poll.cancel()
-        await asyncio.gather(poll, return_exceptions=True)
-        await broker.broker.settle()
+        await broker.broker.catalog.subscription(GROUP, TOPIC)
+        reached, gate = threading.Event(), threading.Event()
+
+        def hold_the_commit() -> None:
+            reached.set()
+            gate.wait(5)
+
+        with watched(broker.broker.database, "COMMIT", hold_the_commit):
+            poll = asyncio.create_task(broker.receive(invisible_ms=3_600_000))
+            await until(reached.is_set)
+            poll.cancel()
+            await asyncio.gather(poll, return_exceptions=True)
+            gate.set()
+            await broker.broker.settle()
+        assert set((await broker.states()).values()) == {State.INFLIGHT}
         await broker.advance(SECOND)
         (again,) = await broker.receive()
         assert again.stored.message.message_id == sent.message_id

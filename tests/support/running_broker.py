@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock
@@ -127,6 +127,21 @@ async def until(fact: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not fact():  # noqa: ASYNC110 - the facts of a broker have no event of their own
             await asyncio.sleep(0.001)
+
+
+@contextmanager
+def watched(database: Database, word: str, act: Any) -> Iterator[None]:
+    """Call `act` in the writer's thread before each statement that starts with `word`."""
+
+    def before(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(word):
+            act()
+
+    event.listen(database.writing, "before_cursor_execute", before)
+    try:
+        yield
+    finally:
+        event.remove(database.writing, "before_cursor_execute", before)
 
 
 def ids(deliveries: Sequence[Delivery]) -> list[str]:

@@ -1,0 +1,213 @@
+"""Group commit: together, in order, nothing answered before its commit, and only the guilty fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from popserver.broker import writer
+from popserver.domain.errors import Internal, PopError, StoreUnavailable
+from popserver.store import messages, receiving
+from popserver.store.reading import read
+from tests.support.builders import GROUP, TOPIC, a_message, messages_of
+from tests.support.open_store import a_receive
+from tests.support.running_broker import RunningBroker, ids, running_broker, until, watched
+
+
+class Count:
+    """How often it was called."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+
+
+async def test_requests_that_wait_travel_together(either_broker: RunningBroker) -> None:
+    await either_broker.topic()
+    await either_broker.broker.catalog.topic(a_message().topic)
+    commits = Count()
+    with watched(either_broker.broker.database, "COMMIT", commits):
+        await asyncio.gather(*[either_broker.send() for _ in range(200)])
+    assert commits.times == 1
+    assert await either_broker.query("SELECT COUNT(*) FROM message") == [(200,)]
+    assert len(await either_broker.query("SELECT DISTINCT stored_at_ms FROM message")) == 1
+
+
+async def test_while_a_batch_is_written_the_next_one_fills(broker: RunningBroker) -> None:
+    await broker.send()
+    commits, gate = Count(), threading.Event()
+
+    def slow_commit() -> None:
+        commits()
+        gate.wait(5)
+
+    with watched(broker.broker.database, "COMMIT", slow_commit):
+        first = asyncio.create_task(broker.send())
+        await until(lambda: commits.times == 1)
+        others = [asyncio.create_task(broker.send()) for _ in range(50)]
+        await until(lambda: broker.broker.writer.waiting == 50)
+        gate.set()
+        await asyncio.gather(first, *others)
+    assert commits.times == 2
+
+
+async def test_nothing_is_answered_before_its_commit(either_broker: RunningBroker) -> None:
+    await either_broker.send()
+    held = await either_broker.receive()
+    reached, gate = threading.Event(), threading.Event()
+
+    def hold_the_commit() -> None:
+        reached.set()
+        gate.wait(5)
+
+    poll = await either_broker.poll()
+    with watched(either_broker.broker.database, "COMMIT", hold_the_commit):
+        calls = [asyncio.create_task(each) for each in (either_broker.send(), either_broker.ack(*held))]
+        await until(reached.is_set)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not any(each.done() for each in (*calls, poll)), "neither answered nor rung"
+        gate.set()
+        await asyncio.gather(*calls, poll)
+
+
+async def test_within_a_batch_the_house_order_rules(broker: RunningBroker) -> None:
+    """A receive asked before a send of the same turn finds the message: queue counters come before progress."""
+    await broker.receive()
+    group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
+    sent = messages_of(1)
+    received = broker.broker.writer.enqueue(receiving.receive, a_receive(group, topic))
+    broker.broker.writer.enqueue(messages.append, messages.Append(topic, sent, 0))
+    assert ids((await received).deliveries) == [sent[0].message_id]
+
+
+class TestAFailure:
+    @pytest.mark.parametrize("failure", ["an exception", "a refused statement"])
+    async def test_hits_its_request_alone(self, either_broker: RunningBroker, failure: str) -> None:
+        def guilty(conn: Connection) -> None:
+            if failure == "an exception":
+                raise ZeroDivisionError
+            conn.execute(text("SELECT nothing FROM nowhere"))
+
+        await either_broker.send()
+        submit = either_broker.broker.writer.submit
+        sends = [asyncio.create_task(either_broker.send()) for _ in range(10)]
+        bad = asyncio.create_task(submit(read, guilty))
+        more = [asyncio.create_task(either_broker.send()) for _ in range(10)]
+        outcomes = await asyncio.gather(*sends, bad, *more, return_exceptions=True)
+        assert [index for index, each in enumerate(outcomes) if isinstance(each, PopError)] == [10]
+        assert isinstance(outcomes[10], Internal)
+        assert await either_broker.query("SELECT COUNT(*) FROM message") == [(21,)]
+
+    async def test_of_many_hits_each_of_them(self, broker: RunningBroker) -> None:
+        def guilty(_: Connection) -> None:
+            raise ZeroDivisionError
+
+        await broker.send()
+        submit = broker.broker.writer.submit
+        mixed = [broker.send() if n % 3 else submit(read, guilty) for n in range(30)]
+        outcomes = await asyncio.gather(*mixed, return_exceptions=True)
+        assert [isinstance(each, Internal) for each in outcomes] == [n % 3 == 0 for n in range(30)]
+        assert await broker.query("SELECT COUNT(*) FROM message") == [(21,)]
+
+    async def test_says_what_the_database_said_and_to_repeat_it(self, broker: RunningBroker) -> None:
+        with pytest.raises(Internal, match=r"refused a statement \(no such table: nowhere\).*repeat"):
+            await broker.broker.writer.submit(read, lambda conn: conn.execute(text("SELECT 1 FROM nowhere")))
+
+    async def test_a_repeated_id_costs_one_more_run_and_fails_nobody(self, either_broker: RunningBroker) -> None:
+        sent = a_message()
+        await either_broker.send([sent])
+        commits, rollbacks = Count(), Count()
+        database = either_broker.broker.database
+        with watched(database, "COMMIT", commits), watched(database, "ROLLBACK", rollbacks):
+            await asyncio.gather(*[either_broker.send() for _ in range(5)], either_broker.send([sent]))
+        assert (commits.times, rollbacks.times) == (1, 1)
+        assert await either_broker.query("SELECT COUNT(*) FROM message") == [(6,)]
+
+
+class TestAnUnknownCommit:
+    async def test_is_not_run_again_and_its_repetition_meets_the_dedupe(self, sqlite_url: str) -> None:
+        async with running_broker(sqlite_url) as broker:
+            await broker.send()
+            batch = messages_of(3)
+
+            def fail() -> None:
+                raise OperationalError("COMMIT", {}, Exception("disk I/O error"))
+
+            begins = Count()
+            database = broker.broker.database
+            with watched(database, "BEGIN", begins), watched(database, "COMMIT", fail):
+                sends = [asyncio.create_task(broker.broker.send([each])) for each in batch]
+                outcomes = await asyncio.gather(*sends, return_exceptions=True)
+            assert all(isinstance(each, Internal) for each in outcomes)
+            assert begins.times == 1
+            assert len({(await broker.send([each]))[0].message_id for each in batch}) == 3
+            assert await broker.query("SELECT COUNT(*) FROM message") == [(4,)]
+
+
+async def test_a_transaction_that_cannot_begin_fails_at_once_for_all(sqlite_url: str) -> None:
+    async with running_broker(sqlite_url) as broker:
+        await broker.send()
+        begins = Count()
+
+        def fail() -> None:
+            begins()
+            raise OperationalError("BEGIN", {}, Exception("database is locked"))
+
+        with watched(broker.broker.database, "BEGIN", fail):
+            sends = [broker.broker.send(messages_of(1)) for _ in range(64)]
+            outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        assert all(isinstance(each, StoreUnavailable) for each in outcomes)
+        assert begins.times == 1, "not in halves: each would wait as long for the lock"
+        assert len(await broker.send()) == 1
+
+
+async def test_a_batch_is_bounded_in_requests_and_bytes(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.send()
+    monkeypatch.setattr(writer, "BATCH_REQUESTS_MAX", 10)
+    monkeypatch.setattr(writer, "BATCH_BYTES_MAX", 1_000)
+    for each, commits_expected in (([1] * 25, 3), ([400] * 5, 3), ([5_000] * 2, 2)):
+        commits = Count()
+        with watched(broker.broker.database, "COMMIT", commits):
+            await asyncio.gather(*[broker.send([a_message(body=bytes(size))]) for size in each])
+        assert commits.times == commits_expected
+
+
+async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: RunningBroker) -> None:
+    await broker.send()
+    reached, gate = threading.Event(), threading.Event()
+
+    def hold_the_commit() -> None:
+        reached.set()
+        gate.wait(5)
+
+    with watched(broker.broker.database, "COMMIT", hold_the_commit):
+        sending = asyncio.create_task(broker.send())
+        await until(reached.is_set)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        gate.set()
+        await broker.broker.writer.idle()
+    assert await broker.query("SELECT COUNT(*) FROM message") == [(2,)]
+
+
+async def test_closing_does_what_waits_and_refuses_what_comes_later(sqlite_url: str) -> None:
+    async with running_broker(sqlite_url) as broker:
+        await broker.send()
+        waiting = [asyncio.create_task(broker.send()) for _ in range(10)]
+        await asyncio.sleep(0)
+        await broker.broker.writer.close()
+        assert [len(each) for each in await asyncio.gather(*waiting)] == [1] * 10
+        with pytest.raises(Internal, match="stopping"):
+            await broker.send()
+        broker.broker.writer.close = _nothing  # type: ignore[method-assign]
+
+
+async def _nothing() -> None:
+    return
