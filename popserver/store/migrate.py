@@ -6,8 +6,10 @@ only an older one needs Alembic, which is imported only then.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from sqlalchemy import Connection, inspect, text
 
@@ -31,26 +33,21 @@ def upgrade(database: Database, to: str = HEAD) -> str | None:
 
     Raises `StoreUnavailable` for a schema newer than this code, and for a database that holds other tables.
     """
-    with said_plainly(database.name), database.writing.connect() as conn:
-        database.begin(conn)
-        try:
-            if not database.is_sqlite:
-                conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-            before = _revision(conn)
-            if before is None and to == HEAD:
-                _create(conn, database)
-            elif before != to:
-                _migrate(conn, to)
-            conn.exec_driver_sql("COMMIT")
-        except BaseException:
-            conn.exec_driver_sql("ROLLBACK")
-            raise
+    with _transaction(database) as conn:
+        before = _revision(conn)
+        if before is None and to == HEAD:
+            _create(conn, database)
+        elif before is not None and before > HEAD:
+            raise _newer(database.name, before)
+        elif before != to:
+            _run("upgrade", conn, to)
     return before
 
 
 def downgrade(database: Database, to: str) -> None:
-    """Take the schema back to an older revision."""
-    upgrade(database, to)
+    """Take the schema back to an older revision, or with `base` to none at all: every table of ours is dropped."""
+    with _transaction(database) as conn:
+        _run("downgrade", conn, to)
 
 
 def check(database: Database) -> None:
@@ -81,21 +78,32 @@ def _create(conn: Connection, database: Database) -> None:
     metadata.create_all(conn)
     for name, query in VIEWS.items():
         conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
-    conn.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
     conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 
 
-def _migrate(conn: Connection, to: str) -> None:
+@contextmanager
+def _transaction(database: Database) -> Iterator[Connection]:
+    """Everything or nothing, and on Postgres one server at a time."""
+    with said_plainly(database.name), database.writing.connect() as conn:
+        database.begin(conn)
+        try:
+            if not database.is_sqlite:
+                conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+            yield conn
+            conn.exec_driver_sql("COMMIT")
+        except BaseException:
+            conn.exec_driver_sql("ROLLBACK")
+            raise
+
+
+def _run(step: Literal["upgrade", "downgrade"], conn: Connection, to: str) -> None:
     from alembic import command
     from alembic.config import Config
 
     config = Config(attributes={"connection": conn})
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
-    now: Any = _revision(conn)
-    if now is not None and now > HEAD:
-        raise _newer(conn.engine.url.render_as_string(), now)
-    step = command.downgrade if now is not None and to < now else command.upgrade
-    step(config, to)
+    getattr(command, step)(config, to)
 
 
 def _revision(conn: Connection) -> str | None:

@@ -1,0 +1,98 @@
+"""The house itself: imports run one way, and no test waits for a duration."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SLEEP_S_MAX = 0.2
+
+# Who may import what, of our own packages; rooms are named as far as the rule reaches.
+ALLOWED = {
+    "popserver.domain": {"popserver.domain"},
+    "popserver.store": {"popserver.store", "popserver.domain"},
+    "popserver.broker": {"popserver.broker", "popserver.store", "popserver.domain"},
+    "popserver.rpc": {"popserver.rpc", "popserver.broker", "popserver.domain", "popproto"},
+    "popclient": {"popclient", "popproto"},
+    "popproto": {"popproto"},
+}
+# Types that stop at a door: what else may not name them.
+KEPT_OUT = {
+    "grpc": ("popserver.domain", "popserver.store", "popserver.broker"),
+    "popproto": ("popserver.domain", "popserver.store", "popserver.broker"),
+    "google": ("popserver.domain", "popserver.store", "popserver.broker"),
+    "sqlalchemy": ("popserver.domain", "popserver.rpc"),
+    "time": ("popserver.domain", "popserver.store"),
+    "datetime": ("popserver.domain", "popserver.store"),
+}
+SOURCES = [
+    *sorted((ROOT / "popserver").rglob("*.py")),
+    *sorted((ROOT / "popclient").rglob("*.py")),
+]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module a file names in an import, wherever in the file it stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide where things come from"
+            yield node.module or ""
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def is_within(module: str, room: str) -> bool:
+    return module == room or module.startswith(f"{room}.")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_imports_run_one_way(path: Path) -> None:
+    room = next((room for room in ALLOWED if is_within(module_of(path), room)), None)
+    ours = [each for each in imports(path) if each.split(".")[0] in {"popserver", "popclient", "popproto"}]
+    if room is None:  # the composition: app, cli, embedded broker
+        assert [each for each in ours if is_within(each, "popclient")] == []
+        return
+    strangers = [each for each in ours if not any(is_within(each, allowed) for allowed in ALLOWED[room])]
+    assert [each for each in strangers if each != "popserver"] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_foreign_types_stop_at_their_door(path: Path) -> None:
+    for foreign, rooms in KEPT_OUT.items():
+        if any(is_within(module_of(path), room) for room in rooms):
+            assert [each for each in imports(path) if is_within(each, foreign)] == []
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_test_sleeps(path: Path) -> None:
+    """Tests wait for facts, and between two looks at most 200 ms."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("sleep") or not node.args:
+            continue
+        argument = node.args[0]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, int | float):
+            assert argument.value <= SLEEP_S_MAX, f"{path.name}:{node.lineno} sleeps {argument.value} s"
+
+
+def test_only_the_clock_reads_time() -> None:
+    """Of the server's rooms; `time.perf_counter` and the like measure, they do not tell the time."""
+    readers = {"time.time", "time.time_ns", "time.monotonic", "datetime.now", "datetime.datetime.now"}
+    found = [
+        f"{module_of(path)}:{node.lineno}"
+        for path in SOURCES
+        if any(is_within(module_of(path), room) for room in ("popserver.domain", "popserver.store", "popserver.broker"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in readers
+    ]
+    assert [each for each in found if not each.startswith("popserver.broker.clock:")] == []
