@@ -70,7 +70,11 @@ class TestTheManualClock:
     async def test_an_alarm_set_on_the_way_rings_as_well(self) -> None:
         clock = ManualClock(0)
         rung: list[int] = []
-        clock.call_at(10, lambda: clock.call_at(20, lambda: rung.append(clock.now_ms())))
+
+        def set_another() -> None:
+            clock.call_at(20, lambda: rung.append(clock.now_ms()))
+
+        clock.call_at(10, set_another)
         await clock.advance(30, settled)
         assert rung == [20]
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+import structlog
 
 from popserver.broker import wakeups
 from popserver.domain.delivery import State
@@ -159,6 +160,23 @@ async def test_an_idle_poll_that_comes_again_does_not_ask_the_store(broker: Runn
     assert asked == []
     await broker.send()
     assert len(await broker.receive()) == len(asked) == 1
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize(("cost_ms", "warnings"), [(5 * SECOND, 0), (5 * SECOND + 1, 1)])
+async def test_a_look_that_takes_too_long_is_logged(broker: RunningBroker, cost_ms: int, warnings: int) -> None:
+    await broker.receive()
+    await broker.send()
+    with (
+        structlog.testing.capture_logs() as logs,
+        watched(
+            broker.broker.database, "COMMIT", lambda: setattr(broker.clock, "_now_ms", broker.clock.now_ms() + cost_ms)
+        ),
+    ):
+        await broker.receive()
+    assert [(each["log_level"], each["cost_ms"], each["group"]) for each in logs] == [
+        ("warning", cost_ms, "billing")
+    ] * warnings
 
 
 @pytest.mark.row("A9")

@@ -7,15 +7,12 @@ from itertools import pairwise
 import pytest
 
 from popserver.domain.delivery import State
+from popserver.domain.filtering.tag import parse
 from popserver.domain.group import ConsumeFrom
 from popserver.domain.retry import Holder
-from popserver.store import receiving
+from popserver.store import catalog, receiving
 from tests.support.builders import messages_of
 from tests.support.open_store import SECOND, START_MS, OpenStore, a_receive, bodies, ids, receipt_of
-
-
-def numbered(count: int) -> list[object]:
-    return [each._replace(body=b"%d" % number) for number, each in enumerate(messages_of(count))]  # type: ignore[list-item]
 
 
 def test_nothing_stored_nothing_granted(store: OpenStore) -> None:
@@ -174,8 +171,6 @@ class TestReadyAgain:
 
     @pytest.mark.parametrize("rotation", [0, 1])
     def test_they_are_found_behind_new_ones_nobody_wants(self, store: OpenStore, rotation: int) -> None:
-        from popserver.domain.filtering.tag import parse
-
         topic = store.topic()
         group = store.group(meets=[topic])
         store.send(topic, 2, tag="A")
@@ -212,8 +207,6 @@ class TestReadyAgain:
 
 def test_a_stale_view_of_the_topic_still_reads_a_queue_added_since(store: OpenStore) -> None:
     """A poll that was parked when the queue came, or another server."""
-    from popserver.store import catalog
-
     topic = store.topic()
     group = store.group(meets=[topic])
     grown = store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, queue_count=2))
