@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
 from popserver.domain.delivery import State
+from popserver.domain.errors import PopError
 from popserver.domain.filtering.tag import parse
-from popserver.domain.group import ConsumeFrom
+from popserver.domain.group import ConsumeFrom, HistoryLevel
 from popserver.domain.retry import Holder
 from popserver.store import catalog, receiving
 from tests.support.builders import messages_of
@@ -213,3 +215,78 @@ def test_a_stale_view_of_the_topic_still_reads_a_queue_added_since(store: OpenSt
     store.send(grown, 1, rotation=1)
     (granted,) = store.receive(group, topic)
     assert granted.stored.queue_number == 1
+
+
+class TestTogether:
+    """Receives of one transaction: each gets what it would get alone, and none gets another's."""
+
+    def test_they_share_out_what_there_is_in_turn(self, store: OpenStore) -> None:
+        topic = store.topic()
+        group = store.group(meets=[topic])
+        sent = [each.message_id for each in store.send(topic, 7)]
+        wishes = [a_receive(group, topic, size) for size in (3, 2, 4, 1)]
+        received = granted(store.do(receiving.receive, *wishes))
+        assert [ids(each.deliveries) for each in received] == [sent[:3], sent[3:5], sent[5:], []]
+        assert [each.more for each in received] == [True, True, False, False]
+
+    def test_each_holds_in_its_own_name_and_for_its_own_time(self, store: OpenStore) -> None:
+        topic = store.topic()
+        group = store.group(meets=[topic], history=HistoryLevel.ALL)
+        store.send(topic, 2)
+        store.receive(group, topic, invisible_ms=0)
+        store.end_due()
+        store.send(topic, 2)
+        wishes = [
+            a_receive(group, topic, 1, client_id=client_id, holder=holder, invisible_ms=seconds * SECOND)
+            for client_id, holder, seconds in (
+                ("a", Holder.SIMPLE, 30),
+                ("b\N{SNOWMAN}'\"", Holder.PUSH, 10),
+                ("c", Holder.SIMPLE, 20),
+            )
+        ]
+        for request, each in zip(wishes, granted(store.do(receiving.receive, *wishes)), strict=True):
+            (held,) = each.deliveries
+            assert held.visible_at_ms == store.now_ms + request.invisible_ms == receipt_of(held).ends_at_ms
+            row = store.delivery_of(group, receipt_of(held).message_key)
+            assert (row.client_id, row.holder, row.visible_at_ms) == (
+                request.client_id,
+                request.holder,
+                held.visible_at_ms,
+            )
+        assert store.due_ms == store.now_ms + 10 * SECOND
+        takers = store.rows("SELECT client_id FROM history WHERE event = 'RECEIVE' ORDER BY history_id")
+        assert [row.client_id for row in takers[-3:]] == [each.client_id for each in wishes]
+
+    def test_of_different_groups_topics_and_filters(self, store: OpenStore) -> None:
+        one, other = store.topic("one"), store.topic("other")
+        a, b = store.group("a", meets=[one, other]), store.group("b", meets=[one, other])
+        for topic in (one, other):
+            for tag in "AB":
+                store.send(topic, 1, tag=tag, body=f"{topic.name.name} {tag}".encode())
+        wishes = [
+            a_receive(a, one, wanted=parse("A")),
+            a_receive(b, other),
+            a_receive(a, one, wanted=parse("B")),
+            a_receive(b, one, wanted=parse("B")),
+            a_receive(a, other, wanted=parse("A||B")),
+        ]
+        received = granted(store.do(receiving.receive, *wishes))
+        assert [bodies(each.deliveries) for each in received] == [
+            [b"one A"],
+            [b"other A", b"other B"],
+            [],  # judged by the group's first filter, and passed over
+            [b"one B"],
+            [b"other A", b"other B"],
+        ]
+
+    def test_more_than_a_step(self, store: OpenStore) -> None:
+        topic = store.topic()
+        group = store.group(meets=[topic])
+        sent = [each.message_id for each in store.send(topic, 1_200)]
+        received = granted(store.do(receiving.receive, *[a_receive(group, topic, 32)] * 40))
+        assert [message_id for each in received for message_id in ids(each.deliveries)] == sent
+        assert [len(each.deliveries) for each in received] == [32] * 37 + [16, 0, 0]
+
+
+def granted(outcomes: Sequence[receiving.Received | PopError]) -> list[receiving.Received]:
+    return [each for each in outcomes if isinstance(each, receiving.Received)]
