@@ -1,0 +1,82 @@
+"""Opening a database: what is promised of it, and plain words where it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from popserver.domain.errors import PopError, StoreUnavailable
+from popserver.store import Database, migrate
+from popserver.store.given import as_given, given
+from tests.support.open_store import OpenStore
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("popmq.db", "database URL 'popmq.db' is malformed; write sqlite:///popmq.db or postgresql://"),
+        ("mysql://h/d", "names 'mysql'; PopMQ keeps its state in sqlite or postgresql"),
+        ("sqlite:////no/such/folder/popmq.db", "cannot be opened .*; name a folder you may write to"),
+    ],
+)
+def test_a_url_that_names_no_store(url: str, says: str) -> None:
+    with pytest.raises(StoreUnavailable, match=says):
+        Database(url)
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("relaxed", 1)])
+def test_sqlite_writes_ahead_and_flushes(sqlite_url: str, durability: str, synchronous: int) -> None:
+    database = Database(sqlite_url, durability=durability)
+    with database.connect_writer() as conn:
+        assert conn.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert conn.exec_driver_sql("PRAGMA synchronous").scalar() == synchronous
+    database.close()
+
+
+def test_a_second_server_on_one_file_is_refused(sqlite_url: str) -> None:
+    first = Database(sqlite_url)
+    with pytest.raises(StoreUnavailable, match="is in use by another popmq server"):
+        Database(sqlite_url)
+    first.close()
+    Database(sqlite_url).close()
+
+
+def test_readers_see_one_moment_and_write_nothing(database_url: str) -> None:
+    database = Database(database_url)
+    migrate.upgrade(database)
+    store = OpenStore(database)
+    count = text("SELECT COUNT(*) FROM topic")
+    with database.read() as conn:
+        assert conn.execute(count).scalar() == 0
+        store.topic()
+        assert conn.execute(count).scalar() == 0, "still the same moment"
+    with database.read() as conn:
+        assert conn.execute(count).scalar() == 1
+    with pytest.raises((PopError, DBAPIError)), database.read() as conn:
+        conn.execute(text("DELETE FROM topic"))
+    assert store.one_value("SELECT COUNT(*) FROM topic") == 1
+    store.conn.close()
+    database.close()
+
+
+def test_a_password_is_never_shown() -> None:
+    assert "secret" not in Database("postgresql://me:secret@localhost/popmq").name
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "popmq.db").write_bytes(b"not a database at all" * 100)
+    database = Database(f"sqlite:///{tmp_path / 'popmq.db'}")
+    with pytest.raises(StoreUnavailable, match=r"is damaged .*; restore it from a backup"):
+        migrate.upgrade(database)
+    database.close()
+
+
+def test_rows_handed_over_arrive_as_they_are(store: OpenStore) -> None:
+    rows = [(0, -1, "x"), (2**63 - 1, -(2**63), "é\N{SNOWMAN}'\"\\"), (7, 8, "")]
+    handed = given("rows", "one", "other", text=("words",))
+    query = handed.select()
+    assert [tuple(row) for row in store.conn.execute(query, {"rows": as_given(rows)})] == rows
+    assert list(store.conn.execute(query, {"rows": as_given([])})) == []

@@ -1,0 +1,52 @@
+"""The audit finds what must not be; every other test of this room ends with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from popserver.domain.errors import StoreUnavailable
+from popserver.store.soundness import INVARIANTS, check_soundness
+from tests.support.open_store import HOUR, OpenStore, open_store
+
+# How to break each of them by hand.
+DAMAGE = {
+    "a delivery without its message": "DELETE FROM message WHERE message_key = (SELECT MAX(message_key) FROM delivery)",
+    "a delivery of a message the group has not reached": "UPDATE progress SET next_offset = 0",
+    "a message beyond its queue's end": "UPDATE queue SET next_offset = 2 WHERE next_offset > 2",
+    "progress beyond its queue's end": "UPDATE progress SET next_offset = 99",
+    "a dead letter without its copy": "DELETE FROM message WHERE origin_key <> 0",
+    "a dead letter that is still being delivered": (
+        "UPDATE dead_letter SET origin_key = (SELECT MAX(message_key) FROM delivery)"
+    ),
+}
+
+
+@pytest.fixture
+def filled(sqlite_url: str) -> Iterator[OpenStore]:
+    """A sound store with a message held and one dead; damaged, it is left uninspected."""
+    opening = open_store(sqlite_url)
+    store = opening.__enter__()
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 3)
+    dead, _held, _other = store.receive(group, topic, invisible_ms=HOUR)
+    store.forward(group, dead)
+    yield store
+    store.conn.close()
+    store.database.close()
+
+
+def test_every_invariant_can_be_broken() -> None:
+    assert set(DAMAGE) == set(INVARIANTS)
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS)
+def test_a_broken_invariant_is_named(filled: OpenStore, invariant: str) -> None:
+    check_soundness(filled.conn)
+    filled.conn.exec_driver_sql(DAMAGE[invariant])
+    broken = [name for name, query in INVARIANTS.items() if filled.one_value(query)]
+    assert invariant in broken
+    with pytest.raises(StoreUnavailable, match=f"the database holds {broken[0]}, [12] times"):
+        check_soundness(filled.conn)
