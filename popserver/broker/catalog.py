@@ -32,6 +32,7 @@ class Catalog:
         self._topics: dict[Resource, Topic] = {}
         self._groups: dict[Resource, Group] = {}
         self._met: set[tuple[int, int]] = set()
+        self._deletions = 0
 
     async def topic(self, name: Resource) -> Topic:
         """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`."""
@@ -91,6 +92,7 @@ class Catalog:
     async def delete_topic(self, name: Resource) -> None:
         """Delete the topic with its messages; its rows go in steps, its name is free at once."""
         await self._writer.submit(store.delete_topic, store.DeleteTopic(name))
+        self._deletions += 1
         self._topics.pop(name, None)
         self._purge()
 
@@ -110,21 +112,25 @@ class Catalog:
     async def delete_group(self, name: Resource) -> None:
         """Delete the group, its progress and its dead letters."""
         await self._writer.submit(store.delete_group, store.DeleteGroup(name))
+        self._deletions += 1
         self._groups.pop(name, None)
-        self._purge()
         self._topics.pop(dead_letter_topic(name), None)
+        self._purge()
 
     async def _find_topic(self, name: Resource) -> Topic | None:
         check_topic(name)
+        deletions = self._deletions
         found = await self._reader.read(lambda conn: store.find_topic(conn, name))
-        if found is not None:
+        # What a deletion has overtaken is not remembered: nobody would ever forget it again.
+        if found is not None and deletions == self._deletions:
             self._topics[name] = found
         return found
 
     async def _find_group(self, name: Resource) -> Group | None:
         check_group(name)
+        deletions = self._deletions
         found = await self._reader.read(lambda conn: store.find_group(conn, name))
-        if found is not None:
+        if found is not None and deletions == self._deletions:
             self._groups[name] = found
         return found
 

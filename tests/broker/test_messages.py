@@ -319,6 +319,8 @@ class TestGroups:
 
 @pytest.mark.row("K2")
 @pytest.mark.row("K3")
+@pytest.mark.row("K4")
+@pytest.mark.row("O1")
 async def test_ten_thousand_messages_raced_for_are_granted_once(either_broker: RunningBroker) -> None:
     sent: list[str] = []
     for _ in range(10):

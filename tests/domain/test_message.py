@@ -59,6 +59,7 @@ def test_what_may_be_sent(legal: dict[str, Any]) -> None:
     check(a_message(**legal))
 
 
+@pytest.mark.row("M1")
 @pytest.mark.parametrize(
     ("illegal", "refusal", "says"),
     [

@@ -42,6 +42,7 @@ class Case(NamedTuple):
 
 @pytest.mark.row("L1")
 @pytest.mark.row("L3")
+@pytest.mark.row("O1")
 @pytest.mark.parametrize("event", [event for event in Event if event not in OPERATOR])
 def test_one_event_in_every_state(store: OpenStore, event: Event) -> None:
     for state in State:

@@ -1,0 +1,78 @@
+"""What the broker remembers of topics and groups, and when it must not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from popserver.domain.names import Resource
+from tests.support.builders import GROUP, TOPIC, a_message
+from tests.support.running_broker import RunningBroker, ids, running_broker
+
+
+async def test_what_is_known_is_not_looked_up_again(broker: RunningBroker) -> None:
+    await broker.send()
+    await broker.receive()
+    looks: list[object] = []
+    read = broker.broker.reader.read
+    broker.broker.reader.read = lambda look: looks.append(look) or read(look)  # type: ignore[method-assign, func-returns-value, assignment]
+    for _ in range(5):
+        await broker.send()
+        await broker.ack(*await broker.receive())
+    assert looks == []
+
+
+async def test_a_deleted_topic_is_forgotten_and_made_anew(broker: RunningBroker) -> None:
+    await broker.send()
+    old = await broker.broker.catalog.topic(TOPIC)
+    await broker.broker.catalog.delete_topic(TOPIC)
+    (sent,) = await broker.send()
+    new = await broker.broker.catalog.topic(TOPIC)
+    assert new.topic_id > old.topic_id
+    assert ids(await broker.receive()) == [sent.message_id]
+
+
+@pytest.mark.parametrize("kind", ["topic", "group"])
+async def test_a_look_that_a_deletion_overtook_is_not_remembered(sqlite_url: str, kind: str) -> None:
+    """Or it would be remembered for as long as the server runs, and every send and receive be refused."""
+    async with running_broker(sqlite_url) as first:
+        await first.send()
+        await first.receive()
+        clock = first.clock
+    async with running_broker(sqlite_url, clock=clock) as broker:
+        catalog, read = broker.broker.catalog, broker.broker.reader.read
+        found, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow_read(look: Callable[..., Any]) -> Any:
+            answer = await read(look)
+            found.set()
+            await go_on.wait()
+            return answer
+
+        broker.broker.reader.read = slow_read  # type: ignore[method-assign]
+        looking = asyncio.ensure_future(catalog.topic(TOPIC) if kind == "topic" else catalog.group(GROUP))
+        await found.wait()
+        await (catalog.delete_topic(TOPIC) if kind == "topic" else catalog.delete_group(GROUP))
+        go_on.set()
+        await asyncio.gather(looking, return_exceptions=True)
+        broker.broker.reader.read = read  # type: ignore[method-assign]
+        await broker.broker.settle()
+        assert len(await broker.send()) == 1
+        assert len(await broker.receive()) >= 1
+
+
+async def test_a_deleted_groups_dead_letter_topic_is_forgotten_too(broker: RunningBroker) -> None:
+    dead_letters, readers = Resource("", "%DLQ%billing"), Resource("", "readers")
+    await broker.send([a_message(), a_message()])
+    one, _ = await broker.receive()
+    await broker.broker.forward_to_dead_letter_queue(GROUP, TOPIC, one.receipt_handle)
+    assert len(await broker.receive(group=readers, topic=dead_letters)) == 1
+    await broker.broker.catalog.delete_group(GROUP)
+    await broker.broker.settle()
+    assert await broker.receive(group=readers, topic=dead_letters) == []
+    granted = await broker.receive()
+    await broker.broker.forward_to_dead_letter_queue(GROUP, TOPIC, granted[0].receipt_handle)
+    assert len(await broker.receive(group=readers, topic=dead_letters)) == 1
