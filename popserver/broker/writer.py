@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.broker.clock import Clock
+from popserver.broker.pace import Pace
 from popserver.domain.errors import Internal, PopError
 from popserver.store import ORDER, Database
 from popserver.store.database import commit_error, plain_error
@@ -68,6 +69,8 @@ class Writer:
         self._batches: queue.SimpleQueue[list[_Request] | None] = queue.SimpleQueue()
         self._busy = False
         self._gathering = False
+        self._pace = Pace()
+        self._alarm: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._conn: Connection | None = None
@@ -120,11 +123,24 @@ class Writer:
         # One turn of the loop later: requests that arrived together then travel together.
         if not self._busy and not self._gathering:
             self._gathering = True
-            self._loop.call_soon(self._dispatch)
+            self._loop.call_soon(self._dispatch_or_wait)
+
+    def _dispatch_or_wait(self) -> None:
+        self._gathering = False
+        wait_s = self._pace.wait_s(len(self._waiting), self._loop.time())
+        if not wait_s:
+            self._dispatch()
+        elif self._alarm is None:
+            self._alarm = self._loop.call_later(wait_s, self._dispatch)
 
     def _dispatch(self) -> None:
-        self._gathering = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._busy or not self._waiting:
+            return
         batch = self._take()
+        self._pace.left(len(batch), self._loop.time())
         self._busy = True
         self._batches.put(batch)
 
