@@ -74,11 +74,16 @@ def _receive(load: str, callers: int, *, ack_each: bool) -> Callable[[Bench], Ro
 
 def _latency(bench: Bench) -> Rounds:
     plan = bench.plan
-    options = {"topic": ECHO_TOPIC, "rate": plan.latency_rate, "callers": 4, "body_bytes": plan.body_bytes}
+    options = {"rate": plan.latency_rate, "callers": 4, "body_bytes": plan.body_bytes}
 
     def once(name: str, number: int) -> Figures:
         figures: Figures = bench.load(name).run(
-            "raw.latency", group=f"bench-latency-{number}", seconds=plan.latency_seconds, **options
+            "raw.latency",
+            # A topic of its own, or a new group would find the messages of the round before.
+            topic=f"{ECHO_TOPIC}-{number}",
+            group=f"bench-latency-{number}",
+            seconds=plan.latency_seconds,
+            **options,
         )
         quantiles: Figures = figures["end_to_end_ms"]
         return figures | quantiles

@@ -50,5 +50,6 @@ def _append_all(database: Database, name: Resource, made: Iterator[Message], cou
         if database.is_sqlite:
             conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         else:
+            # What Postgres would otherwise do in the background, during the measurement.
+            conn.exec_driver_sql("VACUUM (ANALYZE)")
             conn.exec_driver_sql("CHECKPOINT")
-            conn.exec_driver_sql("ANALYZE")

@@ -16,6 +16,8 @@ from typing import Any
 from benchmarks.machine import pin_to
 from benchmarks.servers import Server
 
+END_TIMEOUT_S = 10
+
 
 class Generator:
     """The harness's end of a load process."""
@@ -56,7 +58,11 @@ class Generator:
     ) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(0 if error is not None else END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 async def _serve(endpoint: str, server_pid: int) -> None:

@@ -7,7 +7,6 @@ in which only the message ids are written anew, and its answer is compared with 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
 import time
 from typing import Any
@@ -160,11 +159,9 @@ class RawLoad:
         self, topic: str, group: str, rate: int, callers: int, body_bytes: int, seconds: float
     ) -> dict[str, Any]:
         """Open loop: messages leave at their times, whatever became of those before; from send to delivery."""
-        await self._meet(group, topic)
-        taken_s: list[float] = []
-        pollers = [asyncio.ensure_future(self._deliver(topic, group, taken_s)) for _ in range(callers)]
-        await asyncio.sleep(0.2)
-        taken_s.clear()
+        delivered: asyncio.Queue[float] = asyncio.Queue()
+        pollers = [asyncio.ensure_future(self._deliver(topic, group, delivered)) for _ in range(callers)]
+        await asyncio.sleep(0.5)  # until topic and group are made and the polls are parked
         first, begun, sends = time.time_ns(), time.perf_counter(), []
         for number in range(int(rate * seconds)):
             await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
@@ -172,11 +169,14 @@ class RawLoad:
             request = wire.SendMessageRequest(messages=[_message(topic, f"01{first + number:032X}", body)])
             sends.append(asyncio.ensure_future(self._wire.send(request.SerializeToString())))
         await asyncio.gather(*sends)
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(30):
+            taken_s = [await delivered.get() for _ in sends]
         for poller in pollers:
             poller.cancel()
         await asyncio.gather(*pollers, return_exceptions=True)
-        return {"delivered": len(taken_s), "sent": len(sends), "end_to_end_ms": quantiles_ms(taken_s)}
+        if not delivered.empty():
+            raise RuntimeError(f"{delivered.qsize()} messages came twice")
+        return {"sent": len(sends), "end_to_end_ms": quantiles_ms(taken_s)}
 
     async def idle(self, topic: str, polls: int, poll_seconds: float, seconds: float) -> dict[str, Any]:
         """Long polls that find nothing and begin anew, each from a client of its own; the server's CPU meanwhile."""
@@ -210,14 +210,14 @@ class RawLoad:
             await self._wire.ack(group, topic, await self._wire.receive(group, topic, 1))
         return group
 
-    async def _deliver(self, topic: str, group: str, taken_s: list[float]) -> None:
+    async def _deliver(self, topic: str, group: str, delivered: asyncio.Queue[float]) -> None:
         while True:
             received = await self._wire.receive(group, topic)
             now = time.perf_counter()
-            taken_s += [now - struct.unpack_from(">d", each.body)[0] for each in received]
+            for each in received:
+                delivered.put_nowait(now - struct.unpack_from(">d", each.body)[0])
             if received:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._wire.ack(group, topic, received)
+                await self._wire.ack(group, topic, received)
 
 
 def _message(topic: str, message_id: str, body: bytes) -> pb.Message:
