@@ -18,7 +18,7 @@ async def test_what_is_known_is_not_looked_up_again(broker: RunningBroker) -> No
     await broker.receive()
     looks: list[object] = []
     read = broker.broker.reader.read
-    broker.broker.reader.read = lambda look: looks.append(look) or read(look)  # type: ignore[method-assign, func-returns-value, assignment]
+    broker.broker.reader.read = lambda look: looks.append(look) or read(look)  # type: ignore[method-assign, func-returns-value]
     for _ in range(5):
         await broker.send()
         await broker.ack(*await broker.receive())
