@@ -9,7 +9,7 @@ from popserver.config import Config
 from popserver.rpc import admin
 from popserver.rpc.limits import Limits
 from popserver.rpc.server import PopServer, build
-from popserver.store import Database, migrate
+from popserver.store import Database, migrate, reading
 from popserver.store.messages import newest_stored_at_ms
 
 
@@ -56,7 +56,8 @@ class App:
     async def _start_broker(self) -> None:
         self.broker.writer.start()
         try:
-            self.clock.start_at_least(await self.broker.reader.read(newest_stored_at_ms))
+            # Asked in the writer: a server that may not write this database must not call itself ready.
+            self.clock.start_at_least(await self.broker.writer.submit(reading.read, newest_stored_at_ms))
             await self.broker.start()
             self.server = build(
                 self.broker,

@@ -27,6 +27,7 @@ from popserver.domain.errors import Internal, PopError, StoreFull, StoreUnavaila
 BUSY_TIMEOUT_MS = 5_000
 READERS_MAX = 2
 SERVER_LOCK = 0x706F707365727665  # any number, as long as every server takes the same
+_LOCK_NOT_AVAILABLE = "55P03"  # what Postgres answers when lock_timeout is over
 _MEMORY_NUMBER = itertools.count()
 
 
@@ -92,6 +93,8 @@ class Database:
             conn.exec_driver_sql(f"SELECT pg_advisory_lock({SERVER_LOCK})")
         except DBAPIError as error:
             conn.close()
+            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise plain_error(error, self.name) from error
             raise StoreUnavailable(
                 f"{self.name} is in use by another popmq server; stop that one, or name a database of its own"
             ) from error

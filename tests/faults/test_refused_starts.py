@@ -78,6 +78,12 @@ async def test_a_second_server_on_the_same_file(sqlite_url: str) -> None:
         assert first.is_running
 
 
+async def test_a_second_server_on_the_same_postgres(postgres_url: str) -> None:
+    async with served(postgres_url) as first:
+        _assert_refused(postgres_url, "in use by another popmq server", "a database of its own")
+        assert first.is_running
+
+
 def test_a_schema_newer_than_the_code(database_url: str) -> None:
     database = Database(database_url)
     migrate.upgrade(database)

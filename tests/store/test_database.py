@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from popserver.domain.errors import PopError, StoreUnavailable
@@ -42,6 +45,43 @@ def test_a_second_server_on_one_file_is_refused(sqlite_url: str) -> None:
         Database(sqlite_url)
     first.close()
     Database(sqlite_url).close()
+
+
+def test_a_second_server_on_one_postgres_is_refused(postgres_url: str) -> None:
+    first, second = Database(postgres_url), Database(postgres_url)
+    held = first.connect_writer()
+    with watching_for_locks(second), pytest.raises(StoreUnavailable, match="is in use by another popmq server"):
+        second.connect_writer()
+    held.close()
+    second.connect_writer().close()
+    first.close()
+    second.close()
+
+
+def test_only_a_held_lock_means_another_server(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    with (
+        watching_for_locks(database, "SELECT pg_terminate_backend(pg_backend_pid())"),
+        pytest.raises(StoreUnavailable, match="does not answer"),
+    ):
+        database.connect_writer()
+    database.close()
+
+
+@contextmanager
+def watching_for_locks(database: Database, instead: str = "") -> Iterator[None]:
+    """Waits for a lock end soon, or another statement takes their place."""
+
+    def before(conn: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+        return (
+            instead or f"SET lock_timeout = '50ms'; {statement}"
+        ) if "advisory" in statement else statement, parameters
+
+    event.listen(database.writing, "before_cursor_execute", before, retval=True)
+    try:
+        yield
+    finally:
+        event.remove(database.writing, "before_cursor_execute", before)
 
 
 def test_readers_see_one_moment_and_write_nothing(database_url: str) -> None:
