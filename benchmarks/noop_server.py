@@ -91,7 +91,7 @@ class InstantWriter:
         if name.startswith(ECHO_TOPIC):
             sent = self._sent[wish.topic.topic_id]
             taken, self._sent[wish.topic.topic_id] = sent[: wish.batch_size], sent[wish.batch_size :]
-            return Received(self._deliveries(wish, taken), more=False)
+            return Received(self._deliveries(wish, taken), more=bool(self._sent[wish.topic.topic_id]))
         key = (wish.group.group_id, wish.topic.topic_id)
         canned = self._canned.get(key)
         if canned is None:
