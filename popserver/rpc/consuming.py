@@ -116,15 +116,14 @@ class Consuming:
     async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
         topic = request.message_queue.topic
         invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
-        written = 0
         try:
             await write(wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING))
             for delivery in deliveries:
                 await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
-                written += 1
             await write(convert.delivered_at(self._broker.clock.now_ms()))
         except BaseException:
-            self._broker.orphan(deliveries[written:])
+            # All of them: clients read a batch to its end before they look at it, so a part of one is nothing.
+            self._broker.orphan(deliveries)
             raise
 
     def _invisible_ms(self, request: wire.ReceiveMessageRequest) -> int:

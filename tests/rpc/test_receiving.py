@@ -282,8 +282,8 @@ async def test_nobody_is_sent_what_he_did_not_ask_for(door: Door) -> None:
             await asyncio.wait_for(stream.read(), 0.15)
 
 
-async def test_what_could_not_be_written_comes_again_soon(tmp_path: Path) -> None:
-    """The client goes while its messages are being written: the unwritten ones are Ready after a second."""
+async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path) -> None:
+    """The client goes while its messages are being written: all are Ready after a second, it never looks at a part."""
     clock = ManualClock()
     async with opened(tmp_path, clock=clock) as door:
         await door.send(*(a_message(f"m{number}") for number in range(5)))
@@ -302,8 +302,7 @@ async def test_what_could_not_be_written_comes_again_soon(tmp_path: Path) -> Non
         assert await door.receive() == []
         await clock.advance(1_000, door.broker.settle)
         again = await door.receive()
-        kept = {frame.message.system_properties.message_id for frame in written[1:]}
-        assert {each.system_properties.message_id for each in again} == {f"m{number}" for number in range(5)} - kept
+        assert {each.system_properties.message_id for each in again} == {f"m{number}" for number in range(5)}
 
 
 class FakeCaller:
