@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import structlog
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
 from popserver.broker.clock import Clock
+from popserver.broker.errands import Errands
 from popserver.broker.maintenance import Maintenance
 from popserver.broker.reader import Reader
 from popserver.broker.wakeups import Seat, Wakeups
@@ -52,7 +52,8 @@ class Broker:
         self.reader = Reader(database, self.writer)
         self.maintenance = Maintenance(self.reader, self.writer, clock, retention_ms=retention_ms)
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
-        self.clients = Clients(clock, self._orphan, self._adopt)
+        self.errands = Errands(clock)
+        self.clients = Clients(clock, self.errands, self._orphan, self._adopt)
         # Two: a client that sends and receives in turn must not see every second queue alone.
         self._send_rotation, self._receive_rotation = itertools.count(), itertools.count()
 
@@ -67,7 +68,7 @@ class Broker:
     async def settle(self) -> None:
         """Return when everything that is due now has been done: with a manual clock, a state that stands still."""
         for _ in range(2):
-            await self.clients.idle()
+            await self.errands.idle()
             await self.maintenance.idle()
             await self.writer.idle()
 
@@ -78,7 +79,8 @@ class Broker:
 
     async def stop(self) -> None:
         self.wakeups.close()
-        await self.clients.close()
+        self.clients.close()
+        await self.errands.close()
         await self.maintenance.close()
         await self.writer.close()
         self.reader.close()
@@ -212,7 +214,8 @@ class Broker:
         """Nobody got these: Ready again after one second (contract 1.7: the client is gone while writing)."""
         receipts = [receipt.decode(delivery.receipt_handle) for delivery in granted]
         if receipts:
-            self.writer.enqueue(holds.orphan, holds.Orphan(receipts=receipts)).add_done_callback(_forget)
+            orphan = holds.Orphan(receipts=receipts)
+            self.errands.do(receipts[0], lambda: self.writer.submit(holds.orphan, orphan))
 
     async def _orphan(self, client_id: str) -> None:
         await self.writer.submit(holds.orphan, holds.Orphan(client_id=client_id))
@@ -249,8 +252,3 @@ def _receipt(handle: str, group: Group, topic: Topic) -> Receipt:
     if not any(queue.queue_id == queue_of(decoded.message_key) for queue in topic.queues):
         raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
     return decoded
-
-
-def _forget(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()

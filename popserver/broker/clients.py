@@ -1,19 +1,18 @@
 """Who is connected, and whose push holds live.
 
 A push hold needs no renewing write: it lives as long as its client. A client ends when it says so; it lapses when
-nothing was heard of it for more than 30 s; and when its telemetry stream breaks and it has no open call either, it is
+nothing was heard of it for 35 s; and when its telemetry stream breaks and it has no open call either, it is
 taken for gone after a second (mission rows L11, L15). Its holds then become Ready one second later; a client that
 comes back before that gets them back.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from popserver.broker.clock import Alarm, Clock
-from popserver.domain.errors import PopError
+from popserver.broker.errands import Errands
 from popserver.domain.retry import CLIENT_LAPSE_MS, ORPHAN_DELAY_MS
 
 
@@ -27,6 +26,7 @@ class Client:
     open_calls: int = 0
     lost_at_ms: int | None = None  # when its stream broke, if nothing was heard since
     is_gone: bool = False
+    has_left: bool = False  # it said goodbye; one of that name that is heard of later is another
     alarm: Alarm | None = field(default=None, repr=False)
 
 
@@ -36,20 +36,21 @@ class Clients:
     def __init__(
         self,
         clock: Clock,
+        errands: Errands,
         orphan: Callable[[str], Awaitable[None]],
         adopt: Callable[[str], Awaitable[None]],
     ) -> None:
         self._clock = clock
+        self._errands = errands
         self._orphan = orphan
         self._adopt = adopt
         self._known: dict[str, Client] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return sum(not client.is_gone for client in self._known.values())
 
     def expect(self, client_id: str) -> None:
-        """A client that held messages before this server started: it has 30 s to be heard of."""
+        """A client that held messages before this server started: it has 35 s to be heard of."""
         self.seen(client_id)
 
     def seen(self, client_id: str) -> None:
@@ -58,13 +59,13 @@ class Clients:
         client = self._known.get(client_id)
         if client is None:
             client = self._known[client_id] = Client(client_id, now_ms)
-            self._watch(client, now_ms + CLIENT_LAPSE_MS + 1)
+            self._watch(client, now_ms + CLIENT_LAPSE_MS)
             return
         client.last_seen_ms, client.lost_at_ms = now_ms, None
         if client.is_gone:
             client.is_gone = False
-            self._watch(client, now_ms + CLIENT_LAPSE_MS + 1)
-            self._do(self._adopt(client_id))
+            self._watch(client, now_ms + CLIENT_LAPSE_MS)
+            self._do(self._adopt, client_id)
 
     def connected(self, client_id: str, stream: object) -> None:
         """The client opened a telemetry stream; the newest one counts."""
@@ -80,34 +81,32 @@ class Clients:
         if not client.is_gone:
             self._watch(client, self._ends_at_ms(client))
 
-    def call_opened(self, client_id: str) -> None:
+    def call_opened(self, client_id: str) -> Client:
         """A long call of the client began: while it is open the client is there."""
         self.seen(client_id)
-        self._known[client_id].open_calls += 1
+        client = self._known[client_id]
+        client.open_calls += 1
+        return client
 
-    def call_closed(self, client_id: str) -> None:
-        client = self._known.get(client_id)
-        if client is not None:
-            # A call may outlive the goodbye of its client, and end when another one bears that name.
-            client.open_calls = max(0, client.open_calls - 1)
-            if client.lost_at_ms is not None and not client.is_gone:
-                self._watch(client, self._ends_at_ms(client))
+    def call_closed(self, client: Client) -> None:
+        """The call of that client ended. It may have outlived the client's goodbye (`has_left`)."""
+        client.open_calls -= 1
+        client.last_seen_ms = self._clock.now_ms()
+        if client.lost_at_ms is not None and not client.is_gone and not client.has_left:
+            self._watch(client, self._ends_at_ms(client))
 
     def ended(self, client_id: str) -> None:
         """The client said goodbye."""
         client = self._known.pop(client_id, None)
         if client is not None:
+            client.has_left = True
             _cancel(client)
-        self._do(self._orphan(client_id))
+        self._do(self._orphan, client_id)
 
-    async def idle(self) -> None:
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def close(self) -> None:
+    def close(self) -> None:
+        """Look after nobody any more."""
         for client in self._known.values():
             _cancel(client)
-        await self.idle()
 
     def _watch(self, client: Client, at_ms: int) -> None:
         _cancel(client)
@@ -123,14 +122,14 @@ class Clients:
     def _ends_at_ms(self, client: Client) -> int:
         """When the client is gone unless something is heard of it."""
         if client.open_calls:
-            return self._clock.now_ms() + CLIENT_LAPSE_MS + 1
+            return self._clock.now_ms() + CLIENT_LAPSE_MS
         if client.lost_at_ms is not None:
             return client.lost_at_ms + ORPHAN_DELAY_MS
-        return client.last_seen_ms + CLIENT_LAPSE_MS + 1
+        return client.last_seen_ms + CLIENT_LAPSE_MS
 
     def _end(self, client: Client) -> None:
         client.is_gone = True
-        self._do(self._orphan(client.client_id))
+        self._do(self._orphan, client.client_id)
         # Remembered for one more lapse, so that its return is noticed.
         client.alarm = self._clock.call_at(self._clock.now_ms() + CLIENT_LAPSE_MS, lambda: self._forget(client))
 
@@ -138,18 +137,9 @@ class Clients:
         if client.is_gone:
             self._known.pop(client.client_id, None)
 
-    def _do(self, deed: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(_quietly(deed))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-async def _quietly(deed: Awaitable[None]) -> None:
-    # A store that does not answer now is met again: the hold's cap ends it at the latest.
-    try:
-        await deed
-    except PopError:
-        return
+    def _do(self, deed: Callable[[str], Awaitable[None]], client_id: str) -> None:
+        # By client: taken together, an orphaning and the adoption after it would be done in the store's order.
+        self._errands.do(client_id, lambda: deed(client_id))
 
 
 def _cancel(client: Client) -> None:

@@ -49,7 +49,7 @@ def service(broker: Broker, version: str) -> Any:
         "GetStatus": admin.get_status,
     }
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}
-    return calls.handlers(SERVICE, table, wire, _Onlookers(broker.clock, _nothing, _nothing))
+    return calls.handlers(SERVICE, table, wire, _Onlookers(broker.clock, broker.errands, _nothing, _nothing))
 
 
 class _Onlookers(Clients):

@@ -32,7 +32,7 @@ class Consuming:
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (contract 1.7). The request's queue id means nothing."""
         clients = self._broker.clients
-        clients.call_opened(caller.client_id)
+        client = clients.call_opened(caller.client_id)
         try:
             deliveries = await self._receive(request, caller)
         except PopError:
@@ -40,7 +40,11 @@ class Consuming:
                 await asyncio.sleep(self._limits.push_refusal_pause_ms / 1_000)
             raise
         finally:
-            clients.call_closed(caller.client_id)
+            clients.call_closed(client)
+        if client.has_left and request.auto_renew:
+            # Granted after its goodbye, so nobody would look after these holds.
+            self._broker.orphan(deliveries)
+            deliveries = []
         await self._write(deliveries, request, write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:

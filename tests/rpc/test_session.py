@@ -270,8 +270,23 @@ async def test_a_push_hold_ends_with_its_silent_client(tmp_path: Path) -> None:
         await push_held(door)
         await clock.advance(30_000, door.broker.settle)
         assert await door.broker.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == 1
-        await clock.advance(2_500, door.broker.settle)
+        await clock.advance(6_500, door.broker.settle)
         assert await door.broker.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == 0
+
+
+@pytest.mark.row("L11")
+async def test_what_is_granted_to_a_poll_after_its_clients_goodbye_comes_to_others(tmp_path: Path) -> None:
+    """Nobody looks after a hold of a client that has left: it would last for the cap of 3 h."""
+    clock = ManualClock()
+    async with opened(tmp_path, clock=clock) as door:
+        poll = asyncio.create_task(door.receive(push=True, poll_ms=20_000))
+        while not door.broker.wakeups.parked:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await door.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=GROUP))
+        await door.send(a_message())
+        assert await poll == []
+        await clock.advance(1_000, door.broker.settle)
+        assert len(await door.receive()) == 1
 
 
 HELD = "SELECT count(*) FROM delivery WHERE state = 'INFLIGHT'"
