@@ -14,6 +14,9 @@ Synchronous and safe in threads; `popclient.aio` has the same names for asyncio.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from popclient.config import ClientConfig, Tls
 from popclient.errors import (
     BadRequest,
@@ -39,8 +42,24 @@ from popclient.errors import (
     UnsupportedByServer,
 )
 from popclient.message import DeadLetterOrigin, FilterExpression, Message, MessageView, SendReceipt, SendResults
-from popclient.producer import Producer
-from popclient.simple_consumer import SimpleConsumer
+
+if TYPE_CHECKING:
+    from popclient.producer import Producer
+    from popclient.simple_consumer import SimpleConsumer
+else:
+
+    def __getattr__(name: str) -> object:
+        """Clients are loaded when first named: gRPC takes 0.2 s, which a Spark worker should not pay."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'popclient' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
+_MODULE_OF = {"Producer": "popclient.producer", "SimpleConsumer": "popclient.simple_consumer"}
 
 __all__ = [
     "BadRequest",

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 from popclient import _convert as convert
 from popclient._lanes import Call, Item, settle
 from popclient._session import Session
 from popclient._tasks import Tasks
-from popclient.errors import ClientClosed, PopError, TooManyRequests, Unreachable
+from popclient.errors import (
+    BadRequest,
+    MultipleResults,
+    PayloadTooLarge,
+    PopError,
+    PreconditionFailed,
+    PropertiesTooLarge,
+    QuotaExceeded,
+    Unreachable,
+    UnsupportedByServer,
+    for_caller,
+)
+
+# What a server may refuse a whole request with because of one of its items, or because it takes one at a time.
+BECAUSE_OF_ONE: Final = (
+    BadRequest,
+    MultipleResults,
+    PayloadTooLarge,
+    PreconditionFailed,
+    PropertiesTooLarge,
+    QuotaExceeded,
+    UnsupportedByServer,
+)
 
 Exchange = Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]
 
@@ -30,7 +52,7 @@ class Carrier(Generic[Item]):
     async def carry(self, batch: Sequence[Call[Item]]) -> None:
         """The retries of single calls run beside the lane: the others need not wait for them."""
         if again := await self._attempt(batch, 1):
-            self._retries.spawn(self._retry(again), lambda: settle(again, [ClientClosed() for _ in again]))
+            self._retries.spawn(self._retry(again), lambda failure: settle(again, [for_caller(failure) for _ in again]))
 
     async def carry_in_order(self, batch: Sequence[Call[Item]]) -> None:
         """Nothing may overtake what is being retried."""
@@ -68,15 +90,10 @@ class Carrier(Generic[Item]):
     async def _outcomes(self, batch: Sequence[Call[Item]]) -> Sequence[Any]:
         try:
             return await self._exchange([call.item for call in batch])
-        except (Unreachable, TooManyRequests) as failure:
-            return [copy_of(failure) for _ in batch]
-        except PopError as refusal:
+        except BECAUSE_OF_ONE as refusal:
             if len(batch) == 1:
                 return [refusal]
-            # A real RocketMQ server may refuse what several messages share a request for; alone each gets its due.
+            # Alone each gets its due.
             return [(await self._outcomes([call]))[0] for call in batch]
-
-
-def copy_of(failure: PopError) -> PopError:
-    """Each caller raises an exception of its own: a shared one would collect the tracebacks of all."""
-    return type(failure)(failure.sentence, code=failure.code, name=failure.name)
+        except PopError as failure:
+            return [for_caller(failure) for _ in batch]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,7 +17,7 @@ from popclient._polling import Asking, Poll, Polls
 from popclient._session import Session, log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, check, error_of
+from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, check, error_of
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -49,6 +49,7 @@ class SimpleConsumerCore:
         self._group = convert.resource(group, config.namespace)
         self._turn = itertools.count()
         self._ready: deque[MessageView] = deque()
+        self._refilling = asyncio.Lock()
         self._carrier = Carrier(self.session, self._exchange_acks)
         self._acks: Lanes[tuple[str, str, str]] = Lanes(self._new_ack_lane)
         self._tasks = Tasks()
@@ -122,23 +123,30 @@ class SimpleConsumerCore:
 
     async def next(self) -> MessageView | None:
         """The next message, however long it takes; None once the consumer is closed."""
-        pause = 0.05
         while not self._closing:
             while (view := self._pop_ready()) is not None:
                 if await self._freshen(view):
                     return view
+            # Of several that iterate one consumer one receives for all; the others would wait on polls of their own.
+            async with self._refilling:
+                await self._refill()
+        return None
+
+    async def _refill(self) -> None:
+        """Receives until something is ready or the consumer is closed."""
+        pause = 0.05
+        while not self._ready and not self._closing:
             try:
                 self._ready.extend(await self.receive(self.defaults))
                 pause = 0.05
             except ClientClosed:
-                break
+                return
             except PopError as failure:
                 if not failure.retryable or not self.session.transport.reached:
                     raise
                 log.info("polling again: %s", failure)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
-        return None
 
     def take_ready(self) -> MessageView | None:
         """The next message if it is at hand and its hold is fresh. Safe in any thread: the deque is the lock."""
@@ -196,8 +204,10 @@ class SimpleConsumerCore:
         answer = await self.session.transport.unary(
             lambda link: link.messaging.AckMessage, request, self.config.request_timeout
         )
+        if answer.entries and all(entry.receipt_handle for entry in answer.entries):
+            return _by_handle([handle for _, _, handle in entries], answer.entries)
         if len(answer.entries) == len(entries):
-            return [None if entry.status.code == pb.OK else error_of(entry.status) for entry in answer.entries]
+            return [_ack_outcome(entry) for entry in answer.entries]
         if answer.status.code == pb.OK:
             return [None] * len(entries)
         raise error_of(answer.status)
@@ -253,22 +263,50 @@ class SimpleConsumerCore:
         self._closing = True
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.config.close_timeout
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                brought = await self._polls.stop()
-                await self._give_back([*brought, *self._all_ready()])
-                await self._acks.flush()
-                await self._carrier.flush()
-                await self._tasks.ended()
-        self._tasks.cancel()
-        self._acks.abandon()
-        self._carrier.abandon()
-        await self.session.close(deadline - clock())
+        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._flush()
+            patience = deadline - clock()
+        finally:
+            self._tasks.cancel()
+            self._acks.abandon()
+            self._carrier.abandon()
+            await self.session.close(patience)
+
+    async def _flush(self) -> None:
+        brought = await self._polls.stop()
+        await self._give_back([*brought, *self._all_ready()])
+        await self._acks.flush()
+        await self._carrier.flush()
+        await self._tasks.ended()
 
     def _all_ready(self) -> Iterator[MessageView]:
         """What iteration has received and not handed out."""
         while (view := self._pop_ready()) is not None:
             yield view
+
+
+def _by_handle(handles: Sequence[str], entries: Sequence[rpc.AckMessageResultEntry]) -> list[PopError | None]:
+    """The outcome of each handle, in whatever order the server answers.
+
+    One handle may be acked twice at once: then each has its own answer, or all share the last one.
+    """
+    answers: defaultdict[str, deque[PopError | None]] = defaultdict(deque)
+    for entry in entries:
+        answers[entry.receipt_handle].append(_ack_outcome(entry))
+    return [_next_of(answers[handle]) for handle in handles]
+
+
+def _next_of(answers: deque[PopError | None]) -> PopError | None:
+    if not answers:
+        return UnexpectedAnswer("the server did not say what became of this ack")
+    return answers.popleft() if len(answers) > 1 else answers[0]
+
+
+def _ack_outcome(entry: rpc.AckMessageResultEntry) -> PopError | None:
+    return None if entry.status.code == pb.OK else error_of(entry.status)
 
 
 async def _first_of(polls: Sequence[Poll], timeout: float | None) -> None:

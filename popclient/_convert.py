@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from popclient._message_id import new_message_id
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of
-from popclient.message import FilterExpression, Message, MessageView, SendReceipt
+from popclient.message import FilterExpression, Message, SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -128,12 +128,6 @@ def send_outcome(entry: rpc.SendResultEntry) -> SendReceipt | PopError:
     if status.code != pb.OK:
         return error_of(status)
     return SendReceipt(entry.message_id, entry.offset, entry.transaction_id, entry.recall_handle)
-
-
-def views(messages: Sequence[pb.Message], asked_at: datetime, invisible: timedelta) -> list[MessageView]:
-    """Received messages; their hold is counted from the moment of asking, which is never too late."""
-    until = asked_at + invisible
-    return [MessageView(message, until) for message in messages]
 
 
 def filter_expression(given: FilterExpression) -> pb.FilterExpression:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from popclient.errors import ClientClosed, PopError, ServerError
+from popclient.errors import ClientClosed, PopError, for_caller
 
 Item = TypeVar("Item")
 
@@ -115,7 +115,7 @@ class Lane(Generic[Item]):
         try:
             await self._carry(batch)
         except Exception as defect:  # noqa: BLE001  a task's outermost line: a defect must not leave callers waiting
-            settle(batch, [ServerError(f"the client failed to carry the call: {defect!r}") for _ in batch])
+            settle(batch, [for_caller(defect) for _ in batch])
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
         batch = self._in_flight.pop(task)

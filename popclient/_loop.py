@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from popclient.errors import ClientClosed
 
@@ -58,6 +58,12 @@ class Waiter:
         self._lock.release()
 
 
+class _Raised(NamedTuple):
+    """In place of an outcome: what handing in the call has raised."""
+
+    defect: Exception
+
+
 class LoopThread:
     """An event loop in a daemon thread."""
 
@@ -92,11 +98,21 @@ class LoopThread:
             inbox.popleft()()
 
     def ask(self, submit: Callable[[Waiter], None]) -> Any:
-        """The outcome that `submit(reply)`, called in the loop, gets for the reply."""
+        """The outcome that `submit(reply)`, called in the loop, gets for the reply; raises what `submit` raises."""
         self._forbid_own_thread()
         waiter = Waiter()
-        self.post(lambda: submit(waiter))
-        return waiter.wait()
+
+        def begin() -> None:
+            try:
+                submit(waiter)
+            except Exception as defect:  # noqa: BLE001  belongs to the waiting thread
+                waiter.set_result(_Raised(defect))
+
+        self.post(begin)
+        outcome = waiter.wait()
+        if isinstance(outcome, _Raised):
+            raise outcome.defect
+        return outcome
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float = -1) -> T:
         """The result of the coroutine; it is cancelled when the waiting thread is interrupted."""

@@ -36,20 +36,6 @@ def encode(parts: MessageId) -> str:
     )
 
 
-def decode(text: str) -> MessageId | None:
-    """The parts of an id, or None when it is not of version 1 (then it is opaque)."""
-    if len(text) != 34 or not text.startswith("01"):
-        return None
-    try:
-        raw = bytes.fromhex(text)
-    except ValueError:
-        return None
-    if len(raw) != 17:
-        return None
-    fields = (raw[1:7], raw[7:9], raw[9:13], raw[13:17])
-    return MessageId(*(int.from_bytes(f, "big") for f in fields))
-
-
 class _Generator:
     """Draws ids for one process; safe in threads, because one bytecode takes the next number."""
 

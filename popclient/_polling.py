@@ -15,10 +15,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
+import grpc
+
 from popclient import _convert as convert
-from popclient._session import Session
+from popclient._session import Session, log
 from popclient._transport import Link
-from popclient.errors import ClientClosed, UnexpectedAnswer, Unreachable, error_of
+from popclient.errors import ClientClosed, UnexpectedAnswer, error_of
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -76,7 +78,6 @@ class Polls:
         self._give_back = give_back
         self._all: set[Poll] = set()
         self._idle: defaultdict[str, deque[Poll]] = defaultdict(deque)
-        self._unsettled: defaultdict[str, list[str]] = defaultdict(list)
         self._queue_turn = itertools.count()
         self._stopped = False
 
@@ -120,32 +121,28 @@ class Polls:
             self._drop_stray(poll)
 
     def _drop_stray(self, poll: Poll) -> None:
+        if self._stopped:  # then `stop` hands out what is left
+            return
         if poll in self._idle[poll.topic]:
             self._idle[poll.topic].remove(poll)
             self._all.discard(poll)
-            if not self._stopped and (strays := poll.take()):
+            if strays := poll.take():
                 self._give_back(strays)
 
     async def _ask(self, poll: Poll) -> None:
-        """The call itself, with a margin beyond the long poll; a broken one is repeated under the same attempt id."""
+        """The call itself, with a margin beyond the long poll; one that breaks before it brings a thing is repeated."""
         topic, asking = poll.topic, poll.asking
         clock = asyncio.get_running_loop().time
         begun = clock()
         route = await self._session.route(topic)
-        unsettled = self._unsettled[topic]
-        request = self._request(topic, asking, route, unsettled.pop() if unsettled else str(uuid.uuid4()))
-        frames: dict[str, pb.Message] = {}
-        hold = max(asking.await_duration.total_seconds(), SHORTEST_POLL)
+        request = self._request(topic, asking, route)
+        patience = max(asking.await_duration.total_seconds(), SHORTEST_POLL) + POLL_MARGIN
+        brought: list[MessageView] = []
         try:
-            status = await self._session.transport.call(partial(self._attempt, request, frames), hold + POLL_MARGIN)
-        except Unreachable:
-            if not frames:
-                unsettled.append(request.attempt_id)
-                raise
-            status = None
+            status = await self._session.transport.call(partial(self._attempt, request, brought), patience)
         finally:
-            poll.messages = convert.views(list(frames.values()), convert.now(), asking.invisible)
-        if frames:
+            poll.messages = brought
+        if brought:
             return
         if status is None:
             raise UnexpectedAnswer("the server ended the receive without a status")
@@ -154,30 +151,34 @@ class Polls:
         await asyncio.sleep(min(asking.await_duration.total_seconds(), LEAST_PACE) - (clock() - begun))
 
     async def _attempt(
-        self, request: rpc.ReceiveMessageRequest, frames: dict[str, pb.Message], link: Link, remaining: float
+        self, request: rpc.ReceiveMessageRequest, brought: list[MessageView], link: Link, remaining: float
     ) -> pb.Status | None:
-        """Reads one stream into `frames`, by handle: a repeated attempt brings again what a broken one brought."""
+        """Reads one stream into `brought`. What came before it breaks is handed out at once: its hold is running."""
         timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
         request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
-        status = None
+        status, hold = None, request.invisible_duration.ToTimedelta()
         call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self._session.transport.headers())
-        async for frame in call:
-            if frame.HasField("message"):
-                frames[frame.message.system_properties.receipt_handle] = frame.message
-            elif frame.HasField("status"):
-                status = frame.status
+        try:
+            async for frame in call:
+                if frame.HasField("message"):
+                    until = brought[0].invisible_until if brought else convert.now() + hold
+                    brought.append(MessageView(frame.message, until))
+                elif frame.HasField("status"):
+                    status = frame.status
+        except grpc.aio.AioRpcError as failure:
+            if not brought:
+                raise
+            log.info("a receive broke after %d messages: %s", len(brought), failure.details())
         return status
 
-    def _request(
-        self, topic: str, asking: Asking, route: Sequence[pb.MessageQueue], attempt_id: str
-    ) -> rpc.ReceiveMessageRequest:
+    def _request(self, topic: str, asking: Asking, route: Sequence[pb.MessageQueue]) -> rpc.ReceiveMessageRequest:
         request = rpc.ReceiveMessageRequest(
             group=self._group,
             message_queue=self._next_queue(topic, route),
             filter_expression=convert.filter_expression(self._topics[topic]),
             batch_size=asking.max_messages,
             auto_renew=False,
-            attempt_id=attempt_id,
+            attempt_id=str(uuid.uuid4()),
         )
         request.invisible_duration.FromTimedelta(asking.invisible)
         return request

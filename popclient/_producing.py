@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from popclient import _convert as convert
-from popclient._carrier import Carrier, copy_of
+from popclient._carrier import Carrier
 from popclient._convert import Outbound
 from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
 from popclient._session import Session
 from popclient._tasks import Tasks
 from popclient._transport import Link
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, error_of
+from popclient.errors import ClientClosed, UnexpectedAnswer, error_of, for_caller
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -56,7 +56,7 @@ class ProducerCore:
             waiting.append(call)
         else:
             self._opening[message.topic] = [call]
-            self._tasks.spawn(self._open(message.topic), lambda: self._let_go(message.topic, ClientClosed()))
+            self._tasks.spawn(self._open(message.topic), lambda failure: self._not_opened(message.topic, failure))
 
     def submit_all(self, messages: Sequence[Outbound], reply: Reply) -> None:
         """Sends them; the reply gets the list of outcomes."""
@@ -67,20 +67,14 @@ class ProducerCore:
     async def _open(self, topic: str) -> None:
         """Learns the route, then lets go what has gathered meanwhile, in order."""
         self._topics.add(topic)
-        try:
-            await self.session.route(topic)
-        except PopError as failure:
-            self._topics.discard(topic)
-            self._let_go(topic, failure)
-        else:
-            self._let_go(topic, None)
+        await self.session.route(topic)
+        for call in self._opening.pop(topic):
+            self._lanes.submit(self._destination(call.item), call)
 
-    def _let_go(self, topic: str, failure: PopError | None) -> None:
-        for call in self._opening.pop(topic, ()):
-            if failure is None:
-                self._lanes.submit(self._destination(call.item), call)
-            else:
-                settle([call], [copy_of(failure)])
+    def _not_opened(self, topic: str, failure: BaseException) -> None:
+        self._topics.discard(topic)
+        waiting = self._opening.pop(topic, [])
+        settle(waiting, [for_caller(failure) for _ in waiting])
 
     # ---- Lanes ----
 
@@ -124,13 +118,17 @@ class ProducerCore:
         self._closing = True
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.config.close_timeout
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await self._flush()
-        self._tasks.cancel()
-        self._lanes.abandon()
-        self._carrier.abandon()
-        await self.session.close(deadline - clock())
+        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._flush()
+            patience = deadline - clock()
+        finally:
+            self._tasks.cancel()
+            self._lanes.abandon()
+            self._carrier.abandon()
+            await self.session.close(patience)
 
     async def _flush(self) -> None:
         await self._tasks.ended()

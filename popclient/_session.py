@@ -13,7 +13,7 @@ import random
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import grpc
@@ -22,7 +22,7 @@ from popclient import _convert as convert
 from popclient._tasks import Tasks
 from popclient._transport import Transport, new_client_id
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, NotFound, PopError, Unreachable, check, error_of
+from popclient.errors import ClientClosed, NotFound, PopError, Unreachable, check, error_of, for_caller
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -162,13 +162,15 @@ class Session:
             except (asyncio.InvalidStateError, _StreamLeft):
                 pass
             except asyncio.CancelledError:
-                # Cancelling a stream cancels whoever reads it; only a cancelled task is meant to end.
-                if (task := asyncio.current_task()) is None or task.cancelling():
+                if _is_cancelled():
                     raise
             finally:
                 stream.cancel()
-        except PopError as failure:
+        except (ClientClosed, Unreachable) as failure:
             reason = failure
+        except Exception as defect:  # noqa: BLE001  whatever it is, it must neither end the session nor stay unsaid
+            reason = for_caller(defect)
+            self._refused(reason)
         self._stream = None
         self._lost(reason)
         return was_up
@@ -193,8 +195,7 @@ class Session:
 
     async def _say(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:
-            # A stream that is just breaking is opened again, and told the settings, by the task that reads it.
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            with _breaking_is_no_matter():
                 await self._stream.write(command)
 
     async def _obey(self, command: rpc.TelemetryCommand) -> None:
@@ -224,7 +225,7 @@ class Session:
             self._ever_connected = True
 
     def _refused(self, refusal: PopError) -> None:
-        log.warning("the server refused the session of %s: %s", self.client_id, refusal)
+        log.warning("no session for %s: %s", self.client_id, refusal)
         self._refusal = None if self._ever_connected else refusal
         self._answered.set()
 
@@ -247,11 +248,17 @@ class Session:
     async def _keep_alive(self) -> None:
         for beat in range(1, sys.maxsize):
             await asyncio.sleep(HEARTBEAT_INTERVAL)
-            await self._heartbeat()
-            if beat % BEATS_PER_ROUTE_REFRESH == 0:
-                await self._refresh_routes()
-            if beat % BEATS_PER_SETTINGS == 0:
-                await self._tell_settings()
+            try:
+                await self._beat(beat)
+            except Exception:
+                log.exception("a heartbeat of %s failed; the next one follows", self.client_id)
+
+    async def _beat(self, beat: int) -> None:
+        await self._heartbeat()
+        if beat % BEATS_PER_ROUTE_REFRESH == 0:
+            await self._refresh_routes()
+        if beat % BEATS_PER_SETTINGS == 0:
+            await self._tell_settings()
 
     async def _heartbeat(self) -> None:
         request = rpc.HeartbeatRequest(group=self._group, client_type=self._client_type)
@@ -287,12 +294,30 @@ class Session:
                 min(patience, self.config.request_timeout),
             )
         if self._stream is not None:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            with _breaking_is_no_matter():
                 await self._stream.done_writing()
 
 
 class _StreamLeft(Exception):
     """The server asked for a new stream."""
+
+
+def _is_cancelled() -> bool:
+    """Cancelling a stream cancels whoever reads or writes it; only a cancelled task is meant to end."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+@contextlib.contextmanager
+def _breaking_is_no_matter() -> Iterator[None]:
+    """A stream that is just breaking is opened again, and told the settings, by the task that reads it."""
+    try:
+        yield
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
 
 
 def _stack_traces(nonce: str) -> rpc.TelemetryCommand:

@@ -13,13 +13,13 @@ class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None], if_cancelled: Callable[[], None] | None = None) -> None:
-        """Runs it; `if_cancelled` is called should it be cancelled, be it before its first step."""
+    def spawn(self, work: Coroutine[Any, Any, None], if_failed: Callable[[BaseException], None] | None = None) -> None:
+        """Runs it; `if_failed` is told why should it raise or be cancelled, be it before its first step."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        if if_cancelled is not None:
-            task.add_done_callback(lambda ended: if_cancelled() if ended.cancelled() else None)
+        if if_failed is not None:
+            task.add_done_callback(lambda ended: _tell(ended, if_failed))
 
     async def ended(self) -> None:
         """Returns when none is left."""
@@ -29,3 +29,9 @@ class Tasks:
     def cancel(self) -> None:
         for task in self._running:
             task.cancel()
+
+
+def _tell(ended: asyncio.Task[None], if_failed: Callable[[BaseException], None]) -> None:
+    failure = asyncio.CancelledError() if ended.cancelled() else ended.exception()
+    if failure is not None:
+        if_failed(failure)

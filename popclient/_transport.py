@@ -292,4 +292,12 @@ async def _handshake(endpoint: Endpoint, context: ssl.SSLContext, *, binary: boo
 
 
 def _pem(given: str | Path | bytes | None) -> bytes | None:
-    return given if given is None or isinstance(given, bytes) else Path(given).read_bytes()
+    if given is None or isinstance(given, bytes):
+        return given
+    try:
+        return Path(given).read_bytes()
+    except OSError as failure:
+        sentence = (
+            f"the TLS file {str(given)!r} cannot be read ({failure.strerror}); name a PEM file, or give its bytes"
+        )
+        raise PopError(sentence) from failure

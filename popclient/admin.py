@@ -358,7 +358,8 @@ def _view(message: pb.Message) -> MessageView:
 
 def _views(messages: Iterable[pb.Message]) -> list[MessageView]:
     """Of messages that nobody holds."""
-    return convert.views(list(messages), convert.now(), timedelta(0))
+    now = convert.now()
+    return [MessageView(message, now) for message in messages]
 
 
 def _topic(topic: wire.Topic) -> Topic:

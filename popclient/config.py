@@ -46,6 +46,7 @@ class ClientConfig:
 
     endpoints: "host:port;host:port"; the first that answers serves, the others stand by (mission row N1).
         A missing port is 8081. Empty: environment ROCKETMQ_ENDPOINTS, else 127.0.0.1:8081.
+        "https://" before a host needs `tls`.
     namespace: prefix of all topics and groups, kept apart by the server.
     access_key, access_secret: sign every call when both are set. Empty: ROCKETMQ_ACCESS_KEY, ROCKETMQ_ACCESS_SECRET.
     session_token: sent along when set.
@@ -75,6 +76,12 @@ class ClientConfig:
         _set(self, "access_key", self.access_key or os.environ.get("ROCKETMQ_ACCESS_KEY", ""))
         _set(self, "access_secret", self.access_secret or os.environ.get("ROCKETMQ_ACCESS_SECRET", ""))
         parse_endpoints(self.endpoints)
+        if not self.tls and "https://" in self.endpoints:
+            raise ValueError(
+                f"endpoints {self.endpoints!r} ask for TLS, but tls is off; set tls=True, or write http://"
+            )
+        for name in ("namespace", "access_key", "session_token"):
+            _fit_for_header(name, getattr(self, name))
         _at_least("request_timeout", self.request_timeout, 0.001)
         _at_least("max_attempts", self.max_attempts, 1)
         _at_least("close_timeout", self.close_timeout, 0)
@@ -102,6 +109,16 @@ def _set(config: ClientConfig, name: str, value: object) -> None:
 def _at_least(name: str, value: float, least: float) -> None:
     if value < least:
         raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def _fit_for_header(name: str, value: str) -> None:
+    """Never shows the value: it may be a secret."""
+    for position, character in enumerate(value, 1):
+        if not " " <= character <= "~":
+            raise ValueError(
+                f"character {position} of {len(value)} in {name} is U+{ord(character):04X}; a header carries printable"
+                " ASCII alone: take it out (a line break, where the value was read from a file)"
+            )
 
 
 def parse_endpoints(text: str) -> list[Endpoint]:

@@ -7,6 +7,7 @@ listens, the connection broke, the deadline passed) are `Unreachable`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
@@ -205,6 +206,21 @@ def error_of(status: pb.Status) -> PopError:
     code = int(status.code)
     kind = EXCEPTION_OF.get(code, UnexpectedAnswer)
     return kind(status.message, code=code, name=_NAME_OF.get(code, f"CODE_{code}"))
+
+
+def for_caller(failure: BaseException) -> PopError:
+    """What one of the callers that wait for the same thing is told of its failure.
+
+    Each gets an exception of its own: a shared one would collect the tracebacks of all. Cancelled work means that the
+    client was closed; anything else that is no PopError is a defect, which no repetition mends.
+    """
+    if isinstance(failure, PopError):
+        return type(failure)(failure.sentence, code=failure.code, name=failure.name)
+    if isinstance(failure, asyncio.CancelledError):
+        return ClientClosed()
+    told = PopError(f"the client failed: {failure!r}")
+    told.__cause__ = failure
+    return told
 
 
 def check(status: pb.Status) -> None:

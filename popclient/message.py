@@ -235,7 +235,10 @@ class MessageView:
 
     @property
     def invisible_until(self) -> datetime:
-        """When the hold ends, by this client's clock: counted from the moment the request left, so never too late."""
+        """When the hold ends, by this client's clock.
+
+        Counted from the arrival of the first message of its receive; after a change, from the moment of asking.
+        """
         return self._invisible_until
 
     @property

@@ -79,7 +79,7 @@ class SimpleConsumer:
             view = messages
             unwrap(self._thread.ask(lambda reply: self._core.submit_ack(view, reply)))
         else:
-            views = list(messages)
+            views = as_views(messages)
             raise_for_acks(views, self._thread.ask(lambda reply: self._core.submit_acks(views, reply)))
 
     def change_invisible_duration(self, message: MessageView, duration: float | timedelta) -> None:
@@ -94,7 +94,8 @@ class SimpleConsumer:
     def __iter__(self) -> Iterator[MessageView]:
         """Long-polls until the consumer is closed; a server that restarts is waited for.
 
-        A message is handed out with at least half of its hold left. Not acked by itself: call `ack`.
+        A message is handed out with at least half of its hold left. Not acked by itself: call `ack`. Several threads
+        may iterate: they share what is received.
         """
         while (view := self._core.take_ready() or self._thread.run(self._core.next)) is not None:
             yield view
@@ -167,6 +168,15 @@ def asking(
     if wanted.max_messages < 1:
         raise ValueError(f"max_messages is {wanted.max_messages}; it must be at least 1")
     return wanted
+
+
+def as_views(given: Iterable[MessageView]) -> list[MessageView]:
+    """The messages to ack; raises TypeError for anything else, such as a receipt handle."""
+    views = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    for view in views:
+        if not isinstance(view, MessageView):
+            raise TypeError(f"ack takes messages as they were received, one or several, not {view!r}")
+    return views
 
 
 def raise_for_acks(views: list[MessageView], outcomes: list[Any]) -> None:

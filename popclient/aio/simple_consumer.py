@@ -13,7 +13,7 @@ from popclient._convert import as_timedelta
 from popclient._lanes import unwrap
 from popclient.config import ClientConfig
 from popclient.message import MessageView
-from popclient.simple_consumer import Topics, as_topics, asking, raise_for_acks
+from popclient.simple_consumer import Topics, as_topics, as_views, asking, raise_for_acks
 
 
 class SimpleConsumer:
@@ -67,7 +67,7 @@ class SimpleConsumer:
             self._core.submit_ack(messages, reply)
             unwrap(await reply)
         else:
-            views = list(messages)
+            views = as_views(messages)
             self._core.submit_acks(views, reply)
             raise_for_acks(views, await reply)
 
@@ -82,7 +82,8 @@ class SimpleConsumer:
     async def __aiter__(self) -> AsyncIterator[MessageView]:
         """Long-polls until the consumer is closed; a server that restarts is waited for.
 
-        A message is handed out with at least half of its hold left. Not acked by itself: call `ack`.
+        A message is handed out with at least half of its hold left. Not acked by itself: call `ack`. Several tasks may
+        iterate: they share what is received.
         """
         while (view := self._core.take_ready() or await self._core.next()) is not None:
             yield view

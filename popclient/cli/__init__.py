@@ -31,6 +31,8 @@ _EXTRA_OF_MODULE: Final = {"psycopg": "postgres", "pyspark": "spark", "pyarrow":
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    # Read when gRPC is loaded: what it logs of a server that ends ("Got goaway") is no answer to a command.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         arguments = parser().parse_args(argv)
         return _run(arguments)

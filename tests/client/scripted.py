@@ -180,7 +180,10 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
             for frame in scripted:
                 if isinstance(frame, grpc.StatusCode):
                     await context.abort(frame, "scripted")
-                yield frame
+                elif isinstance(frame, Awaitable):
+                    await frame
+                else:
+                    yield frame
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.long_polling_timeout.ToTimedelta().total_seconds()

@@ -21,9 +21,10 @@ from popclient import (
     MessageView,
     MultipleResults,
     NotFound,
-    Unreachable,
+    UnexpectedAnswer,
     aio,
 )
+from popclient._polling import Poll
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import OK, ScriptedServer, status, until
@@ -170,36 +171,37 @@ async def test_an_unknown_topic_is_told_on_entering(server: ScriptedServer) -> N
             pass
 
 
-async def test_a_broken_receive_is_repeated_under_its_attempt_id_and_nothing_comes_twice(
-    server: ScriptedServer,
-) -> None:
-    put(server, 3)
-    messages = [server._hold(message) for message in server.stored["t"]]
-    whole = [rpc.ReceiveMessageResponse(message=message) for message in messages]
-    answers = iter([[whole[0], whole[1], grpc.StatusCode.UNAVAILABLE], [rpc.ReceiveMessageResponse(status=OK), *whole]])
-    server.answers["ReceiveMessage"] = lambda _: next(answers)
-    async with consumer_of(server) as consumer:
-        assert bodies(await consumer.receive()) == ["0", "1", "2"]
-    first, second = server.requests("ReceiveMessage")
-    assert first.attempt_id == second.attempt_id
-
-
-async def test_a_receive_whose_outcome_is_unknown_is_asked_again_by_the_next(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("popclient._polling.SHORTEST_POLL", 0.1)
-    monkeypatch.setattr("popclient._polling.POLL_MARGIN", 0.1)
+async def test_a_receive_that_breaks_before_a_message_is_repeated(server: ScriptedServer) -> None:
     put(server, 1)
-    async with consumer_of(server, await_duration=1) as consumer:
-        await consumer.start()
-        server.answers["ReceiveMessage"] = lambda _: [grpc.StatusCode.UNAVAILABLE]
-        with pytest.raises(Unreachable):
-            await consumer.receive()
-        tried = {request.attempt_id for request in server.requests("ReceiveMessage")}
-        assert len(tried) == 1
-        del server.answers["ReceiveMessage"]
+    answers = iter([[rpc.ReceiveMessageResponse(status=OK), grpc.StatusCode.UNAVAILABLE]])
+    server.answers["ReceiveMessage"] = lambda _: next(answers, None)
+    async with consumer_of(server) as consumer:
         assert bodies(await consumer.receive()) == ["0"]
-        assert server.requests("ReceiveMessage")[-1].attempt_id in tried
+
+
+async def test_what_came_before_a_receive_broke_is_handed_out_at_once(server: ScriptedServer) -> None:
+    put(server, 3)
+    frames = [rpc.ReceiveMessageResponse(message=server._hold(message)) for message in server.stored["t"]]
+    server.answers["ReceiveMessage"] = lambda _: [*frames[:2], grpc.StatusCode.UNAVAILABLE]
+    async with consumer_of(server) as consumer:
+        assert bodies(await consumer.receive()) == ["0", "1"]
+    assert len(server.requests("ReceiveMessage")) == 1
+
+
+async def test_a_hold_counts_from_the_first_message_not_from_the_end_of_a_slow_stream(server: ScriptedServer) -> None:
+    put(server, 2)
+    first, second = (rpc.ReceiveMessageResponse(message=server._hold(message)) for message in server.stored["t"])
+    gate = asyncio.Event()
+    server.answers["ReceiveMessage"] = lambda _: [first, gate.wait(), second]
+    async with consumer_of(server, invisible_duration=30) as consumer:
+        receiving = asyncio.ensure_future(consumer.receive())
+        await until(lambda: server.requests("ReceiveMessage"))
+        await asyncio.sleep(0.1)
+        released_at = datetime.now(UTC)
+        gate.set()
+        received = await receiving
+    assert bodies(received) == ["0", "1"]
+    assert all(view.invisible_until < released_at + timedelta(seconds=30) for view in received)
 
 
 # ---- Several topics ----
@@ -250,6 +252,30 @@ async def test_what_a_cancelled_receive_brings_goes_back_when_nobody_asks(
         assert len(await consumer.receive()) == 2
 
 
+async def test_what_a_left_poll_has_brought_goes_back_however_long_closing_takes(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("popclient._polling.STRAY_PATIENCE", 0.05)
+    consumer = consumer_of(server, ["a", "b"])
+    polls = consumer._core._polls
+    ask = polls._ask
+
+    async def slow_to_end(poll: Poll) -> None:
+        try:
+            await ask(poll)
+        finally:
+            if poll.topic == "b":
+                await asyncio.sleep(0.15)
+
+    monkeypatch.setattr(polls, "_ask", slow_to_end)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.receive(), 0.1)
+    put(server, 2, "a")
+    await until(lambda: any(poll.messages for poll in polls._all))
+    await consumer.close()
+    assert len(server.given_back) == 2
+
+
 # ---- Ack, hold, dead letter ----
 
 
@@ -284,12 +310,74 @@ async def test_acking_several_tells_which_failed(server: ScriptedServer) -> None
     assert isinstance(why, InvalidReceiptHandle)
 
 
+async def test_acks_are_matched_by_their_handles(server: ScriptedServer) -> None:
+    put(server, 3)
+
+    def backwards(request: rpc.AckMessageRequest) -> rpc.AckMessageResponse:
+        made = server.ack(request)
+        turned = list(reversed(made.entries))
+        del made.entries[:]
+        made.entries.extend(turned)
+        return made
+
+    server.answers["AckMessage"] = backwards
+    async with consumer_of(server) as consumer:
+        messages = await consumer.receive()
+        del server.held[messages[0].receipt_handle]
+        with pytest.raises(MultipleResults) as raised:
+            await consumer.ack(messages)
+    assert [message for message, _ in raised.value.failures] == [messages[0]]
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_one_handle_acked_twice_at_once_has_two_outcomes(server: ScriptedServer, answers: int) -> None:
+    put(server, 2)
+
+    def answer(request: rpc.AckMessageRequest) -> rpc.AckMessageResponse:
+        made = server.ack(request)
+        if answers == 1:  # a server that drops the repeat
+            del made.entries[1]
+        return made
+
+    server.answers["AckMessage"] = answer
+    async with consumer_of(server) as consumer:
+        one, other = await consumer.receive()
+        outcomes = await asyncio.gather(*map(consumer.ack, [one, one, other]), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [
+        type(None),
+        InvalidReceiptHandle if answers == 2 else type(None),
+        type(None),
+    ]
+
+
+async def test_an_ack_that_the_server_does_not_mention_is_not_taken_for_done(server: ScriptedServer) -> None:
+    put(server, 2)
+
+    def answer(request: rpc.AckMessageRequest) -> rpc.AckMessageResponse:
+        made = server.ack(request)
+        del made.entries[0]
+        return made
+
+    server.answers["AckMessage"] = answer
+    async with consumer_of(server) as consumer:
+        messages = await consumer.receive()
+        outcomes = await asyncio.gather(*map(consumer.ack, messages), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [UnexpectedAnswer, type(None)]
+
+
+@pytest.mark.parametrize("wrong", ["handle", ["x"], 5, None])
+async def test_only_messages_are_acked(server: ScriptedServer, wrong: Any) -> None:
+    async with consumer_of(server) as consumer:
+        with pytest.raises(TypeError, match="ack takes messages"):
+            await consumer.ack(wrong)
+
+
 async def test_a_refused_batch_of_acks_is_sent_one_by_one(server: ScriptedServer) -> None:
     put(server, 3)
 
     def answer(request: rpc.AckMessageRequest) -> rpc.AckMessageResponse:
         if len(request.entries) > 1:
-            return rpc.AckMessageResponse(status=status(pb.INTERNAL_SERVER_ERROR))
+            return rpc.AckMessageResponse(status=status(pb.BAD_REQUEST))
         return server.ack(request)
 
     server.answers["AckMessage"] = answer
@@ -348,6 +436,14 @@ async def test_iteration_hands_out_one_after_the_other_until_closed(server: Scri
                 asyncio.get_running_loop().call_later(0.05, asyncio.ensure_future, consumer.close())
     assert seen == [str(number) for number in range(40)]
     assert not server.held
+
+
+async def test_tasks_that_iterate_one_consumer_share_what_it_receives(server: ScriptedServer) -> None:
+    put(server, 2)
+    async with consumer_of(server) as consumer, asyncio.timeout(5):
+        messages = await asyncio.gather(anext(aiter(consumer)), anext(aiter(consumer)))
+    assert sorted(bodies(messages)) == ["0", "1"]
+    assert len(server.requests("ReceiveMessage")) == 1
 
 
 async def test_iteration_survives_a_server_that_fails_for_a_while(server: ScriptedServer) -> None:
@@ -427,3 +523,17 @@ async def test_closing_flushes_acks_and_is_bounded(server: ScriptedServer) -> No
     with pytest.raises(ClientClosed):
         await consumer.ack(messages[0])
     assert len(server.requests("AckMessage")) == 1
+
+
+async def test_an_interrupted_closing_leaves_nothing_behind(server: ScriptedServer) -> None:
+    put(server, 1)
+    consumer = consumer_of(server)
+    messages = await consumer.receive()
+    server.gates["AckMessage"] = asyncio.Event()
+    acking = asyncio.ensure_future(consumer.ack(messages))
+    await until(lambda: server.requests("AckMessage"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.close(), 0.05)
+    with pytest.raises(MultipleResults):
+        await asyncio.wait_for(acking, 2)
+    await until(lambda: not server.streams)

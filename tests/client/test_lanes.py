@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from popclient import ClientClosed, ServerError
+from popclient import ClientClosed, PopError
 from popclient._lanes import Call, Joint, Lane, Limits, settle
 
 FOUR = Limits(4, 100, 1)
@@ -136,7 +136,7 @@ async def test_a_defect_leaves_no_caller_waiting() -> None:
     lane: Lane[Any] = Lane(broken, lambda: Limits(4, 100, 1))
     reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     lane.submit(Call(1, 1, reply))
-    assert isinstance(await reply, ServerError)
+    assert type(await reply) is PopError
 
 
 async def test_flush_waits_for_all() -> None:

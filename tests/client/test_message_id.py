@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popclient._message_id import EPOCH_2021, MessageId, decode, encode, new_message_id
+from popclient._message_id import EPOCH_2021, MessageId, encode, new_message_id
 
 parts = st.builds(
     MessageId,
@@ -20,6 +20,20 @@ parts = st.builds(
     seconds=st.integers(0, 2**32 - 1),
     sequence=st.integers(0, 2**32 - 1),
 )
+
+
+def decode(text: str) -> MessageId | None:
+    """The parts of an id, or None when it is not of version 1 (then it is opaque)."""
+    if len(text) != 34 or not text.startswith("01"):
+        return None
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        return None
+    if len(raw) != 17:
+        return None
+    fields = (raw[1:7], raw[7:9], raw[9:13], raw[13:17])
+    return MessageId(*(int.from_bytes(f, "big") for f in fields))
 
 
 @given(parts)

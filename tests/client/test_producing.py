@@ -17,8 +17,9 @@ from popclient import (
     MultipleResults,
     NotFound,
     PayloadTooLarge,
+    PopError,
     SendReceipt,
-    ServerError,
+    Tls,
     TooManyRequests,
     UnexpectedAnswer,
     Unreachable,
@@ -178,18 +179,37 @@ async def test_a_message_group_keeps_its_order_over_a_retry(server: ScriptedServ
     assert [message.body for message in server.stored["t"]] == [b"0", b"1"]
 
 
-@pytest.mark.parametrize("whole", [pb.INTERNAL_SERVER_ERROR, pb.MESSAGE_CORRUPTED, grpc.StatusCode.INTERNAL])
-async def test_a_refused_batch_is_sent_one_by_one(server: ScriptedServer, whole: Any) -> None:
+@pytest.mark.parametrize("whole", [pb.MESSAGE_CORRUPTED, pb.MESSAGE_BODY_TOO_LARGE, pb.NOT_IMPLEMENTED])
+async def test_a_refused_batch_is_sent_one_by_one(server: ScriptedServer, whole: int) -> None:
     def answer(request: rpc.SendMessageRequest) -> Any:
         if len(request.messages) == 1:
             return server.store(request)
-        return whole if isinstance(whole, grpc.StatusCode) else rpc.SendMessageResponse(status=status(whole))
+        return rpc.SendMessageResponse(status=status(whole))
 
     server.answers["SendMessage"] = answer
     async with aio.Producer(server.endpoints, "t") as producer:
         results = await producer.send_many([Message("t", str(n)) for n in range(4)])
     assert results.ok
     assert [len(request.messages) for request in server.requests("SendMessage")] == [4, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("whole", [pb.INTERNAL_SERVER_ERROR, pb.TOO_MANY_REQUESTS, grpc.StatusCode.INTERNAL])
+async def test_a_server_that_fails_gets_the_whole_batch_again(server: ScriptedServer, whole: Any) -> None:
+    failures = iter([whole if isinstance(whole, grpc.StatusCode) else rpc.SendMessageResponse(status=status(whole))])
+    server.answers["SendMessage"] = lambda _: next(failures, None)
+    async with aio.Producer(server.endpoints, "t") as producer:
+        results = await producer.send_many([Message("t", str(n)) for n in range(4)])
+    assert results.ok
+    assert [len(request.messages) for request in server.requests("SendMessage")] == [4, 4]
+
+
+async def test_what_may_have_been_stored_is_not_sent_again(server: ScriptedServer) -> None:
+    server.answers["SendMessage"] = lambda _: rpc.SendMessageResponse(status=OK)
+    async with aio.Producer(server.endpoints, "t") as producer:
+        results = await producer.send_many([Message("t", str(n)) for n in range(4)])
+    assert {type(why) for _, why in results.failures} == {UnexpectedAnswer}
+    assert len(results.failures) == 4
+    assert len(server.requests("SendMessage")) == 1
 
 
 async def test_too_few_results_are_an_unexpected_answer(server: ScriptedServer) -> None:
@@ -267,6 +287,46 @@ async def test_nobody_there_fails_within_one_deadline() -> None:
         await producer.close()
 
 
+async def test_an_interrupted_closing_leaves_nothing_behind(server: ScriptedServer) -> None:
+    server.gates["SendMessage"] = asyncio.Event()
+    producer = aio.Producer(server.endpoints, "t")
+    await producer.start()
+    send = asyncio.ensure_future(producer.send("t", b"x"))
+    await until(lambda: server.requests("SendMessage"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.close(), 0.05)
+    with pytest.raises(ClientClosed):
+        await asyncio.wait_for(send, 2)
+    await until(lambda: not server.streams)
+
+
+async def test_what_keeps_a_client_from_connecting_is_told_to_every_send(server: ScriptedServer) -> None:
+    producer = aio.Producer(ClientConfig(server.endpoints, tls=Tls(ca="/nope.pem")))
+    async with asyncio.timeout(5):
+        for _ in range(2):
+            with pytest.raises(PopError, match=r"nope\.pem' cannot be read"):
+                await producer.send("t", b"x")
+        with pytest.raises(PopError, match=r"nope\.pem' cannot be read"):
+            await producer.start()
+        await producer.close()
+
+
+async def test_a_defect_in_a_retry_is_told(server: ScriptedServer) -> None:
+    async with aio.Producer(server.endpoints, "t") as producer, asyncio.timeout(5):
+        outcomes = iter([[TooManyRequests()]])
+
+        async def exchange(_: object) -> list[Any]:
+            try:
+                return next(outcomes)
+            except StopIteration:
+                raise KeyError("a defect") from None
+
+        producer._core._carrier._exchange = exchange
+        with pytest.raises(PopError, match="a defect") as told:
+            await producer.send("t", b"x")
+    assert not told.value.retryable
+
+
 @pytest.mark.parametrize("wrong", [{"properties": {"a": 1}}, {"keys": [1]}, {"tag": 1}, {"body": 1}])
 async def test_what_is_no_text_is_refused_with_the_message(server: ScriptedServer, wrong: dict[str, Any]) -> None:
     async with aio.Producer(server.endpoints) as producer:
@@ -283,8 +343,10 @@ def test_a_client_belongs_to_one_event_loop() -> None:
             await producers[0].send("t", b"x")
 
     async def second() -> None:
-        with pytest.raises(ServerError, match="another event loop"):
-            await producers[0].send("t", b"x")
+        for topic in ("t", "u"):
+            with pytest.raises(PopError, match="another event loop") as told:
+                await asyncio.wait_for(producers[0].send(topic, b"x"), 5)
+            assert not told.value.retryable
 
     asyncio.run(first())
     asyncio.run(second())

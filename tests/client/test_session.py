@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from popclient import ClientConfig, Unauthorized, aio
+from popclient import ClientConfig, PopError, Unauthorized, aio
 from popclient import _session as sessions
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -57,6 +57,57 @@ async def test_a_refused_session_tells_why(server: ScriptedServer) -> None:
     with pytest.raises(Unauthorized, match="who are you"):
         async with aio.Producer(server.endpoints, "t"):
             pass
+
+
+async def test_a_defect_at_the_handshake_is_told_and_outlived(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = aio.Producer(server.endpoints)
+    session = producer._core.session
+    tell = session._tell_settings
+    defects = iter([KeyError("a defect")])
+
+    async def fail_once() -> None:
+        for defect in defects:
+            raise defect
+        await tell()
+
+    monkeypatch.setattr(session, "_tell_settings", fail_once)
+    async with asyncio.timeout(sessions.HANDSHAKE_PATIENCE - 0.5):
+        with pytest.raises(PopError, match="a defect"):
+            await producer.start()
+    await until(lambda: producer.healthy)
+    await producer.start()
+    await producer.close()
+
+
+async def test_writing_to_a_cancelled_stream_cancels_nobody(server: ScriptedServer) -> None:
+    class Cancelled:
+        async def write(self, _: object) -> None:
+            raise asyncio.CancelledError
+
+    async with aio.Producer(server.endpoints, "t") as producer:
+        session = producer._core.session
+        stream, session._stream = session._stream, Cancelled()  # type: ignore[assignment]
+        await session._tell_settings()
+        session._stream = stream
+
+
+async def test_a_heartbeat_that_fails_is_followed_by_the_next(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.02)
+    producer = aio.Producer(server.endpoints)
+    beats: list[int] = []
+
+    async def beat(number: int) -> None:
+        beats.append(number)
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(producer._core.session, "_heartbeat", lambda: beat(len(beats)))
+    await producer.start()
+    await until(lambda: len(beats) > 3)  # the first belongs to the handshake
+    await producer.close()
 
 
 async def test_a_dropped_stream_is_opened_again_and_told_the_settings(server: ScriptedServer) -> None:

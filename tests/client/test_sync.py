@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from popclient import (
     Producer,
     SimpleConsumer,
 )
+from popclient._loop import loop_thread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import ServerThread, status, until_in_thread
@@ -139,6 +141,21 @@ def test_a_callback_may_not_wait_for_the_client(threaded: ServerThread) -> None:
     assert "callback" in said[0]
 
 
+@pytest.mark.parametrize("wrong", ["handle", ["x"], 5])
+def test_only_messages_are_acked(threaded: ServerThread, wrong: Any) -> None:
+    with SimpleConsumer(threaded.endpoints, "g", "t") as consumer, pytest.raises(TypeError, match="ack takes messages"):
+        consumer.ack(wrong)
+
+
+@pytest.mark.timeout(10)
+def test_what_fails_in_the_loop_is_raised_in_the_thread_that_asked() -> None:
+    def fail(_: object) -> None:
+        raise KeyError("a defect")
+
+    with pytest.raises(KeyError, match="a defect"):
+        loop_thread().ask(fail)
+
+
 def test_an_interrupted_receive_loses_nothing(threaded: ServerThread) -> None:
     with SimpleConsumer(threaded.endpoints, "g", "t") as consumer, Producer(threaded.endpoints) as producer:
         with pytest.raises(TimeoutError):
@@ -233,6 +250,23 @@ def test_a_client_made_before_a_fork_says_so_in_the_child(threaded: ServerThread
         print(time.time())
     """
     ended, _ = run(script, threaded.endpoints)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_grpc_is_loaded_when_a_client_is_named() -> None:
+    """A Spark worker and `popmq --help` need none."""
+    script = """
+        import sys, time
+        import popclient, popclient.cli
+        from popclient import Message, PopError
+        assert "grpc" not in sys.modules
+        assert {"Producer", "SimpleConsumer"} <= set(dir(popclient))
+        from popclient import *
+        assert Producer is popclient.Producer and SimpleConsumer.__module__ == "popclient.simple_consumer"
+        assert not hasattr(popclient, "Nothing")
+        print(time.time())
+    """
+    ended, _ = run(script)
     assert ended.returncode == 0, ended.stderr
 
 

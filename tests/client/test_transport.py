@@ -46,6 +46,21 @@ def test_the_environment_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ClientConfig(endpoints="mine:3").endpoints == "mine:3"
 
 
+@pytest.mark.parametrize("endpoints", ["https://h:1", "a:1;https://b:2"])
+def test_https_needs_tls(endpoints: str) -> None:
+    with pytest.raises(ValueError, match="ask for TLS, but tls is off"):
+        ClientConfig(endpoints)
+    assert ClientConfig(endpoints, tls=True).tls
+
+
+@pytest.mark.parametrize("name", ["namespace", "access_key", "session_token"])
+@pytest.mark.parametrize("value", ["hush\n", "hush\x7f", "hushé"])
+def test_what_no_header_carries_is_refused_unseen(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=rf"character 5 of 5 in {name} is U\+00") as refusal:
+        ClientConfig(**{name: value})
+    assert "hush" not in str(refusal.value)
+
+
 def test_headers() -> None:
     headers = dict(Headers(ClientConfig(namespace="ns", session_token="t"), "me")())
     assert headers["x-mq-client-id"] == "me"
