@@ -65,21 +65,14 @@ class Adopt(NamedTuple):
 
 def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]:
     """INFLIGHT → COMMIT; per receipt None, or why it was refused."""
-    committed: dict[int, set[tuple[int, int]]] = {}
+    refused: dict[Receipt, PopError | None] = {}
     by_group = sorted(requests, key=lambda request: request.group.group_id)
-    for group_id, several in groupby(by_group, key=lambda request: request.group.group_id):
+    for _, several in groupby(by_group, key=lambda request: request.group.group_id):
         listed = list(several)
-        receipts = sorted(each for request in listed for each in request.receipts)
-        committed[group_id] = _commit(tx, listed[0].group, receipts)
-    return [
-        [
-            None
-            if (each.message_key, each.hold_id) in committed[request.group.group_id]
-            else _why_not(tx, request.group, each)
-            for each in request.receipts
-        ]
-        for request in requests
-    ]
+        receipts = sorted({each for request in listed for each in request.receipts})
+        for start in range(0, len(receipts), STEP_ROWS_MAX):
+            refused |= _commit(tx, listed[0].group, receipts[start : start + STEP_ROWS_MAX])
+    return [[refused.get(each) for each in request.receipts] for request in requests]
 
 
 def change_invisible(tx: Transaction, requests: Sequence[ChangeInvisible]) -> list[Receipt | PopError]:
@@ -118,15 +111,28 @@ def push_clients(conn: Connection) -> list[str]:
     return list(conn.execute(_PUSH_CLIENTS).scalars())
 
 
-def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[tuple[int, int]]:
-    done: set[tuple[int, int]] = set()
-    for start in range(0, len(receipts), STEP_ROWS_MAX):
-        step = receipts[start : start + STEP_ROWS_MAX]
-        names = {"for_group": group.group_id, "holds": _as_holds(step), "now_ms": tx.now_ms}
-        rows = tx.conn.execute(_ACK, names).all()
+def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
+    """Commit what the receipts hold; of the others, why not (None where it had been committed already)."""
+    names = {"for_group": group.group_id, "holds": _as_holds(receipts), "now_ms": tx.now_ms}
+    if group.history.keeps(Event.ACK):
+        rows = tx.conn.execute(_ACK_AND_TELL, names).all()
         record(tx, group, Event.ACK, (_moved(row) for row in rows))
-        done |= {(row.message_key, row.hold_id) for row in rows}
-    return done
+        committed = len(rows)
+    else:
+        # The rows are not asked for: SQLite's driver lets go of the interpreter for each one it fetches.
+        committed = tx.conn.execute(_ACK, names).rowcount
+    if committed == len(receipts):
+        return {}
+    return {each: _why_not(tx, group, each) for each in _left_over(tx, names, receipts, committed)}
+
+
+def _left_over(
+    tx: Transaction, names: dict[str, Any], receipts: Sequence[Receipt], committed: int
+) -> Sequence[Receipt]:
+    """The receipts that a commit of fewer rows may have left out: those of deliveries that are still there."""
+    present = set(tx.conn.execute(_PRESENT, names).scalars())
+    left = [each for each in receipts if each.message_key in present]
+    return left if len(receipts) - len(left) == committed else receipts
 
 
 def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError:
@@ -269,15 +275,15 @@ _IS_CURRENT = and_(
     delivery.c.hold_id == bindparam("for_hold"),
     delivery.c.visible_at_ms > bindparam("now_ms"),
 )
-_ACK = (
-    delete(delivery)
-    .where(
-        delivery.c.group_id == bindparam("for_group"),
-        tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
-        in_states(delivery.c.state, *sources(Event.ACK)),
-        delivery.c.visible_at_ms > bindparam("now_ms"),
-    )
-    .returning(*_HELD_COLUMNS)
+_ACK = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
+    in_states(delivery.c.state, *sources(Event.ACK)),
+    delivery.c.visible_at_ms > bindparam("now_ms"),
+)
+_ACK_AND_TELL = _ACK.returning(*_HELD_COLUMNS)
+_PRESENT = select(delivery.c.message_key).where(
+    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key))
 )
 _HELD = select(*_HELD_COLUMNS).where(_IS_CURRENT, in_states(delivery.c.state, State.INFLIGHT)).with_for_update()
 _CHANGE = (
