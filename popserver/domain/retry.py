@@ -63,6 +63,7 @@ def when_hold_ends(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
 
 def when_visibility_changes(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
     """Which event a ChangeInvisibleDuration is: a push consumer failed, a simple one extends (mission row L14)."""
-    if holder is not Holder.PUSH:
+    if holder is Holder.SIMPLE:
         return Event.CHANGE_INVISIBLE
+    # An orphaned hold was a push consumer's: that one speaks, though it was taken for gone.
     return Event.EXHAUST if attempt >= policy.max_attempts else Event.RETRY

@@ -72,7 +72,8 @@ def test_when_nobody_answers_in_time(holder: Holder, attempt: int, event: Event)
         (Holder.PUSH, 3, Event.EXHAUST),
         (Holder.SIMPLE, 1, Event.CHANGE_INVISIBLE),
         (Holder.SIMPLE, 3, Event.CHANGE_INVISIBLE),
-        (Holder.ORPHAN, 3, Event.CHANGE_INVISIBLE),
+        (Holder.ORPHAN, 1, Event.RETRY),
+        (Holder.ORPHAN, 3, Event.EXHAUST),
     ],
 )
 def test_when_the_visibility_changes(holder: Holder, attempt: int, event: Event) -> None:

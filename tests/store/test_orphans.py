@@ -75,6 +75,19 @@ def test_a_client_back_in_time_keeps_its_holds(store: OpenStore) -> None:
     assert store.ack(group, held) == [None]
 
 
+def test_a_failure_told_in_the_last_second_is_a_failure(store: OpenStore) -> None:
+    """Not a longer hold: one of that kind would outlive every client, up to 12 h."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    (held,) = store.receive(group, topic, holder=Holder.PUSH, invisible_ms=CAP_MS, client_id="c1")
+    store.orphan_client("c1")
+    store.change(group, held, 10 * SECOND)
+    assert set(store.states(group).values()) == {State.WAITING_RETRY}
+    assert store.end_due(after_ms=10 * SECOND) == 1
+    assert store.receive(group, topic)[0].attempt == 2
+
+
 def test_a_client_back_too_late_keeps_nothing(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
