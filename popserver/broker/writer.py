@@ -110,11 +110,13 @@ class Writer:
 
     async def idle(self) -> None:
         """Return when nothing waits and nothing is being done."""
-        await self._idle.wait()
+        # Again, because whoever else was woken with us may have asked for something before it was our turn.
+        while not self._idle.is_set():
+            await self._idle.wait()
 
     async def close(self) -> None:
         """Do what waits, then end the thread and its connection."""
-        await self._idle.wait()
+        await self.idle()
         self._closed = True
         self._batches.put(None)
         await asyncio.to_thread(self._thread.join)

@@ -209,5 +209,17 @@ async def test_closing_does_what_waits_and_refuses_what_comes_later(sqlite_url: 
         broker.broker.writer.close = _nothing  # type: ignore[method-assign]
 
 
+async def test_closing_does_what_was_asked_on_the_answer_to_the_last(sqlite_url: str) -> None:
+    async with running_broker(sqlite_url) as broker:
+        await broker.send()
+        writer, later = broker.broker.writer, []
+        group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
+        last = writer.enqueue(messages.append, messages.Append(topic, messages_of(1), 0))
+        last.add_done_callback(lambda _: later.append(writer.enqueue(receiving.receive, a_receive(group, topic))))
+        await writer.close()
+        assert [len(each.result().deliveries) for each in later] == [2]
+        broker.broker.writer.close = _nothing  # type: ignore[method-assign]
+
+
 async def _nothing() -> None:
     return
