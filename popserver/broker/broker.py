@@ -21,7 +21,13 @@ from popserver.broker.reader import Reader
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.broker.writer import Committed, Writer
 from popserver.domain import receipt
-from popserver.domain.errors import InvalidReceiptHandle, MessagePropertyConflictWithType, PopError, TooManyRequests
+from popserver.domain.errors import (
+    CommitUnknown,
+    InvalidReceiptHandle,
+    MessagePropertyConflictWithType,
+    PopError,
+    TooManyRequests,
+)
 from popserver.domain.filtering import TagFilter
 from popserver.domain.group import Group
 from popserver.domain.message import Delivery, Message, SendResult, check
@@ -170,17 +176,24 @@ class Broker:
         return await self.writer.submit(messages.append, request, size=size)
 
     async def _receive_or_park(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
-        seat, wakeups = Seat(request.group.group_id, request.topic.topic_id), self.wakeups
+        seat, wakeups = _seat(request), self.wakeups
+        was_woken = False
         while True:
             ring_number = wakeups.ring_number(seat.topic_id)
             if not wakeups.is_known_empty(seat, request.wanted):
-                received = await self._receive(request)
-                if received.deliveries:
-                    if received.more:
+                try:
+                    received = await self._receive(request)
+                except BaseException:
+                    if was_woken:
+                        # What this poll was woken for must not wait for the next ring.
                         wakeups.pass_on(seat)
-                    return received.deliveries
-                if received.more:
+                    raise
+                if received.more and not received.deliveries and self.clock.now_ms() < poll_until_ms:
                     continue
+                if received.more:
+                    wakeups.pass_on(seat)
+                if received.more or received.deliveries:
+                    return received.deliveries
                 wakeups.found_empty(seat, request.wanted, ring_number)
             if self.clock.now_ms() >= poll_until_ms:
                 return []
@@ -191,6 +204,7 @@ class Broker:
                 )
             if not await wakeups.park(seat, ring_number, poll_until_ms):
                 return []
+            was_woken = True
 
     async def _receive(self, request: receiving.Receive) -> Received:
         started_ms = self.clock.now_ms()
@@ -199,16 +213,27 @@ class Broker:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:
             # Its client left while the grant was being committed: nobody will ever hold these.
-            answer.add_done_callback(self._orphan_grant)
+            answer.add_done_callback(lambda done: self._orphan_grant(_seat(request), done))
+            raise
+        except CommitUnknown as error:
+            # If they were granted all the same, nobody knows of it.
+            self.orphan(error.outcome.deliveries)
             raise
         cost_ms = self.clock.now_ms() - started_ms
         if cost_ms > SLOW_LOOK_MS:
             log.warning("a poll's look took long", cost_ms=cost_ms, group=str(request.group.name))
         return received
 
-    def _orphan_grant(self, answer: asyncio.Future[Received]) -> None:
-        if not answer.cancelled() and answer.exception() is None:
+    def _orphan_grant(self, seat: Seat, answer: asyncio.Future[Received]) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if isinstance(error, CommitUnknown):
+            self.orphan(error.outcome.deliveries)
+        elif error is None:
             self.orphan(answer.result().deliveries)
+            if answer.result().more:
+                self.wakeups.pass_on(seat)
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
         """Nobody got these: Ready again after one second (contract 1.7: the client is gone while writing)."""
@@ -228,6 +253,10 @@ class Broker:
         for topic_id in committed.rings:
             self.wakeups.ring(topic_id)
         self.maintenance.tell(committed.due_ms)
+
+
+def _seat(request: receiving.Receive) -> Seat:
+    return Seat(request.group.group_id, request.topic.topic_id)
 
 
 def _refusal(message: Message) -> PopError | None:

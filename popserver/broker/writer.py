@@ -217,7 +217,7 @@ class Writer:
             self._rolled_back(error)
             self._run_halves(batch, tally, Internal(), careful=careful)
         else:
-            self._commit(tx, batch, outcomes, tally)
+            self._commit(tx, outcomes, tally)
 
     def _run_halves(self, batch: Sequence[_Request], tally: _Tally, error: PopError, *, careful: bool) -> None:
         if len(batch) == 1:
@@ -227,18 +227,20 @@ class Writer:
         self._run(batch[:middle], tally, careful=careful)
         self._run(batch[middle:], tally, careful=careful)
 
-    def _commit(self, tx: Transaction, batch: Sequence[_Request], outcomes: Sequence[_Outcome], tally: _Tally) -> None:
+    def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], tally: _Tally) -> None:
         try:
             tx.conn.exec_driver_sql("COMMIT")
         except DBAPIError as error:
             # Nobody knows whether it is stored; the connection is not to be trusted with another try.
             self._disconnect()
             log.error("a commit failed", reason=self._plain(error).sentence)
-            tally.fail(batch, commit_error(error, self._database.name))
             # What may be stored must not lie there unnoticed: a ring too many does no harm.
-            tally.tell(tx)
+            tally.add(tx, [each._replace(result=self._unknown(error, each.result)) for each in outcomes])
         else:
             tally.add(tx, outcomes)
+
+    def _unknown(self, error: DBAPIError, result: Any) -> PopError:
+        return commit_error(error, self._database.name, result)
 
     def _begin(self) -> Connection:
         """A connection inside a new transaction. One that was lost meanwhile is replaced: nothing has run on it yet."""
@@ -291,9 +293,6 @@ class _Tally:
 
     def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
         self.outcomes += outcomes
-        self.tell(tx)
-
-    def tell(self, tx: Transaction) -> None:
         self._rings |= tx.rings
         if tx.due_ms is not None:
             self._due_ms = tx.due_ms if self._due_ms is None else min(self._due_ms, tx.due_ms)

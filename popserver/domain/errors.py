@@ -6,6 +6,8 @@ user names the offending value, the limit and the way out. `rpc/status.py` maps 
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PopError(Exception):
     """PopMQ refused the request."""
@@ -32,6 +34,14 @@ class Busy(PopError):
 
 class Internal(PopError):
     """The server failed; whether the request took effect is unknown, repeat it."""
+
+
+class CommitUnknown(Internal):
+    """The database broke off during a commit; whether it took effect is unknown, repeat the request."""
+
+    def __init__(self, sentence: str | None = None, outcome: Any = None) -> None:
+        super().__init__(sentence)
+        self.outcome = outcome  # the request's, if it took effect
 
 
 class IllegalTopic(BadRequest):

@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
-from popserver.domain.errors import Internal, PopError, StoreFull, StoreUnavailable
+from popserver.domain.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 READERS_MAX = 2
@@ -183,13 +183,15 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
 
 
-def commit_error(error: DBAPIError, name: str) -> PopError:
-    """The same for a COMMIT: when the connection broke, nobody knows on which side of it."""
+def commit_error(error: DBAPIError, name: str, outcome: Any) -> PopError:
+    """The same for a COMMIT, with what the request came to: when the connection broke, nobody knows on which side."""
     if not error.connection_invalidated:
-        return plain_error(error, name)
-    return Internal(
+        plain = plain_error(error, name)
+        return CommitUnknown(plain.sentence, outcome) if type(plain) is Internal else plain
+    return CommitUnknown(
         f"the connection to {name} broke during a commit; whether it took effect is unknown, repeat the request:"
-        " what is stored already is not stored twice"
+        " what is stored already is not stored twice",
+        outcome,
     )
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 import structlog
 
 from popserver.broker import wakeups
 from popserver.domain.delivery import State
-from popserver.domain.errors import TooManyRequests
+from popserver.domain.errors import CommitUnknown, Internal, TooManyRequests
 from popserver.domain.names import Resource
 from popserver.domain.retry import RetryPolicy
+from popserver.store import receiving
 from tests.support.builders import GROUP, TOPIC, a_message
-from tests.support.running_broker import RunningBroker, ids, until, watched
+from tests.support.running_broker import RunningBroker, ids, running_broker, until, watched
 
 SECOND = 1_000
 
@@ -208,6 +210,66 @@ async def test_draining_answers_every_poll_empty_and_parks_none(broker: RunningB
     await broker.broker.drain()
     assert [await each for each in polls] == [[]] * 3
     assert await broker.receive(poll_ms=15 * SECOND) == []
+
+
+async def test_messages_its_filter_refuses_do_not_keep_it_beyond_its_limit(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another goes on where it stops."""
+    monkeypatch.setattr(receiving, "WINDOW_OFFSETS", 2)
+    waiting = await broker.poll(wanted="B", client_id="waiting")
+    looks = 0
+
+    def time_passes() -> None:
+        nonlocal looks
+        looks += 1
+        broker.clock._now_ms += SECOND
+
+    with watched(broker.broker.database, "UPDATE progress", time_passes):
+        await broker.send([a_message(tag="A") for _ in range(20)] + [a_message(tag="B")])
+        assert await broker.receive(wanted="B", poll_ms=3 * SECOND, client_id="hasty") == []
+        assert len(await waiting) == 1
+    assert looks == 11
+
+
+@pytest.mark.parametrize("end", ["it is cancelled", "its look fails"])
+async def test_a_woken_poll_that_dies_hands_on_what_it_was_woken_for(broker: RunningBroker, end: str) -> None:
+    dying, next_one = await broker.poll(client_id="dying"), await broker.poll(client_id="next")
+    look, looking = broker.broker._receive, asyncio.Event()
+
+    async def die(request: receiving.Receive) -> receiving.Received:
+        broker.broker._receive = look  # type: ignore[method-assign]
+        looking.set()
+        if end == "its look fails":
+            raise Internal
+        return await asyncio.Future()
+
+    broker.broker._receive = die  # type: ignore[method-assign]
+    (sent,) = await broker.send()
+    await looking.wait()
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    async with asyncio.timeout(5):
+        assert ids(await next_one) == [sent.message_id]
+
+
+async def test_what_a_receive_may_have_been_granted_comes_again_soon(sqlite_url: str) -> None:
+    """Its COMMIT was done, but nobody heard of it: the hold would last for an hour."""
+    async with running_broker(sqlite_url) as broker:
+        await broker.send()
+        await broker.broker.catalog.subscription(GROUP, TOPIC)
+        committing = broker.broker.writer._commit
+
+        def commit_unheard(tx: Any, *more: Any) -> None:
+            broker.broker.writer._commit = committing  # type: ignore[method-assign]
+            tx.conn.exec_driver_sql("COMMIT")
+            committing(tx, *more)
+
+        broker.broker.writer._commit = commit_unheard  # type: ignore[method-assign]
+        with pytest.raises(CommitUnknown):
+            await broker.receive(invisible_ms=3_600_000)
+        await broker.advance(SECOND)
+        assert [each.attempt for each in await broker.receive()] == [2]
 
 
 class TestAClientThatLeaves:
