@@ -25,6 +25,13 @@ from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 from popserver.domain.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
+# A Postgres that vanishes without a word is given up after 10 s without an acknowledgement, or 25 s without a packet.
+_NOTICES_SILENCE = {
+    "tcp_user_timeout": 10_000,  # ms; the others: seconds, seconds, packets
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
 READERS_MAX = 2
 SERVER_LOCK = 0x706F707365727665  # any number, as long as every server takes the same
 _LOCK_NOT_AVAILABLE = "55P03"  # what Postgres answers when lock_timeout is over
@@ -123,7 +130,7 @@ class Database:
 
     def _open_postgres(self) -> tuple[Engine, Engine]:
         url = self.url.set(drivername="postgresql+psycopg")
-        args = {"connect_timeout": 5, "options": "-c lock_timeout=5s -c application_name=popmq"}
+        args = {"connect_timeout": 5, "options": "-c lock_timeout=5s -c application_name=popmq", **_NOTICES_SILENCE}
         shared: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "connect_args": args, "hide_parameters": True}
         try:
             writing = create_engine(url, poolclass=NullPool, **shared)
