@@ -19,7 +19,9 @@ from popserver.domain.message import StoredMessage, id_to_bytes
 from popserver.domain.names import Resource, dead_letter_topic
 from popserver.domain.topic import MessageQueue, Topic, message_key
 from popserver.store import catalog
-from popserver.store.messages import COLUMNS, stored_messages
+from popserver.store.given import as_given
+from popserver.store.message_look import BY_KEY
+from popserver.store.messages import stored_messages
 from popserver.store.schema import AnyRow, consumer_group, dead_letter, history, message, queue
 from popserver.store.schema import topic as topic_table
 
@@ -264,7 +266,7 @@ def _within_a_page(rows: Iterable[AnyRow]) -> list[int]:
 
 def _load(conn: Connection, topic: Topic, keys: Sequence[int]) -> list[StoredMessage]:
     """Messages of one topic, in the order of their keys; a key that is gone is left out."""
-    rows = conn.execute(select(*COLUMNS).where(message.c.message_key.in_(keys))).all()
+    rows = BY_KEY.rows(conn, {"keys": as_given((key,) for key in keys)})
     by_key = {each.message_key: each for each in stored_messages(conn, rows, topic)}
     return [by_key[key] for key in keys if key in by_key]
 

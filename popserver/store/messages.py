@@ -23,28 +23,10 @@ from popserver.domain.message import (
 )
 from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_of
 from popserver.store.given import as_given, given
-from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, message, queue
+from popserver.store.message_look import MessageRow
+from popserver.store.schema import KEY_SHIFT, dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import Transaction, insert_rows
-
-# What a stored message is read back from, in the order `stored_message` unpacks.
-COLUMNS = (
-    message.c.message_key,
-    message.c.origin_key,
-    message.c.message_id,
-    message.c.stored_at_ms,
-    message.c.born_at_ms,
-    message.c.tag,
-    message.c["keys"],
-    message.c.properties,
-    message.c.message_group,
-    message.c.message_type,
-    message.c.body_encoding,
-    message.c.born_host,
-    message.c.trace_context,
-    message.c.digest,
-    message.c.body,
-)
 
 
 class Append(NamedTuple):
@@ -65,8 +47,8 @@ def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult]
     return [answers[index] for index in range(len(requests))]
 
 
-def stored_message(row: AnyRow, topic: Topic, number_of: dict[int, int]) -> StoredMessage:
-    """A row of `COLUMNS` as the message it was; `number_of` maps queue ids to the wire's queue ids."""
+def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> StoredMessage:
+    """A row as the message it was; `number_of` maps queue ids to the wire's queue ids."""
     (
         key,
         _origin_key,
@@ -101,8 +83,8 @@ def stored_message(row: AnyRow, topic: Topic, number_of: dict[int, int]) -> Stor
     return StoredMessage(sent, key, number_of[queue_of(key)], offset_of(key), stored_at_ms, digest)
 
 
-def stored_messages(conn: Connection, rows: Iterable[AnyRow], topic: Topic) -> list[StoredMessage]:
-    """Rows of `COLUMNS` as messages, dead copies with the message they are of."""
+def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) -> list[StoredMessage]:
+    """Rows as messages, dead copies with the message they are of."""
     listed = list(rows)
     number_of = _queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
     found = [stored_message(row, topic, number_of) for row in listed]

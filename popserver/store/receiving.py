@@ -29,7 +29,8 @@ from popserver.domain.retry import Holder
 from popserver.domain.topic import OFFSET_BITS, Topic, message_key, offset_of
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
-from popserver.store.messages import COLUMNS, stored_messages
+from popserver.store.message_look import BY_KEY, MessageLook, MessageRow
+from popserver.store.messages import stored_messages
 from popserver.store.schema import AnyRow, delivery, in_states, message, progress, queue
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
@@ -70,7 +71,7 @@ class _Wish(NamedTuple):
 class _Found(NamedTuple):
     """A message to grant; `attempt` will be its delivery attempt."""
 
-    row: AnyRow
+    row: MessageRow
     attempt: int
 
 
@@ -149,13 +150,13 @@ def _load(tx: Transaction, ready_again: Sequence[AnyRow]) -> list[_Found]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    rows = tx.conn.execute(_BY_KEY, {"wanted_keys": as_given((key,) for key in attempts)})
+    rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in attempts)})
     return [_Found(row, attempts[row.message_key]) for row in rows]
 
 
 def _new(tx: Transaction, wish: _Wish, behind: Sequence[AnyRow], limit: int) -> tuple[list[_Found], bool]:
     """Up to `limit` messages at the group's progress, which moves on; says whether a queue was not read to its end."""
-    rows: list[AnyRow] = []
+    rows: list[MessageRow] = []
     left_over = False
     for place in behind:
         if len(rows) == limit:
@@ -169,7 +170,7 @@ def _new(tx: Transaction, wish: _Wish, behind: Sequence[AnyRow], limit: int) -> 
     return [_Found(row, 1) for row in rows], left_over
 
 
-def _read_on(tx: Transaction, wish: _Wish, place: AnyRow, limit: int) -> tuple[list[AnyRow], int]:
+def _read_on(tx: Transaction, wish: _Wish, place: AnyRow, limit: int) -> tuple[list[MessageRow], int]:
     """Wanted messages of one queue from the group's progress on, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
     end = place.end_offset if wish.wanted.wants_all else min(place.end_offset, start + WINDOW_OFFSETS)
@@ -179,10 +180,10 @@ def _read_on(tx: Transaction, wish: _Wish, place: AnyRow, limit: int) -> tuple[l
         "limit": limit,
     }
     if wish.wanted.wants_all:
-        found = list(tx.conn.execute(_NEXT, bounds).all())
+        found = _NEXT.rows(tx.conn, bounds)
     else:
         tags = {"hashes": wish.wanted.hashes, "tags": wish.wanted.tags}
-        found = list(tx.conn.execute(_NEXT_WITH_TAG, bounds | tags).all())
+        found = _NEXT_WITH_TAG.rows(tx.conn, bounds | tags)
     return found, offset_of(found[-1].message_key) + 1 if len(found) == limit else end
 
 
@@ -308,22 +309,20 @@ _GRANT_NEW = insert(delivery).from_select(
         _HOLDS.c.client_id,
     ),
 )
-_WANTED_KEYS = given("wanted_keys", "message_key")
-_BY_KEY = (
-    select(*COLUMNS)
-    .where(message.c.message_key.in_(select(_WANTED_KEYS.c.message_key)))
-    .order_by(message.c.message_key)
-)
-_NEXT: Select[Any] = (
-    select(*COLUMNS)
-    .where(message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key"))
-    .order_by(message.c.message_key)
-    .limit(bindparam("limit"))
-)
+
+
+def _next(every: Select[Any]) -> Select[Any]:
+    inside = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
+    return every.where(*inside).order_by(message.c.message_key).limit(bindparam("limit"))
+
+
 # The hash first: an integer comparison that settles nearly every row before any text is read.
-_NEXT_WITH_TAG = _NEXT.where(
-    message.c.tag_hash.in_(bindparam("hashes", expanding=True)), message.c.tag.in_(bindparam("tags", expanding=True))
+_WITH_TAG = (
+    message.c.tag_hash.in_(bindparam("hashes", expanding=True)),
+    message.c.tag.in_(bindparam("tags", expanding=True)),
 )
+_NEXT = MessageLook(_next)
+_NEXT_WITH_TAG = MessageLook(lambda every: _next(every).where(*_WITH_TAG))
 _MOVE_ON = (
     update(progress)
     .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue"))
