@@ -1,4 +1,5 @@
-# Every target sets up what it needs in .venv; Python 3.11 or newer and make are all it asks of the machine.
+# Every target sets up what it needs in .venv; Python 3.11 or newer with its venv module (on Debian: python3-venv) and
+# make are all it asks of the machine.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +15,8 @@ help: ## list the targets
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "PopMQ needs Python 3.11 or newer; name one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "PopMQ needs Python's venv module; on Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/pip install --quiet --upgrade pip
 
 $(DEMO): pyproject.toml | $(VENV)/bin/python
@@ -59,4 +61,5 @@ bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick for a short 
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove everything that can be made again
-	rm -rf $(VENV) .venv-* demo-out bench-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* demo-out bench-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  tests/interop/node/node_modules

@@ -103,6 +103,8 @@ class Demo:
             sending.start()
             with self.screen.watching(self.total):
                 self._until_all_ended(looking, sending, victim)
+            if victim.lives:
+                self.screen.note(f"no consumer was killed: it never held {IN_ITS_HANDS} flights when it was looked at")
 
     def _until_all_ended(self, looking: Database, sending: Sending, victim: Victim) -> None:
         """Show what the database says and kill a consumer on the way, until every message has ended in both groups."""
@@ -156,6 +158,10 @@ class Victim:
         self._client_id = client_id
         self._killed_at = 0.0
         self._held = 0
+
+    @property
+    def lives(self) -> bool:
+        return not self._killed_at
 
     def meet_its_end(self, looking: Database, screen: Screen) -> None:
         """Called again and again: kill it as soon as it holds enough, then say when its holds have ended."""

@@ -49,7 +49,7 @@ class Database:
 
 @contextmanager
 def looking_at(path: Path) -> Iterator[Database]:
-    conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+    conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
     conn.row_factory = sqlite3.Row
     try:
         yield Database(conn)

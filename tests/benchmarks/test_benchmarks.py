@@ -35,8 +35,8 @@ def test_every_case_measures_every_server(tmp_path: Path) -> None:
     assert list(result["cases"]) == list(CASES)
     for name, case in result["cases"].items():
         assert {"sqlite", "postgres"} <= set(case["variants"]), name
-        # How much gets done in so short a time on a busy machine is not the point here.
-        assert sum(figures["median"] for figures in case["variants"].values()) > 0 or name == "idle", (name, case)
+        medians = {variant: figures["median"] for variant, figures in case["variants"].items()}
+        assert case["unit"] != "msg/s" or min(medians.values()) > 0, (name, medians)
     assert result["environment"]["fsync_us"]["p50"] > 0
     assert all(name in table(result["cases"]) for name in CASES)
     assert "large backlog" in targets_table(result["targets"])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from examples.flights.processes import server
-from popclient import Producer
+from popclient import Producer, SimpleConsumer
 from popclient.cli import main as popmq
 from popserver.config import Config
 from tests.spark.filled import fill
@@ -73,14 +75,22 @@ def test_in_your_tests(tmp_path: Path) -> None:
 
 
 def test_the_sql(endpoint: str, tmp_path: Path) -> None:
-    import sqlite3
+    with Producer(endpoint) as producer, SimpleConsumer(endpoint, "barista", "orders") as consumer:
+        sent = producer.send("orders", "one espresso")
+        [_] = consumer.receive()
+        rows = shown_by_sqlite(tmp_path / "popmq.db")
+    assert rows == [f"{sent.message_id}|barista|INFLIGHT|1"]
+    told = [line for line in README.splitlines() if line.startswith("01") and "|" in line]
+    assert len(told) == 3
+    assert all(re.fullmatch(r"01[0-9A-F]{32}\|\w+\|[A-Z]+\|\d*", row) for row in [*rows, *told])
 
-    with Producer(endpoint) as producer:
-        producer.send("orders", "one espresso")
+
+def shown_by_sqlite(path: Path) -> list[str]:
+    """What README's query answers, written as the command sqlite3 writes it."""
     [query] = re.findall(r'sqlite3 popmq.db "(.*?)"', README)
-    conn = sqlite3.connect(f"file:{tmp_path / 'popmq.db'}?mode=ro", uri=True)
-    assert conn.execute(query).fetchall() == []  # no group has met the topic
-    conn.close()
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as conn:
+        found = conn.execute(query).fetchall()
+    return ["|".join("" if value is None else str(value) for value in row) for row in found]
 
 
 def test_commands_of_operating(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,13 +18,14 @@ _ROW = re.compile(r"([A-Z]+)(\d+)")
 
 
 class Rows:
-    """A pytest plugin; works in one process and under pytest-xdist."""
+    """A pytest plugin."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._carried: set[str] = set()
         self._passed: set[str] = set()
         self._failed: set[str] = set()
+        self._skipped: set[str] = set()
         self._collected_all = False
 
     @pytest.hookimpl(tryfirst=True)  # before -m and -k take tests away
@@ -41,28 +42,24 @@ class Rows:
             self._failed |= rows
         elif report.when == "call" and report.passed:
             self._passed |= rows
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """A worker of pytest-xdist has ended: what it collected is what was collected."""
-        output = getattr(node, "workeroutput", None) or {}
-        self._carried |= set(output.get("rows", ()))
-        self._collected_all = self._collected_all or "rows" in output
+        elif report.skipped:
+            self._skipped |= rows
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput["rows"] = sorted(self._carried)
-        elif self._missing() and session.exitstatus == pytest.ExitCode.OK:
+        if self._missing() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         shown = self._passed - self._failed
-        if shown or self._missing():
+        unseen = (self._skipped & _claimed()) - self._passed - self._failed
+        if shown or unseen or self._missing():
             terminalreporter.section("mission rows")
             terminalreporter.line(f"{len(shown)} rows shown by passing tests")
             for section, several in itertools.groupby(sorted(shown, key=_place), key=lambda row: _place(row)[0]):
                 terminalreporter.line(f"  {section}: {' '.join(several)}")
+        if unseen:
+            terminalreporter.line(f"claimed, but only skipped: {' '.join(sorted(unseen, key=_place))}", yellow=True)
         if self._missing():
             rows = " ".join(sorted(self._missing(), key=_place))
             terminalreporter.line(f"{CLAIMED.name} claims rows that no test carries: {rows}", red=True)
@@ -70,7 +67,11 @@ class Rows:
     def _missing(self) -> set[str]:
         if not self._collected_all or not _is_whole_suite(self._config):
             return set()
-        return set(CLAIMED.read_text().split()) - self._carried
+        return _claimed() - self._carried
+
+
+def _claimed() -> set[str]:
+    return set(CLAIMED.read_text().split())
 
 
 def _rows_of(item: pytest.Item) -> list[str]:
