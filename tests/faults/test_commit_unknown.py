@@ -49,6 +49,9 @@ async def test_an_ack(postgres_url: str) -> None:
 async def test_a_receive(postgres_url: str) -> None:
     """The hold nobody knows of ends a second later, however long it was to be."""
     async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+        assert (await client.send("before")).code == pb.OK
+        # Now the group is there: the next commit is the grant's.
+        assert await client.drain(1)
         assert (await client.send("m")).code == pb.OK
         line.cut_next(Cut.AFTER)
         status, messages = await client.receive()
