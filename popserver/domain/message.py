@@ -18,7 +18,7 @@ from popserver.domain.errors import (
     MessagePropertiesTooLarge,
     NotBuilt,
 )
-from popserver.domain.names import Resource
+from popserver.domain.names import CONTROL, Resource
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 PROPERTIES_MAX = 128
@@ -39,7 +39,6 @@ RESERVED_PROPERTIES = frozenset(
     """.split()
 )
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ID_V1 = re.compile(r"01[0-9A-F]{32}")
 
 
@@ -146,7 +145,7 @@ def check_message_group(message_group: str) -> None:
         raise IllegalMessageGroup(
             f"message group '{message_group[:16]}…' has {size} bytes, at most {MESSAGE_GROUP_BYTES_MAX} are allowed"
         )
-    if _CONTROL.search(message_group):
+    if CONTROL.search(message_group):
         raise IllegalMessageGroup(f"message group {message_group!r} holds a control character")
 
 
@@ -175,14 +174,14 @@ def _check_tag(tag: str) -> None:
         raise IllegalMessageTag("the tag is blank; leave it out or give it a visible character")
     if "|" in tag:
         raise IllegalMessageTag(f"tag '{tag[:64]}' holds '|', which separates tags in a filter expression")
-    if _CONTROL.search(tag):
+    if CONTROL.search(tag):
         raise IllegalMessageTag(f"tag {tag[:64]!r} holds a control character")
 
 
 def _check_key(key: str) -> None:
     if not key.strip():
         raise IllegalMessageKey("a key is blank; leave it out or give it a visible character")
-    if _CONTROL.search(key):
+    if CONTROL.search(key):
         raise IllegalMessageKey(f"key {key[:64]!r} holds a control character")
 
 
@@ -196,9 +195,9 @@ def _check_properties(properties: Mapping[str, str]) -> None:
             raise IllegalMessagePropertyKey("a property's name is blank")
         if key in RESERVED_PROPERTIES:
             raise IllegalMessagePropertyKey(f"property name '{key}' is reserved for the system; choose another")
-        if _CONTROL.search(key):
+        if CONTROL.search(key):
             raise IllegalMessagePropertyKey(f"property name {key[:64]!r} holds a control character")
-        if _CONTROL.search(value):
+        if CONTROL.search(value):
             raise IllegalMessagePropertyKey(f"the value of property '{key[:64]}' holds a control character")
 
 

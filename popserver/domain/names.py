@@ -13,6 +13,7 @@ NAMESPACE_LENGTH_MAX = 127
 DLQ_PREFIX = "%DLQ%"
 RETRY_PREFIX = "%RETRY%"
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _LEGAL_NAMESPACE = re.compile(rf"[%|a-zA-Z0-9_.-]{{0,{NAMESPACE_LENGTH_MAX}}}")
 _SYSTEM_TOPICS = frozenset(

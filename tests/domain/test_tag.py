@@ -53,6 +53,7 @@ def test_every_hash_fits_32_signed_bits(tag: str) -> None:
         ("*||A", ("*", "A")),
         ("A B", ("A B",)),
         ("A|B", ("A|B",)),
+        ("A ||\n\tB", ("A", "B")),
     ],
 )
 def test_reading_an_expression(expression: str, tags: tuple[str, ...]) -> None:
@@ -64,6 +65,12 @@ def test_reading_an_expression(expression: str, tags: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("expression", ["||", " || ", "||||"])
 def test_separators_alone_are_no_expression(expression: str) -> None:
     with pytest.raises(IllegalFilterExpression, match="names no tag"):
+        parse(expression)
+
+
+@pytest.mark.parametrize("expression", ["A\x00", "\x00", "A || B\x07", "A\x85B"])
+def test_no_tag_holds_a_control_character(expression: str) -> None:
+    with pytest.raises(IllegalFilterExpression, match="control character"):
         parse(expression)
 
 

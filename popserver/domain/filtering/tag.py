@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from popserver.domain.errors import IllegalFilterExpression
+from popserver.domain.names import CONTROL
 
 EXPRESSION_LENGTH_MAX = 16 * 1024
 
@@ -34,7 +35,10 @@ class TagFilter(NamedTuple):
 
 @lru_cache(maxsize=1_000)
 def parse(expression: str) -> TagFilter:
-    """Read a tag expression; raise `IllegalFilterExpression` for one made of separators alone or beyond 16 KiB."""
+    """Read a tag expression; raise `IllegalFilterExpression` for one that names no tag, or what can be none.
+
+    At most 16 Ki characters; a control character is in no tag.
+    """
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise IllegalFilterExpression(
             f"the tag expression has {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are allowed"
@@ -44,6 +48,11 @@ def parse(expression: str) -> TagFilter:
     tags = sorted({tag.strip() for tag in expression.split("||")} - {""})
     if not tags:
         raise IllegalFilterExpression(f"the tag expression '{expression}' names no tag; write 'A || B', or '*' for all")
+    for tag in tags:
+        if CONTROL.search(tag):
+            raise IllegalFilterExpression(
+                f"tag {tag[:64]!r} of the tag expression holds a control character; no tag may"
+            )
     return TagFilter(tuple(tags))
 
 
