@@ -66,6 +66,13 @@ class Purge(NamedTuple):
     """One step of removing what deleted topics and groups have left."""
 
 
+class FoundGroup(NamedTuple):
+    """A group that has rows left; a deleted one's are being removed."""
+
+    group: Group
+    is_deleted: bool
+
+
 def create_topic(tx: Transaction, requests: Sequence[CreateTopic]) -> list[Topic | PopError]:
     return [_create_topic(tx, request) for request in requests]
 
@@ -115,9 +122,9 @@ def find_group(conn: Connection, name: Resource) -> Group | None:
     return None if row is None else _group(row)
 
 
-def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, Group]:
+def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, FoundGroup]:
     rows = conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(group_ids)))
-    return {row.group_id: _group(row) for row in rows}
+    return {row.group_id: FoundGroup(_group(row), row.deleted_at_ms is not None) for row in rows}
 
 
 def list_topics(conn: Connection) -> list[Topic]:

@@ -16,6 +16,7 @@ from popserver.domain.errors import PopError
 from popserver.domain.group import Group
 from popserver.domain.retry import Holder, interval_ms, when_hold_ends
 from popserver.store import catalog
+from popserver.store.catalog import FoundGroup
 from popserver.store.dead_letters import Dying, bury
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
@@ -46,7 +47,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopErro
     rows = list(tx.conn.execute(_DUE, {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}))
     groups = catalog.groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
     for (group_id, event), several in _plan(rows, groups).items():
-        _carry_out(tx, groups[group_id], event, several)
+        _carry_out(tx, groups[group_id].group, event, several)
     next_due_ms = tx.conn.execute(_NEXT_DUE).scalar()
     return [Ended(len(rows), next_due_ms)] * len(requests)
 
@@ -57,7 +58,7 @@ def next_due_ms(conn: Any) -> int | None:
     return due_ms
 
 
-def _plan(rows: Sequence[AnyRow], groups: dict[int, Group]) -> dict[tuple[int, Event], list[AnyRow]]:
+def _plan(rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[AnyRow]]:
     """Which event happened to which deliveries, in the order of their keys."""
     plan: dict[tuple[int, Event], list[AnyRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda each: (each.group_id, each.message_key)):
@@ -66,10 +67,13 @@ def _plan(rows: Sequence[AnyRow], groups: dict[int, Group]) -> dict[tuple[int, E
     return plan
 
 
-def _event(row: AnyRow, group: Group) -> Event:
+def _event(row: AnyRow, found: FoundGroup) -> Event:
     if row.state == State.WAITING_RETRY:
         return Event.BACKOFF_ELAPSED
-    return when_hold_ends(Holder(row.holder), row.attempt, group.retry)
+    if found.is_deleted:
+        # A dead letter would make the dead-letter topic anew that was deleted with the group.
+        return Event.RELEASE
+    return when_hold_ends(Holder(row.holder), row.attempt, found.group.retry)
 
 
 def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[AnyRow]) -> None:

@@ -16,7 +16,7 @@ from popserver.domain.errors import (
 from popserver.domain.group import ConsumeFrom, HistoryLevel, Mode
 from popserver.domain.message import MessageType
 from popserver.domain.names import Resource
-from popserver.domain.retry import RetryPolicy
+from popserver.domain.retry import Holder, RetryPolicy
 from popserver.store import catalog
 from popserver.store.schema import progress
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic
@@ -103,7 +103,7 @@ class TestGroups:
         )
         assert (made.mode, made.created_at_ms) == (None, START_MS)
         assert catalog.list_groups(store.conn) == [made]
-        assert catalog.groups_by_id(store.conn, {made.group_id, 99}) == {made.group_id: made}
+        assert catalog.groups_by_id(store.conn, {made.group_id, 99}) == {made.group_id: catalog.FoundGroup(made, False)}
 
     def test_twice_is_refused_or_found(self, store: OpenStore) -> None:
         made = store.group()
@@ -263,6 +263,17 @@ class TestDeleting:
         assert [each.attempt for each in store.receive(new, topic)] == [1]
         store.purge()
         assert store.ack(old, held) != [None]
+
+    @pytest.mark.parametrize("holder", [Holder.PUSH, Holder.SIMPLE])
+    def test_a_deleted_group_has_no_dead_letters(self, store: OpenStore, holder: Holder) -> None:
+        topic = store.topic()
+        group = store.group(meets=[topic], max_attempts=1)
+        store.send(topic)
+        store.receive(group, topic, invisible_ms=SECOND, holder=holder)
+        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+        assert store.end_due(after_ms=HOUR) == 1
+        assert store.rows("SELECT name FROM topic WHERE deleted_at_ms IS NULL") == [(TOPIC.name,)]
+        store.purge()
 
     def test_what_falls_due_meanwhile_keeps_nobody_busy(self, store: OpenStore) -> None:
         topic = store.topic()
