@@ -23,10 +23,11 @@ from popserver.domain.message import (
 )
 from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_of
 from popserver.store.given import as_given, given
+from popserver.store.inserting import insert_rows
 from popserver.store.message_look import MessageRow
 from popserver.store.schema import KEY_SHIFT, dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import Transaction, insert_rows
+from popserver.store.transaction import Transaction
 
 
 class Append(NamedTuple):
