@@ -27,6 +27,7 @@ from popserver.domain.errors import (
     MessagePropertyConflictWithType,
     PopError,
     TooManyRequests,
+    TopicNotFound,
 )
 from popserver.domain.filtering import TagFilter
 from popserver.domain.group import Group
@@ -173,7 +174,11 @@ class Broker:
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         size = sum(len(message.body) for message in batch)
         request = messages.Append(topic, batch, next(self._send_rotation))
-        return await self.writer.submit(messages.append, request, size=size)
+        try:
+            return await self.writer.submit(messages.append, request, size=size)
+        except TopicNotFound:
+            self.catalog.forget_topic(topic.name)
+            raise
 
     async def _receive_or_park(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         seat, wakeups = _seat(request), self.wakeups

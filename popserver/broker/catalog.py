@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from popserver.broker.reader import Reader
@@ -91,10 +92,9 @@ class Catalog:
 
     async def delete_topic(self, name: Resource) -> None:
         """Delete the topic with its messages; its rows go in steps, its name is free at once."""
-        await self._writer.submit(store.delete_topic, store.DeleteTopic(name))
-        self._deletions += 1
-        self._topics.pop(name, None)
-        self._purge()
+        answer = self._writer.enqueue(store.delete_topic, store.DeleteTopic(name))
+        answer.add_done_callback(lambda _: self._deleted(topic=name))
+        await asyncio.shield(answer)
 
     async def create_group(self, new: NewGroup) -> Group:
         """Make a group; raises `AlreadyExists`."""
@@ -111,10 +111,20 @@ class Catalog:
 
     async def delete_group(self, name: Resource) -> None:
         """Delete the group, its progress and its dead letters."""
-        await self._writer.submit(store.delete_group, store.DeleteGroup(name))
+        answer = self._writer.enqueue(store.delete_group, store.DeleteGroup(name))
+        answer.add_done_callback(lambda _: self._deleted(group=name, topic=dead_letter_topic(name)))
+        await asyncio.shield(answer)
+
+    def forget_topic(self, name: Resource) -> None:
+        """The topic was not there when it was used: look it up again."""
+        self._topics.pop(name, None)
+
+    def _deleted(self, *, topic: Resource, group: Resource | None = None) -> None:
+        """Whatever the answer was: a deletion that nobody heard of, or waits for, may have been done all the same."""
         self._deletions += 1
-        self._groups.pop(name, None)
-        self._topics.pop(dead_letter_topic(name), None)
+        self._topics.pop(topic, None)
+        if group is not None:
+            self._groups.pop(group, None)
         self._purge()
 
     async def _find_topic(self, name: Resource) -> Topic | None:

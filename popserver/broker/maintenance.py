@@ -9,7 +9,7 @@ import asyncio
 
 import structlog
 
-from popserver.broker.clock import Clock
+from popserver.broker.clock import Alarm, Clock
 from popserver.broker.reader import Reader
 from popserver.broker.sleeper import Sleeper
 from popserver.broker.writer import Writer
@@ -35,6 +35,7 @@ class Maintenance:
         self._sleeper = Sleeper(clock, self._end_due)
         self._retainer = Sleeper(clock, self._retain)
         self._purging: asyncio.Task[None] | None = None
+        self._purge_again: Alarm | None = None
 
     async def start(self) -> list[str]:
         """Take up what fell due while nobody was there; returns the clients whose push holds are open."""
@@ -65,6 +66,8 @@ class Maintenance:
         if self._purging is not None:
             self._purging.cancel()
             await asyncio.gather(self._purging, return_exceptions=True)
+        if self._purge_again is not None:
+            self._purge_again.cancel()
 
     async def _end_due(self) -> int | None:
         try:
@@ -96,4 +99,5 @@ class Maintenance:
             while removed:
                 removed = await self._writer.submit(catalog.purge, catalog.Purge())
         except PopError as error:
-            log.warning("deleted rows wait for the next start", reason=error.sentence)
+            log.warning("deleted rows wait", reason=error.sentence)
+            self._purge_again = self._clock.call_at(self._clock.now_ms() + RETRY_MS, self.purge)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from popserver.domain.errors import CommitUnknown, TopicNotFound
 from popserver.domain.names import Resource
 from tests.support.builders import GROUP, TOPIC, a_message
-from tests.support.running_broker import RunningBroker, ids, running_broker
+from tests.support.running_broker import RunningBroker, ids, running_broker, unheard_commit, watched
 
 
 async def test_what_is_known_is_not_looked_up_again(broker: RunningBroker) -> None:
@@ -62,6 +64,54 @@ async def test_a_look_that_a_deletion_overtook_is_not_remembered(sqlite_url: str
         await broker.broker.settle()
         assert len(await broker.send()) == 1
         assert len(await broker.receive()) >= 1
+
+
+@pytest.mark.parametrize("kind", ["topic", "group"])
+@pytest.mark.parametrize("end", ["unheard of", "caller gone"])
+async def test_a_deletion_whose_answer_is_lost_is_one(sqlite_url: str, kind: str, end: str) -> None:
+    async with running_broker(sqlite_url) as broker:
+        await broker.send()
+        await broker.receive()
+        catalog = broker.broker.catalog
+        if end == "unheard of":
+            unheard_commit(broker.broker)
+        deleting = asyncio.create_task(catalog.delete_topic(TOPIC) if kind == "topic" else catalog.delete_group(GROUP))
+        await asyncio.sleep(0)
+        if end == "caller gone":
+            deleting.cancel()
+        (error,) = await asyncio.gather(deleting, return_exceptions=True)
+        assert isinstance(error, CommitUnknown | asyncio.CancelledError)
+        await broker.broker.settle()
+        table = {"topic": "topic", "group": "consumer_group"}[kind]
+        assert await broker.query(f"SELECT COUNT(*) FROM {table} WHERE deleted_at_ms IS NOT NULL") == [(0,)]
+        assert len(await broker.send()) == 1
+        assert len(await broker.receive()) >= 1
+
+
+async def test_a_topic_that_is_gone_is_looked_up_again(broker: RunningBroker) -> None:
+    await broker.send()
+    catalog = broker.broker.catalog
+    old = await catalog.topic(TOPIC)
+    await catalog.delete_topic(TOPIC)
+    await broker.broker.settle()
+    catalog._topics[TOPIC] = old
+    with pytest.raises(TopicNotFound):
+        await broker.send()
+    assert len(await broker.send()) == 1
+
+
+async def test_what_is_deleted_is_removed_though_the_store_refuses_at_first(broker: RunningBroker) -> None:
+    await broker.send()
+
+    def fail() -> None:
+        raise OperationalError("DELETE", {}, Exception("database is locked"))
+
+    with watched(broker.broker.database, "DELETE", fail):
+        await broker.broker.catalog.delete_topic(TOPIC)
+        await broker.advance(5_000)
+    assert await broker.query("SELECT COUNT(*) FROM message") == [(1,)]
+    await broker.advance(1_000)
+    assert await broker.query("SELECT COUNT(*) FROM message") == [(0,)]
 
 
 async def test_a_deleted_groups_dead_letter_topic_is_forgotten_too(broker: RunningBroker) -> None:

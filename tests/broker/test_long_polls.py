@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 import structlog
@@ -16,7 +15,7 @@ from popserver.domain.names import Resource
 from popserver.domain.retry import RetryPolicy
 from popserver.store import receiving
 from tests.support.builders import GROUP, TOPIC, a_message
-from tests.support.running_broker import RunningBroker, ids, running_broker, until, watched
+from tests.support.running_broker import RunningBroker, ids, running_broker, unheard_commit, until, watched
 
 SECOND = 1_000
 
@@ -258,14 +257,7 @@ async def test_what_a_receive_may_have_been_granted_comes_again_soon(sqlite_url:
     async with running_broker(sqlite_url) as broker:
         await broker.send()
         await broker.broker.catalog.subscription(GROUP, TOPIC)
-        committing = broker.broker.writer._commit
-
-        def commit_unheard(tx: Any, *more: Any) -> None:
-            broker.broker.writer._commit = committing  # type: ignore[method-assign]
-            tx.conn.exec_driver_sql("COMMIT")
-            committing(tx, *more)
-
-        broker.broker.writer._commit = commit_unheard  # type: ignore[method-assign]
+        unheard_commit(broker.broker)
         with pytest.raises(CommitUnknown):
             await broker.receive(invisible_ms=3_600_000)
         await broker.advance(SECOND)

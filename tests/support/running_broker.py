@@ -144,5 +144,17 @@ def watched(database: Database, word: str, act: Any) -> Iterator[None]:
         event.remove(database.writing, "before_cursor_execute", before)
 
 
+def unheard_commit(broker: Broker) -> None:
+    """The next COMMIT takes effect, but its answer is lost."""
+    commit = broker.writer._commit
+
+    def once(tx: Any, *more: Any) -> None:
+        broker.writer._commit = commit  # type: ignore[method-assign]
+        tx.conn.exec_driver_sql("COMMIT")
+        commit(tx, *more)
+
+    broker.writer._commit = once  # type: ignore[method-assign]
+
+
 def ids(deliveries: Sequence[Delivery]) -> list[str]:
     return [each.stored.message.message_id for each in deliveries]
