@@ -77,7 +77,9 @@ class Database:
             try:
                 yield conn
             finally:
-                conn.exec_driver_sql("ROLLBACK")
+                # On a broken connection it would raise, and hide what broke it.
+                if not conn.invalidated:
+                    conn.exec_driver_sql("ROLLBACK")
 
     def begin(self, conn: Connection) -> None:
         # SQLite: take the write lock at once, or two connections could each wait for the other's.
@@ -119,7 +121,7 @@ class Database:
             )
             event.listen(engine, "connect", self._prepare_memory)
             return engine, engine
-        self._lock_file = _lock(Path(self.url.database or ""))
+        self._lock_file = _lock(Path(self.url.database or "").resolve())
         shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT", "hide_parameters": True}
         args = {"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1_000, "cached_statements": 512}
         writing = create_engine(self.url, poolclass=NullPool, connect_args=args, **shared)
@@ -234,7 +236,7 @@ def _is_memory(url: URL) -> bool:
 
 
 def _lock(database: Path) -> int:
-    """Hold `<database>.lock` while this process lives: two servers must never write one file."""
+    """Hold `<database>.lock` while this process lives: two servers must never write one file, whatever they call it."""
     path = database.with_name(database.name + ".lock")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

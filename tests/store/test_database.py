@@ -47,6 +47,21 @@ def test_a_second_server_on_one_file_is_refused(sqlite_url: str) -> None:
     Database(sqlite_url).close()
 
 
+def test_one_file_is_one_file_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "other.db").symlink_to(tmp_path / "popmq.db")
+    first = Database(f"sqlite:///{tmp_path / 'popmq.db'}")
+    with pytest.raises(StoreUnavailable, match="is in use by another popmq server"):
+        Database(f"sqlite:///{tmp_path / 'other.db'}")
+    first.close()
+
+
+def test_a_read_whose_connection_breaks_says_so(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    with pytest.raises(StoreUnavailable, match="does not answer"), database.read() as conn:
+        conn.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+    database.close()
+
+
 def test_a_second_server_on_one_postgres_is_refused(postgres_url: str) -> None:
     first, second = Database(postgres_url), Database(postgres_url)
     held = first.connect_writer()
