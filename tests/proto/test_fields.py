@@ -14,6 +14,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
 )
 from google.protobuf.descriptor_pb2 import MethodDescriptorProto as Rpc
+
 from popproto.v1 import admin_pb2 as popmq_admin_pb2
 from popproto.v2 import admin_pb2, definition_pb2, service_pb2
 

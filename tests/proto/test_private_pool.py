@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from popproto.v2.definition_pb2 import Message
 from popproto.v2.service_pb2 import ReceiveMessageRequest
 

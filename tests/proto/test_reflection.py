@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+
 from popproto.pool import POOL
 from popproto.v1 import admin_pb2 as popmq_admin_pb2
 from popproto.v2 import admin_pb2, service_pb2
