@@ -25,7 +25,8 @@ class App:
 
     @property
     def endpoint(self) -> str:
-        return f"{self.config.host}:{self.server.port}"
+        """Where clients reach it: `HOST:PORT`, an IPv6 host in brackets."""
+        return self.server.address
 
     async def start(self) -> None:
         """Open the store, bring its schema up to date, take up what is due, then listen.

@@ -127,10 +127,10 @@ def _check(arguments: argparse.Namespace) -> int:
             check_soundness(conn)
         return {"store": database.name, "schema": migrate.HEAD, "sound": True}
 
-    return _with_database(arguments, check)
+    return _with_database(arguments, check, must_exist=True)
 
 
-def _with_database(arguments: argparse.Namespace, work: Any) -> int:
+def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool = False) -> int:
     from popserver.domain.errors import PopError
     from popserver.store import Database
 
@@ -138,7 +138,7 @@ def _with_database(arguments: argparse.Namespace, work: Any) -> int:
     if config is None:
         return USAGE
     try:
-        database = Database(config.database_url)
+        database = Database(config.database_url, must_exist=must_exist)
         try:
             facts = work(database)
         finally:
@@ -154,7 +154,7 @@ def _config(arguments: argparse.Namespace) -> Any:
     """The settings from command line, environment and file; None, and one sentence each, where they are wrong."""
     from pydantic import ValidationError
 
-    from popserver.config import Config
+    from popserver.config import FILE, Config
 
     given = {
         name: value for name, value in vars(arguments).items() if name in Config.model_fields and value is not None
@@ -165,6 +165,9 @@ def _config(arguments: argparse.Namespace) -> Any:
         for mistake in error.errors():
             name = ".".join(map(str, mistake["loc"]))
             print(f"popmq: {name}={mistake['input']!r}: {mistake['msg']}", file=sys.stderr)
+        return None
+    except (ValueError, OSError) as error:
+        print(f"popmq: {FILE} cannot be read ({error}); correct it, or move it away", file=sys.stderr)
         return None
 
 

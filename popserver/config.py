@@ -56,6 +56,18 @@ class Config(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
 
+class GivenConfig(Config):
+    """Settings that are what they were given as: no environment and no file has a say."""
+
+    model_config = SettingsConfigDict(toml_file=None)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_others: Any, **_named: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server bound to `host`."""
     try:

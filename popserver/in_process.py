@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from popserver.app import App
 from popserver.broker.clock import ManualClock, SystemClock
-from popserver.config import Config
+from popserver.config import Config, GivenConfig
 from popserver.durations import parse_duration_ms
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class EmbeddedBroker:
         self.run(self.app.start())
 
     def stop(self) -> None:
-        """Drain and end; safe to call after a failed start."""
+        """Drain and end."""
         try:
             self.run(self.app.stop())
         finally:
@@ -99,12 +99,13 @@ def embedded(
     """Run a broker while the block runs.
 
     `database` is a URL, or a path to a SQLite file; the default lives in memory. Further options are those of
-    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. Topics and groups make themselves.
+    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. Topics and groups make themselves. Nothing but
+    the arguments counts: neither `popmq.toml` nor the environment.
     """
     if "database_url" in options:
         raise TypeError("embedded() takes its database as the first argument: embedded('sqlite:///file.db')")
-    url = f"sqlite:///{database}" if isinstance(database, Path) else database
-    config = Config(**{"drain_timeout": 1_000, **options, "database_url": url, "port": port, "host": "127.0.0.1"})
+    url = database if "://" in str(database) else f"sqlite:///{database}"
+    config = GivenConfig(**{"drain_timeout": 1_000, **options, "database_url": url, "port": port, "host": "127.0.0.1"})
     broker = EmbeddedBroker(config, manual_clock=manual_clock)
     try:
         broker.start()

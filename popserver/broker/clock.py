@@ -79,7 +79,12 @@ class ManualClock:
         return alarm
 
     async def advance(self, by_ms: int, settle: Callable[[], Awaitable[None]]) -> None:
-        """Move on by `by_ms`, stopping at every alarm on the way; `settle` returns when all it woke has been done."""
+        """Move on by `by_ms`, stopping at every alarm on the way; `settle` returns when all it woke has been done.
+
+        Raises `ValueError` for a step back: time never goes there.
+        """
+        if by_ms < 0:
+            raise ValueError(f"the clock cannot be moved back by {-by_ms} ms; advance it by 0 or more")
         end_ms = self._now_ms + by_ms
         await settle()
         while self._alarms and self._alarms[0][0] <= end_ms:

@@ -156,5 +156,9 @@ class StoreUnavailable(Internal):
     """The database does not answer; nothing is known to be stored, repeat the request."""
 
 
+class CannotListen(Internal):
+    """The server cannot listen on its address."""
+
+
 class StoreFull(Internal):
     """The database's disk is full; nothing was stored. Free some space, then repeat the request."""

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from popproto.pool import POOL
 from popproto.v2 import service_pb2
 from popserver.broker.broker import Broker
-from popserver.domain.errors import Busy
+from popserver.domain.errors import CannotListen
 from popserver.rpc import convert
 from popserver.rpc.calls import handlers
 from popserver.rpc.consuming import Consuming
@@ -31,23 +31,26 @@ KEEPALIVE_MS = 60_000
 PENDING_CALLS_MAX = 100_000
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class PopServer:
     """A listening server; it answers nothing before `start`."""
 
-    def __init__(self, server: grpc.aio.Server, port: int, broker: Broker, session: Session, health_: Any) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, host: str, port: int, broker: Broker, session: Session, health_: Any
+    ) -> None:
         self.port = port
+        self.address = address_of(host, port)
         self._server = server
         self._broker = broker
         self._session = session
         self._health = health_
 
     async def start(self) -> None:
-        await self._server.start()
+        # Nobody can ask before the next line.
         for name in HEALTH_NAMES:
             await self._health.set(name, _SERVING)
+        await self._server.start()
 
     async def drain(self, timeout_s: float) -> None:
         """Leave: health says NOT_SERVING, parked polls are answered empty, calls on their way finish, then the port
@@ -72,18 +75,23 @@ def build(
 ) -> PopServer:
     """A server bound to host and port (0: any free one, see `.port`). Call it in the running event loop.
 
-    `extra` are further services as `calls.handlers` makes them. Raises `Busy` where the address is taken.
+    `extra` are further services as `calls.handlers` makes them. Raises `CannotListen` where the address is taken.
     """
     server = grpc.aio.server(options=_options(limits))
     bound = _bind(server, host, port)
     own = convert.endpoints(host, bound)
     session = Session(broker, limits, version)
     table = verbs(
-        Routing(broker, own), session, Producing(broker, limits), Consuming(broker, limits, f"{host}:{bound}")
+        Routing(broker, own), session, Producing(broker, limits), Consuming(broker, limits, address_of(host, bound))
     )
     services = [handlers(SERVICE, table, service_pb2, broker.clients), *extra]
     server.add_generic_rpc_handlers(services)
-    return PopServer(server, bound, broker, session, _add_health_and_reflection(server, services))
+    return PopServer(server, host, bound, broker, session, _add_health_and_reflection(server, services))
+
+
+def address_of(host: str, port: int) -> str:
+    """`HOST:PORT`; an IPv6 host stands in brackets, or its last part would be taken for the port."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
@@ -105,7 +113,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = address_of(host, port)
     try:
         # Asked first, the system says no in silence; gRPC would write a line of its own beside ours.
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -114,7 +122,7 @@ def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
             probe.bind(place)
         return server.add_insecure_port(address)
     except (OSError, RuntimeError):
-        raise Busy(
+        raise CannotListen(
             f"cannot listen on {address}: the port is taken or the address is not this machine's;"
             " stop the other server, or choose another with --port"
         ) from None
@@ -122,7 +130,6 @@ def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
 
 def _add_health_and_reflection(server: grpc.aio.Server, services: Sequence[Any]) -> Any:
     servicer = health.aio.HealthServicer()
-    servicer._server_status = dict.fromkeys(HEALTH_NAMES, _NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     own_files = (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
     for file in own_files:

@@ -42,6 +42,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.Busy: pb.TOO_MANY_REQUESTS,
     errors.TooManyRequests: pb.TOO_MANY_REQUESTS,
     errors.Internal: pb.INTERNAL_SERVER_ERROR,
+    errors.CannotListen: pb.INTERNAL_SERVER_ERROR,
     errors.CommitUnknown: pb.INTERNAL_SERVER_ERROR,
     errors.StoreUnavailable: pb.INTERNAL_SERVER_ERROR,
     errors.StoreFull: pb.INTERNAL_SERVER_ERROR,

@@ -41,8 +41,10 @@ _MEMORY_NUMBER = itertools.count()
 class Database:
     """A way to one writing connection and a few reading ones."""
 
-    def __init__(self, url: str, *, durability: str = "full") -> None:
+    def __init__(self, url: str, *, durability: str = "full", must_exist: bool = False) -> None:
+        """Opened lazily; a SQLite file is made at the first use unless it `must_exist`."""
         self.url = _parse(url)
+        self._must_exist = must_exist
         self.durability = durability
         self._lock_file: int | None = None
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
@@ -121,7 +123,10 @@ class Database:
             )
             event.listen(engine, "connect", self._prepare_memory)
             return engine, engine
-        self._lock_file = _lock(Path(self.url.database or "").resolve())
+        file = Path(self.url.database or "").resolve()
+        if self._must_exist and not file.exists():
+            raise StoreUnavailable(f"{file} does not exist; make it with: popmq db upgrade --database-url {self.name}")
+        self._lock_file = _lock(file)
         shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT", "hide_parameters": True}
         args = {"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1_000, "cached_statements": 512}
         writing = create_engine(self.url, poolclass=NullPool, connect_args=args, **shared)

@@ -59,6 +59,13 @@ class TestTheManualClock:
         await clock.advance(5, settled)
         assert clock.now_ms() == 1_005
 
+    async def test_never_goes_back(self) -> None:
+        clock = ManualClock()
+        began_ms = clock.now_ms()
+        with pytest.raises(ValueError, match="back by 1 ms"):
+            await clock.advance(-1, settled)
+        assert clock.now_ms() == began_ms
+
     async def test_stops_at_every_alarm_on_the_way_in_order(self) -> None:
         clock = ManualClock(0)
         rung: list[tuple[str, int]] = []

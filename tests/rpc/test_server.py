@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.errors import Busy
+from popserver.domain.errors import CannotListen
 from popserver.rpc import server
 from popserver.rpc.limits import Limits
 from tests.rpc.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
@@ -47,10 +47,15 @@ async def test_reflection_lists_every_service_and_knows_it(door: Door) -> None:
 
 
 async def test_a_taken_port_is_said_plainly(door: Door) -> None:
-    with pytest.raises(Busy) as refused:
+    with pytest.raises(CannotListen) as refused:
         server.build(door.broker, host="127.0.0.1", port=door.server.port, limits=LIMITS, version=VERSION)
     assert f"127.0.0.1:{door.server.port}" in refused.value.sentence
     assert "--port" in refused.value.sentence
+
+
+async def test_an_ipv6_address_stands_in_brackets(door: Door) -> None:
+    assert door.server.address == f"127.0.0.1:{door.server.port}"
+    assert server.address_of("::1", 8081) == "[::1]:8081"
 
 
 async def test_draining_answers_and_lets_go(tmp_path: Path) -> None:
