@@ -131,8 +131,8 @@ def upgrade() -> None:
         "delivery",
         ["client_id"],
         unique=False,
-        sqlite_where=sa.text("holder = 'PUSH'"),
-        postgresql_where=sa.text("holder = 'PUSH'"),
+        sqlite_where=sa.text("holder = 'PUSH' OR holder = 'ORPHAN'"),
+        postgresql_where=sa.text("holder = 'PUSH' OR holder = 'ORPHAN'"),
     )
     op.create_index(
         "delivery_due",
@@ -291,8 +291,8 @@ def downgrade() -> None:
     op.drop_index(
         "delivery_client",
         table_name="delivery",
-        sqlite_where=sa.text("holder = 'PUSH'"),
-        postgresql_where=sa.text("holder = 'PUSH'"),
+        sqlite_where=sa.text("holder = 'PUSH' OR holder = 'ORPHAN'"),
+        postgresql_where=sa.text("holder = 'PUSH' OR holder = 'ORPHAN'"),
     )
     op.drop_table("delivery")
     op.drop_index("dead_letter_dead_at", table_name="dead_letter")

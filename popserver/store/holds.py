@@ -187,10 +187,16 @@ def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
 
 def state_of(tx: Transaction, receipt: Receipt) -> State:
     """The state of the receipt's message in its group, implied or stored."""
+    row = _row_of(tx, receipt)
+    return State(row.state) if row is not None else _implied_state(tx, receipt)
+
+
+def _row_of(tx: Transaction, receipt: Receipt) -> AnyRow | None:
+    return tx.conn.execute(_ROW, {"for_group": receipt.group_id, "for_key": receipt.message_key}).first()
+
+
+def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
-    row = tx.conn.execute(_ROW, names).first()
-    if row is not None:
-        return State(row.state)
     if tx.conn.execute(_IS_DEAD, names).first() is not None:
         return State.DLQ
     reached = tx.conn.execute(_REACHED, names | {"for_queue": queue_of(receipt.message_key)}).scalar()
@@ -199,10 +205,10 @@ def state_of(tx: Transaction, receipt: Receipt) -> State:
 
 def _why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     """Why a receipt names no current hold; None where its message is committed and the hold's own end is to come."""
-    state = state_of(tx, receipt)
+    row = _row_of(tx, receipt)
+    state = State(row.state) if row is not None else _implied_state(tx, receipt)
     if state is State.COMMIT and tx.now_ms < receipt.ends_at_ms:
         return None
-    row = tx.conn.execute(_ROW, {"for_group": receipt.group_id, "for_key": receipt.message_key}).first()
     if row is not None and state is State.INFLIGHT and row.hold_id != receipt.hold_id:
         why = f"a newer hold of attempt {row.attempt} has taken its place"
     elif row is not None and row.hold_id == receipt.hold_id:
@@ -221,8 +227,7 @@ def _refusal(why_not: PopError | None, receipt: Receipt) -> PopError:
 
 def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
     """The answer already given to this very request, if it was and still counts: its first answer was lost."""
-    names = {"for_group": old.group_id, "for_key": old.message_key}
-    row = tx.conn.execute(_ROW, names).first()
+    row = _row_of(tx, old)
     if row is None or row.hold_id != successor:
         return None
     return Receipt(old.group_id, old.message_key, successor, row.visible_at_ms)
@@ -333,7 +338,7 @@ _ADOPT = (
     update(delivery)
     .where(
         delivery.c.client_id == bindparam("of_client"),
-        delivery.c.holder == Holder.ORPHAN.value,
+        delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"),
         in_states(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("now_ms"),
     )

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     literal_column,
+    or_,
     text,
 )
 
@@ -196,7 +197,10 @@ delivery = Table(
 )
 _WITH_TIME = in_states(delivery.c.state, State.INFLIGHT, State.WAITING_RETRY)
 _READY_AGAIN = in_states(delivery.c.state, State.READY)
-_PUSH_HELD = delivery.c.holder == literal_column(f"'{Holder.PUSH}'")
+# Spelled as OR: SQLite sees that either name is inside, and does not in an IN.
+_LIVES_WITH_ITS_CLIENT = or_(
+    delivery.c.holder == literal_column(f"'{Holder.PUSH}'"), delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'")
+)
 Index("delivery_due", delivery.c.visible_at_ms, sqlite_where=_WITH_TIME, postgresql_where=_WITH_TIME)
 Index(
     "delivery_ready",
@@ -206,7 +210,12 @@ Index(
     sqlite_where=_READY_AGAIN,
     postgresql_where=_READY_AGAIN,
 )
-Index("delivery_client", delivery.c.client_id, sqlite_where=_PUSH_HELD, postgresql_where=_PUSH_HELD)
+Index(
+    "delivery_client",
+    delivery.c.client_id,
+    sqlite_where=_LIVES_WITH_ITS_CLIENT,
+    postgresql_where=_LIVES_WITH_ITS_CLIENT,
+)
 
 # The narrow facts of a dead letter; the message itself is the copy in topic %DLQ%<group>.
 dead_letter = Table(

@@ -119,6 +119,10 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
     "forward": (lambda store, group, _: store.forward(group, _held(store, group)[0]), {"delivery_pk", "message_pk"}),
     "end due": (lambda store, _group, _topic: store.end_due(after_ms=MINUTE), {"delivery_due", "delivery_pk"}),
     "orphan a client": (lambda store, _group, _topic: store.orphan_client("c1"), {"delivery_client"}),
+    "adopt": (
+        lambda store, _group, _topic: (store.orphan_client("c1"), store.adopt("c1", store.now_ms + HOUR)),
+        {"delivery_client"},
+    ),
     "orphan a grant": (
         lambda store, group, _: store.one(holds.orphan, holds.Orphan(receipts=_held(store, group))),
         {"delivery_pk"},
