@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from popserver.broker.broker import Broker
 from popserver.domain.errors import BadRequest, Forbidden, IllegalMessageId
 from popserver.domain.group import Group, HistoryLevel, NewGroup, check_intervals, check_max_attempts
-from popserver.domain.message import MessageType, StoredMessage
+from popserver.domain.message import MessageType, StoredMessage, check_types
 from popserver.domain.names import (
     Resource,
     check_group,
@@ -75,16 +75,19 @@ class Operations:
         self._started_at_ms = broker.clock.now_ms()
 
     async def create_topic(self, new: NewTopic) -> TopicFacts:
-        """1 to 1,024 queues; raises `AlreadyExists`."""
+        """1 to 1,024 queues; raises `AlreadyExists`, and `NotBuilt` for message types that cannot be sent yet."""
         check_queue_count(new.queue_count)
+        check_types(new.accepts)
         await self._catalog.create_topic(new)
         return await self.topic(new.name)
 
     async def update_topic(
         self, name: Resource, queue_count: int | None, accepts: tuple[MessageType, ...] | None
     ) -> TopicFacts:
-        """Add queues, or change what the topic accepts; None leaves a value as it is."""
+        """Add queues, or change what the topic accepts, as in `create_topic`; None leaves a value as it is."""
         _check_own_topic(name)
+        if accepts is not None:
+            check_types(accepts)
         if queue_count is not None:
             check_queue_count(queue_count)
         await self._catalog.update_topic(name, queue_count=queue_count, accepts=accepts)
@@ -191,10 +194,6 @@ class Operations:
 def _group_facts(conn: Connection, name: Resource) -> GroupFacts:
     found = inspection.group(conn, name)
     return GroupFacts(found, inspection.group_lag(conn, found.group_id, PAGE_MAX))
-
-
-def _counts_and_lag(conn: Connection) -> tuple[Counts, list[Lag]]:
-    return inspection.counts(conn), inspection.group_lag(conn, None, PAGE_MAX)
 
 
 def _check_own_topic(name: Resource) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -50,6 +50,9 @@ class MessageType(StrEnum):
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
     PRIORITY = "PRIORITY"
+
+
+BUILT_TYPES = frozenset({MessageType.NORMAL})
 
 
 class BodyEncoding(StrEnum):
@@ -108,7 +111,7 @@ def check(message: Message) -> None:
 
     Limits: body 1 byte to 4 MiB; at most 128 properties; properties, tag and keys together at most 16 KiB of UTF-8.
     """
-    if message.message_type is not MessageType.NORMAL:
+    if message.message_type not in BUILT_TYPES:
         raise NotBuilt(f"{message.message_type} messages are not offered by this version; send NORMAL ones")
     _check_id(message.message_id)
     _check_body(message.body)
@@ -121,11 +124,15 @@ def check(message: Message) -> None:
     _check_size(message)
 
 
-def id_to_bytes(message_id: str) -> bytes:
-    """How an id is stored: 17 bytes for the v1 layout, a zero byte and the text for any other.
+def check_types(types: Iterable[MessageType]) -> None:
+    """Raise `NotBuilt` unless this version stores messages of all these types: nobody could send to such a topic."""
+    for each in types:
+        if each not in BUILT_TYPES:
+            raise NotBuilt(f"{each} messages are not offered by this version; let the topic accept NORMAL ones")
 
-    Raises `IllegalMessageId` where the text cannot be stored.
-    """
+
+def id_to_bytes(message_id: str) -> bytes:
+    """How an id is stored: 17 bytes for the v1 layout, a zero byte and the text for any other."""
     if _ID_V1.fullmatch(message_id):
         return bytes.fromhex(message_id)
     return b"\x00" + message_id.encode()

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.broker import Broker
-from popserver.broker.clients import Clients
 from popserver.broker.operations import DeadLetter, Lag, Operations, Standing, Step, TopicFacts
 from popserver.domain.errors import AlreadyExists, BadRequest
 from popserver.domain.group import ConsumeFrom, Group, HistoryLevel, NewGroup
-from popserver.domain.message import Delivery, MessageType, StoredMessage
+from popserver.domain.message import BUILT_TYPES, Delivery, MessageType, StoredMessage
 from popserver.domain.names import Resource
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
@@ -49,14 +48,7 @@ def service(broker: Broker, version: str) -> Any:
         "GetStatus": admin.get_status,
     }
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}
-    return calls.handlers(SERVICE, table, wire, _Onlookers(broker.clock, broker.errands, _nothing, _nothing))
-
-
-class _Onlookers(Clients):
-    """Operators hold no messages: they are not counted among the clients, and nobody notices when they leave."""
-
-    def seen(self, client_id: str) -> None:
-        return
+    return calls.handlers(SERVICE, table, wire, _unnoticed)
 
 
 class Admin:
@@ -197,8 +189,8 @@ class Admin:
         return answer
 
 
-async def _nothing(_client_id: str) -> None:
-    return
+def _unnoticed(_client_id: str) -> None:
+    """Operators hold no messages: they are not counted among the clients, and nobody notices when they leave."""
 
 
 def _listed(shown: int, count: int, what: str) -> pb.Status:
@@ -214,7 +206,7 @@ def _message_type(number: int) -> MessageType:
     try:
         return MessageType(pb.MessageType.Name(number))  # type: ignore[arg-type]
     except ValueError:
-        known = ", ".join(f"{kind} ({pb.MessageType.Value(kind)})" for kind in MessageType)
+        known = ", ".join(f"{kind} ({pb.MessageType.Value(kind)})" for kind in sorted(BUILT_TYPES))
         raise BadRequest(f"message type {number} is not one a topic can accept; choose from {known}") from None
 
 

@@ -17,7 +17,6 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.clients import Clients
 from popserver.domain.errors import BadRequest, ClientIdRequired, Internal, PopError
 from popserver.rpc import status
 
@@ -27,6 +26,8 @@ log = structlog.get_logger("popserver.rpc")
 
 # Writes one frame of a streamed answer.
 Write = Callable[[Any], Awaitable[None]]
+# Told the client id of every call that is let in.
+Seen = Callable[[str], None]
 
 
 class Verb(NamedTuple):
@@ -72,11 +73,9 @@ class Caller:
         return None if remaining_s is None else int(remaining_s * 1_000)
 
 
-def handlers(service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, clients: Clients) -> Any:
+def handlers(service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, seen: Seen) -> Any:
     """Every method of the service with its verb; KeyError where one has none."""
-    by_name = {
-        method.name: _handler(method, verbs[method.name], message_classes, clients) for method in service.methods
-    }
+    by_name = {method.name: _handler(method, verbs[method.name], message_classes, seen) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, by_name)
 
 
@@ -88,11 +87,11 @@ def readable(request: Any) -> Any:
 
 
 def _handler(
-    method: MethodDescriptor, verb: Verb, message_classes: Any, clients: Clients
+    method: MethodDescriptor, verb: Verb, message_classes: Any, seen: Seen
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class: type[Message] = getattr(message_classes, method.input_type.name)
     response_class: type[Message] = getattr(message_classes, method.output_type.name)
-    call = _Call(method.name, verb, response_class, clients)
+    call = _Call(method.name, verb, response_class, seen)
     coders: dict[str, Any] = {
         "request_deserializer": _reader(request_class),
         "response_serializer": response_class.SerializeToString,
@@ -119,11 +118,11 @@ def _reader(message_class: type[Message]) -> Callable[[bytes], Any]:
 class _Call:
     """One method's way through the door."""
 
-    def __init__(self, name: str, verb: Verb, response_class: type[Message], clients: Clients) -> None:
+    def __init__(self, name: str, verb: Verb, response_class: type[Message], seen: Seen) -> None:
         self._name = name
         self._verb = verb
         self._response_class: Callable[..., Message] = response_class
-        self._clients = clients
+        self._seen = seen
 
     async def unary(self, request: Any, context: Any) -> Any:
         caller = Caller(context)
@@ -162,7 +161,7 @@ class _Call:
                     f"client id '{caller.client_id[:32]}…' has {len(caller.client_id)} characters,"
                     f" at most {CLIENT_ID_LENGTH_MAX} are allowed"
                 )
-            self._clients.seen(caller.client_id)
+            self._seen(caller.client_id)
         elif not self._verb.anonymous:
             raise ClientIdRequired
 

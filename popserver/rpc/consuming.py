@@ -7,7 +7,7 @@ from typing import Any
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import Broker
+from popserver.broker.broker import BATCH_SIZE_MAX, Broker
 from popserver.domain.errors import BadRequest, IllegalInvisibleTime, IllegalPollingTime, PopError
 from popserver.domain.message import Delivery
 from popserver.domain.retry import Holder
@@ -101,7 +101,7 @@ class Consuming:
 
     async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller) -> list[Delivery]:
         if request.batch_size <= 0:
-            raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to 32 messages")
+            raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.tag_filter(request.filter_expression)
         invisible_ms = 0 if holder is Holder.PUSH else self._invisible_ms(request)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SECOND_MS = 1_000
-HOUR_MS = 3_600 * SECOND_MS
+from popserver.domain.retry import HOUR_MS, SECOND_MS
 
 
 class Limits(NamedTuple):

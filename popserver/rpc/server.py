@@ -84,7 +84,7 @@ def build(
     table = verbs(
         Routing(broker, own), session, Producing(broker, limits), Consuming(broker, limits, address_of(host, bound))
     )
-    services = [handlers(SERVICE, table, service_pb2, broker.clients), *extra]
+    services = [handlers(SERVICE, table, service_pb2, broker.clients.seen), *extra]
     server.add_generic_rpc_handlers(services)
     return PopServer(server, host, bound, broker, session, _add_health_and_reflection(server, services))
 

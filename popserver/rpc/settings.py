@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.broker.broker import BATCH_SIZE_MAX
 from popserver.broker.catalog import Catalog
 from popserver.domain.errors import BadRequest, InvalidClientProperties, UnrecognizedClientType
 from popserver.domain.message import BODY_BYTES_MAX
@@ -18,15 +19,14 @@ from popserver.domain.retry import RetryPolicy
 from popserver.rpc import convert
 from popserver.rpc.limits import Limits
 
-RECEIVE_BATCH_SIZE = 32
 SEND_ATTEMPTS_MAX = 3
 SEND_BACKOFF_MS = (10, 1_000)
 SEND_BACKOFF_MULTIPLIER = 2.0
 
-PROPERTIES_MAX = 32
-PROPERTIES_BYTES_MAX = 4 * 1024
-PROPERTY_NAME_LENGTH_MAX = 64
-PROPERTY_VALUE_LENGTH_MAX = 256
+CLIENT_PROPERTIES_MAX = 32
+CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
+CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
+CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
 CAPABILITIES = "admin,batch"
 
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
@@ -79,7 +79,7 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
         convert.tag_filter(entry.expression)
     group = await catalog.group(convert.resource(subscription.group, namespace))
     subscription.fifo = False
-    subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+    subscription.receive_batch_size = BATCH_SIZE_MAX
     convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
     _retry(merged.backoff_policy, group.retry)
 
@@ -92,25 +92,27 @@ def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy) -> None:
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    if len(properties) > PROPERTIES_MAX:
-        raise InvalidClientProperties(f"there are {len(properties)} client properties, at most {PROPERTIES_MAX} may be")
+    if len(properties) > CLIENT_PROPERTIES_MAX:
+        raise InvalidClientProperties(
+            f"there are {len(properties)} client properties, at most {CLIENT_PROPERTIES_MAX} may be"
+        )
     for name, value in properties.items():
-        if len(name) > PROPERTY_NAME_LENGTH_MAX or not _PROPERTY_NAME.fullmatch(name):
+        if len(name) > CLIENT_PROPERTY_NAME_LENGTH_MAX or not _PROPERTY_NAME.fullmatch(name):
             raise InvalidClientProperties(
-                f"client property name {name[:PROPERTY_NAME_LENGTH_MAX]!r} is not a letter followed by at most"
-                f" {PROPERTY_NAME_LENGTH_MAX - 1} of A-Z a-z 0-9 _ . -"
+                f"client property name {name[:CLIENT_PROPERTY_NAME_LENGTH_MAX]!r} is not a letter followed by at most"
+                f" {CLIENT_PROPERTY_NAME_LENGTH_MAX - 1} of A-Z a-z 0-9 _ . -"
             )
         if name.startswith("rocketmq."):
             raise InvalidClientProperties(f"client property name '{name}' is reserved: 'rocketmq.' is the system's")
-        if len(value) > PROPERTY_VALUE_LENGTH_MAX:
+        if len(value) > CLIENT_PROPERTY_VALUE_LENGTH_MAX:
             raise InvalidClientProperties(
                 f"the value of client property '{name}' has {len(value)} characters, at most"
-                f" {PROPERTY_VALUE_LENGTH_MAX} are allowed"
+                f" {CLIENT_PROPERTY_VALUE_LENGTH_MAX} are allowed"
             )
     size = sum(len(name.encode()) + len(value.encode()) for name, value in properties.items())
-    if size > PROPERTIES_BYTES_MAX:
+    if size > CLIENT_PROPERTIES_BYTES_MAX:
         raise InvalidClientProperties(
-            f"client properties have {size} bytes together, at most {PROPERTIES_BYTES_MAX} are allowed"
+            f"client properties have {size} bytes together, at most {CLIENT_PROPERTIES_BYTES_MAX} are allowed"
         )
 
 

@@ -49,7 +49,10 @@ class TopicFacts(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """How far a group is behind in one topic, in messages; `oldest_ready_ms`: when the oldest ready one was stored."""
+    """How far a group is behind in one topic, in messages.
+
+    `oldest_ready_ms`: when the oldest of those it has never received was stored; what came back is not asked.
+    """
 
     group: Resource
     topic: Resource

@@ -27,7 +27,7 @@ from popserver.store.inserting import insert_rows
 from popserver.store.message_look import MessageRow
 from popserver.store.schema import KEY_SHIFT, dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 
 class Append(NamedTuple):
@@ -184,7 +184,11 @@ def _rows(now_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -
 def _known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
     """Where messages with these ids already stand."""
     ids = [id_to_bytes(each.message_id) for each in batch]
-    rows = tx.conn.execute(_KNOWN, {"topic_id": topic.topic_id, "ids": ids}).all()
+    rows = [
+        row
+        for start in range(0, len(ids), STEP_ROWS_MAX)
+        for row in tx.conn.execute(_KNOWN, {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]})
+    ]
     number_of = _queue_numbers(tx.conn, topic, {queue_of(row.message_key) for row in rows})
     places = ((id_from_bytes(row.message_id), row.message_key) for row in rows)
     return {known: SendResult(known, number_of[queue_of(key)], offset_of(key)) for known, key in places}

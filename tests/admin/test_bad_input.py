@@ -51,6 +51,19 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
         pb.BAD_REQUEST,
         ("77", "NORMAL (1)"),
     ),
+    # Nobody could send to such a topic.
+    (
+        "CreateTopic",
+        admin.CreateTopicRequest(topic=named("new"), accept_message_types=[pb.NORMAL, pb.FIFO]),
+        pb.NOT_IMPLEMENTED,
+        ("FIFO", "accept NORMAL ones"),
+    ),
+    (
+        "UpdateTopic",
+        admin.UpdateTopicRequest(topic=TOPIC, accept_message_types=[pb.DELAY]),
+        pb.NOT_IMPLEMENTED,
+        ("DELAY", "accept NORMAL ones"),
+    ),
     ("UpdateTopic", admin.UpdateTopicRequest(topic=TOPIC, queue_count=0), pb.BAD_REQUEST, ("not 0", "1024")),
     ("UpdateTopic", admin.UpdateTopicRequest(topic=TOPIC, queue_count=1), pb.BAD_REQUEST, ("2 queues", "only grows")),
     ("UpdateTopic", admin.UpdateTopicRequest(topic=TOPIC, queue_count=5_000), pb.BAD_REQUEST, ("5000", "1024")),

@@ -18,13 +18,13 @@ def test_a_topic_gets_the_defaults(desk: Desk) -> None:
 
 def test_a_topic_is_changed_shown_and_listed(stored_desk: Desk) -> None:
     desk = stored_desk
-    desk.call("CreateTopic", topic=named("flights"), queue_count=2, accept_message_types=[pb.FIFO, pb.FIFO])
+    desk.call("CreateTopic", topic=named("flights"), queue_count=2, accept_message_types=[pb.NORMAL, pb.NORMAL])
     desk.call("CreateTopic", topic=named("airports"), queue_count=1)
     desk.send("flights", "m1", "m2", "m3")
     grown = desk.call("UpdateTopic", topic=named("flights"), queue_count=3)
-    assert (grown.topic.queue_count, list(grown.topic.accept_message_types)) == (3, [pb.FIFO])
-    changed = desk.call("UpdateTopic", topic=named("flights"), accept_message_types=[pb.NORMAL, pb.DELAY])
-    assert (changed.topic.queue_count, list(changed.topic.accept_message_types)) == (3, [pb.NORMAL, pb.DELAY])
+    assert (grown.topic.queue_count, list(grown.topic.accept_message_types)) == (3, [pb.NORMAL])
+    changed = desk.call("UpdateTopic", topic=named("flights"), accept_message_types=[pb.NORMAL])
+    assert (changed.topic.queue_count, list(changed.topic.accept_message_types)) == (3, [pb.NORMAL])
     shown = desk.call("GetTopic", topic=named("flights")).topic
     assert shown.message_count == 3
     assert [queue.id for queue in shown.queues] == [0, 1, 2]

@@ -9,10 +9,10 @@ from tests.cli.shell import Shell
 
 def test_create(shell: Shell) -> None:
     assert shell.ok("topic", "create", "flights").lines == ["made topic flights with 8 queues"]
-    made = shell.json("topic", "create", "airports", "--queues", "3", "--type", "fifo", "--type", "NORMAL")
+    made = shell.json("topic", "create", "airports", "--queues", "3", "--type", "normal", "--type", "NORMAL")
     assert made["name"] == "airports"
     assert made["queue_count"] == 3
-    assert made["message_types"] == ["FIFO", "NORMAL"]
+    assert made["message_types"] == ["NORMAL"]
     assert made["message_count"] == 0
     assert made["created_at"] == "2025-01-01T00:00:00.000Z"
 
@@ -45,8 +45,8 @@ def test_show(shell: Shell) -> None:
 
 def test_update(shell: Shell) -> None:
     shell.ok("topic", "create", "flights", "--queues", "2")
-    said = shell.ok("topic", "update", "flights", "--queues", "4", "--type", "FIFO")
-    assert said.lines == ["topic flights has 4 queues and accepts FIFO"]
+    said = shell.ok("topic", "update", "flights", "--queues", "4")
+    assert said.lines == ["topic flights has 4 queues and accepts NORMAL"]
     assert shell.json("topic", "update", "flights", "--type", "NORMAL")["message_types"] == ["NORMAL"]
     fewer = shell("topic", "update", "flights", "--queues", "1")
     assert (fewer.status, fewer.out) == (1, "")

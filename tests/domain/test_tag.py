@@ -84,9 +84,4 @@ def test_the_longest_expression() -> None:
 def test_tags_that_share_a_hash_are_told_apart() -> None:
     wanted = parse("Aa")
     assert wanted.hashes == (tag_hash("BB"),)
-    assert [wanted.matches(tag) for tag in ("Aa", "BB", "aa", None)] == [True, False, False, False]
-
-
-def test_everything_is_wanted_by_all_tagged_or_not() -> None:
-    assert [parse("*").matches(tag) for tag in ("A", "", None)] == [True, True, True]
-    assert parse("A||B").matches("B")
+    assert "BB" not in wanted.tags

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
 
 from popserver.domain.errors import TopicNotFound
@@ -157,3 +159,22 @@ def test_a_message_key_is_its_place(store: OpenStore) -> None:
     store.send(topic, 2, rotation=1)
     keys = [row.message_key for row in store.rows("SELECT message_key FROM message ORDER BY message_key")]
     assert keys == [message_key(topic.queues[1].queue_id, offset) for offset in (0, 1)]
+
+
+def test_repeated_ids_are_looked_up_in_steps(store: OpenStore) -> None:
+    """A database takes only so many parameters in one statement."""
+    topic = store.topic()
+    batch = messages_of(2_500)
+    (first,) = store.do(messages.append, messages.Append(topic, batch, 0))
+    sizes: list[int] = []
+
+    def count(_conn: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if statement.startswith("SELECT") and "message_id IN" in statement:
+            sizes.append(len(parameters))
+
+    event.listen(store.conn, "before_cursor_execute", count)
+    (again,) = store.do(messages.append, messages.Append(topic, batch, 0), careful=True)
+    event.remove(store.conn, "before_cursor_execute", count)
+    assert again == first
+    assert len(sizes) == 3
+    assert max(sizes) <= 1_010

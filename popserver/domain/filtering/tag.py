@@ -29,9 +29,6 @@ class TagFilter(NamedTuple):
     def hashes(self) -> tuple[int, ...]:
         return tuple(sorted({tag_hash(tag) for tag in self.tags}))
 
-    def matches(self, tag: str | None) -> bool:
-        return not self.tags or tag in self.tags
-
 
 @lru_cache(maxsize=1_000)
 def parse(expression: str) -> TagFilter:
