@@ -9,7 +9,7 @@ from benchmarks.bench import Bench
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
 
 CALLERS = 64
-CONSUMERS = 16
+CONSUMERS = 64
 STOCK_TOPIC = "bench-stock"
 
 Figures = dict[str, Any]

@@ -60,7 +60,7 @@ class InstantWriter:
     async def submit(self, verb: Any, wish: Any, *, size: int = 0) -> Any:
         return await asyncio.shield(self.enqueue(verb, wish, size=size))
 
-    def enqueue(self, verb: Any, wish: Any, *, size: int = 0) -> asyncio.Future[Any]:
+    def enqueue(self, verb: Any, wish: Any, *, size: int = 0, answers: int = 0) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
         instant = self._instant.get(verb)
         result = instant(wish) if instant is not None else self._execute(verb, wish)

@@ -213,7 +213,7 @@ class Broker:
 
     async def _receive(self, request: receiving.Receive) -> Received:
         started_ms = self.clock.now_ms()
-        answer = self.writer.enqueue(receiving.receive, request)
+        answer = self.writer.enqueue(receiving.receive, request, answers=request.batch_size)
         try:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 # The loop takes a call in and answers it in about 0.2 ms; twice that, so that a batch can grow to who is there.
 PER_REQUEST_S = 0.000_4
-PATIENCE_S_MAX = 0.005
+PATIENCE_S_MAX = 0.008
+# Each message of an answer is a frame of its own; so many take the loop as long as a call.
+MESSAGES_PER_CALL = 8
 # With this many requests a commit's own cost is small beside theirs.
 ENOUGH = 48
 
@@ -24,7 +26,8 @@ class Pace:
         """How long a batch of `waiting` requests had better wait for more; 0 to leave at once."""
         return 0.0 if waiting >= ENOUGH else max(0.0, self._leaves_at_s - now_s)
 
-    def left(self, count: int, now_s: float) -> None:
-        """A batch of `count` requests left."""
-        patience_s = min(count * PER_REQUEST_S, PATIENCE_S_MAX) if count > 1 else 0.0
+    def left(self, count: int, now_s: float, *, answers: int = 0) -> None:
+        """A batch of `count` requests left, to be answered with up to so many messages."""
+        calls = count + answers / MESSAGES_PER_CALL
+        patience_s = min(calls * PER_REQUEST_S, PATIENCE_S_MAX) if count > 1 else 0.0
         self._leaves_at_s = now_s + patience_s

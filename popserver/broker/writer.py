@@ -50,6 +50,7 @@ class _Request(NamedTuple):
     verb: Verb
     wish: Any
     size: int
+    answers: int
     answer: asyncio.Future[Any]
 
 
@@ -96,14 +97,22 @@ class Writer:
         return await self.enqueue(verb, wish, size=size)
 
     def enqueue(
-        self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], wish: R, *, size: int = 0
+        self,
+        verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]],
+        wish: R,
+        *,
+        size: int = 0,
+        answers: int = 0,
     ) -> asyncio.Future[S]:
-        """Like `submit`, for a caller that does not wait."""
+        """Like `submit`, for a caller that does not wait.
+
+        `size` is what the request brings in bytes, `answers` how many messages its answer may take out.
+        """
         answer: asyncio.Future[S] = self._loop.create_future()
         if self._closed:
             answer.set_exception(Internal("the server is stopping; nothing was done, repeat the request"))
             return answer
-        self._waiting.append(_Request(verb, wish, size, answer))
+        self._waiting.append(_Request(verb, wish, size, answers, answer))
         self._idle.clear()
         self._gather()
         return answer
@@ -142,7 +151,8 @@ class Writer:
         if self._busy or not self._waiting:
             return
         batch = self._take()
-        self._pace.left(len(batch), self._loop.time())
+        answers = sum(request.answers for request in batch)
+        self._pace.left(len(batch), self._loop.time(), answers=answers)
         self._busy = True
         self._batches.put(batch)
 
