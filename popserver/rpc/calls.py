@@ -86,9 +86,7 @@ def readable(request: Any) -> Any:
     return request
 
 
-def _handler(
-    method: MethodDescriptor, verb: Verb, message_classes: Any, seen: Seen
-) -> grpc.RpcMethodHandler[Any, Any]:
+def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, seen: Seen) -> grpc.RpcMethodHandler[Any, Any]:
     request_class: type[Message] = getattr(message_classes, method.input_type.name)
     response_class: type[Message] = getattr(message_classes, method.output_type.name)
     call = _Call(method.name, verb, response_class, seen)

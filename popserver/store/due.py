@@ -36,9 +36,8 @@ class EndDue(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How many it were, and when the next falls due (None: nothing waits)."""
+    """When the next falls due; at once where more than a step was due, None where nothing waits."""
 
-    rows: int
     next_due_ms: int | None
 
 
@@ -49,7 +48,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopErro
     for (group_id, event), several in _plan(rows, groups).items():
         _carry_out(tx, groups[group_id].group, event, several)
     next_due_ms = tx.conn.execute(_NEXT_DUE).scalar()
-    return [Ended(len(rows), next_due_ms)] * len(requests)
+    return [Ended(next_due_ms)] * len(requests)
 
 
 def next_due_ms(conn: Any) -> int | None:

@@ -14,7 +14,7 @@ HOLD_MS = 30 * SECOND
 
 
 def test_nothing_is_due_where_nothing_is_held(store: OpenStore) -> None:
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(0, None)
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(None)
 
 
 @pytest.mark.row("L9")
@@ -39,7 +39,7 @@ def test_ending_a_hold_rings_its_topic(store: OpenStore) -> None:
         store.send(each)
         store.receive(group, each, invisible_ms=SECOND if each is topic else HOUR)
     store.now_ms += SECOND
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(1, START_MS + HOUR)
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(START_MS + HOUR)
     assert store.rings == {topic.topic_id}
 
 
@@ -114,7 +114,9 @@ def test_one_step_ends_many_groups_and_events(store: OpenStore) -> None:
     for group, holder in ((simple, Holder.SIMPLE), (push, Holder.PUSH), (last, Holder.SIMPLE)):
         store.receive(group, topic, holder=holder, invisible_ms=HOLD_MS)
     store.now_ms += HOLD_MS
-    assert store.one(due.end_due, due.EndDue()).rows == 9
+    assert store.due_now() == 9
+    store.one(due.end_due, due.EndDue())
+    assert store.due_now() == 0
     assert [{step[0] for step in store.history(group)} - {Event.RECEIVE} for group in (simple, push, last)] == [
         {Event.RELEASE},
         {Event.RETRY},
@@ -128,8 +130,9 @@ def test_a_step_takes_a_thousand(store: OpenStore) -> None:
     store.send(topic, 1_001)
     store.receive(group, topic, 1_001, invisible_ms=HOLD_MS)
     store.now_ms += HOLD_MS
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(1_000, START_MS + HOLD_MS)
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(1, None)
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(START_MS + HOLD_MS)
+    assert store.due_now() == 1
+    assert store.one(due.end_due, due.EndDue()) == due.Ended(None)
 
 
 def test_the_earliest_is_ended_first(store: OpenStore) -> None:
@@ -149,4 +152,4 @@ def test_several_requests_need_one_step(store: OpenStore) -> None:
     store.send(topic)
     store.receive(group, topic, invisible_ms=SECOND)
     store.now_ms += SECOND
-    assert list(store.do(due.end_due, due.EndDue(), due.EndDue())) == [due.Ended(1, None)] * 2
+    assert list(store.do(due.end_due, due.EndDue(), due.EndDue())) == [due.Ended(None)] * 2

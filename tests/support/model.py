@@ -74,7 +74,7 @@ class ModelGroup:
             return each.state not in {State.COMMIT, State.DLQ} and (old.hold_id, duration_ms) in each.replaced
         if give_back:
             each.state, each.attempt, each.ends_at_ms = State.READY, each.attempt - 1, now_ms
-        elif each.holder is not Holder.PUSH:
+        elif each.holder is Holder.SIMPLE:
             each.ends_at_ms = now_ms + duration_ms
         elif each.attempt < self.max_attempts:
             each.state, each.ends_at_ms = State.WAITING_RETRY, now_ms + (duration_ms or self.interval_ms)

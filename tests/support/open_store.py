@@ -21,7 +21,7 @@ from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
 from popserver.store import Database, catalog, due, holds, messages, migrate, receiving, schema
 from popserver.store.soundness import check_soundness
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic, messages_of
 
 START_MS = 1_735_689_600_000
@@ -111,10 +111,15 @@ class OpenStore:
         self.now_ms += after_ms
         moves = 0
         while True:
+            moves += min(self.due_now(), STEP_ROWS_MAX)
             ended = self.one(due.end_due, due.EndDue())
-            moves += ended.rows
             if ended.next_due_ms is None or ended.next_due_ms > self.now_ms:
                 return moves
+
+    def due_now(self) -> int:
+        """How many holds and intervals are over and not ended yet."""
+        query = "SELECT COUNT(*) FROM delivery WHERE state IN ('INFLIGHT', 'WAITING_RETRY') AND visible_at_ms <= :now"
+        return int(self.one_value(query, now=self.now_ms))
 
     def purge(self) -> int:
         """Remove what is deleted, step by step; the number of steps."""
