@@ -53,7 +53,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group is behind in a topic, in messages; `oldest_ready` is when the oldest ready one was stored."""
+    """How far a group is behind in a topic, in messages.
+
+    `oldest_ready` is when the oldest message it never received was stored.
+    """
 
     group: str
     topic: str

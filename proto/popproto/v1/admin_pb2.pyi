@@ -400,7 +400,7 @@ class GroupLag(_message.Message):
     def topic(self) -> _definition_pb2.Resource: ...
     @_builtins.property
     def oldest_ready(self) -> _timestamp_pb2.Timestamp:
-        """when the oldest ready message was stored"""
+        """when the oldest message it never received was stored"""
 
     def __init__(
         self,
