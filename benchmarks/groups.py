@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
@@ -24,6 +25,7 @@ class Groups(Generic[T]):
         self._prepare = prepare
         self._ready: list[T] = []
         self._left = 0
+        self._choosing = asyncio.Lock()
         self._current: T
 
     async def prepare(self, count: int) -> None:
@@ -31,8 +33,10 @@ class Groups(Generic[T]):
 
     async def to_receive(self) -> T:
         """The group from which a whole batch can be had."""
-        if self._left < BATCH_SIZE:
-            self._left = self._stock - 1
-            self._current = self._ready.pop() if self._ready else await self._prepare(next(self._names))
-        self._left -= BATCH_SIZE
-        return self._current
+        # One caller at a time: while a group is being prepared nobody may be sent to the one before.
+        async with self._choosing:
+            if self._left < BATCH_SIZE:
+                self._current = self._ready.pop() if self._ready else await self._prepare(next(self._names))
+                self._left = self._stock - 1
+            self._left -= BATCH_SIZE
+            return self._current

@@ -73,7 +73,8 @@ class SimpleConsumer:
     def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
         """Says that the message, or all of several, are done: they never come again.
 
-        Raises InvalidReceiptHandle when the hold is over; for several, MultipleResults with those that failed.
+        Acking again is fine. Raises InvalidReceiptHandle when the hold is over; for several, MultipleResults with those
+        that failed.
         """
         if isinstance(messages, MessageView):
             view = messages

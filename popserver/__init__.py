@@ -18,7 +18,10 @@ __all__ = ["EmbeddedBroker", "__version__", "embedded"]
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the command line and the migrations import this package without wanting a whole broker.
     if name in {"embedded", "EmbeddedBroker"}:
-        from popserver import in_process
-
+        try:
+            from popserver import in_process
+        except ModuleNotFoundError as error:
+            way_out = f"the server needs more than the client ({error}): pip install 'popmq[server]'"
+            raise ImportError(way_out) from error
         return getattr(in_process, name)
     raise AttributeError(f"module 'popserver' has no attribute {name!r}")

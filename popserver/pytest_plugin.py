@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def pop_server() -> Iterator[EmbeddedBroker]:
     """A running broker with a manual clock; connect to `pop_server.endpoint`."""
-    from popserver.in_process import embedded
+    from popserver import embedded
 
     with embedded(manual_clock=True) as broker:
         yield broker

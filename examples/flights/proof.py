@@ -12,7 +12,9 @@ _SQL = """\
 WITH
   promised(consumer_group, event, ms) AS (VALUES
     ('{arrivals}', 'RECEIVE', {hold_ms}), ('{arrivals}', 'CHANGE_INVISIBLE', {again_ms}),
-    ('{arrivals}', 'GIVE_BACK', 0), ('{radar}', 'RECEIVE', {radar_ms})),
+    ('{arrivals}', 'GIVE_BACK', 0), ('{radar}', 'RECEIVE', {radar_ms}),
+    -- A hold whose answer reached nobody, because its consumer was killed, ends early; it names no client.
+    ('{arrivals}', 'RELEASE', 0), ('{radar}', 'RELEASE', 0)),
   sent AS (
     SELECT m.message_key, json_extract(CAST(m.body AS TEXT), '$.arr_time') IS NOT NULL AS arrived
     FROM message m JOIN topic t ON t.topic_id = m.topic_id WHERE t.name = 'flights'),
@@ -21,7 +23,8 @@ WITH
     SELECT h.group_id, h.event, h.at_ms,
            lag(h.at_ms + p.ms) OVER (PARTITION BY h.group_id, h.message_key ORDER BY h.history_id) AS held_until_ms
     FROM history h JOIN consumer_group g USING (group_id)
-    JOIN promised p ON p.consumer_group = g.name AND p.event = h.event),
+    JOIN promised p ON p.consumer_group = g.name AND p.event = h.event
+    WHERE h.event <> 'RELEASE' OR h.client_id = ''),
   ends AS (
     SELECT g.group_id, s.message_key, s.arrived, COALESCE(a.times, 0) AS acks, l.origin_key IS NOT NULL AS is_dead,
            d.message_key IS NOT NULL OR (s.message_key & 1099511627775) >= p.next_offset AS is_waiting

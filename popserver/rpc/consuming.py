@@ -135,7 +135,7 @@ class Consuming:
         if invisible_ms < self._limits.invisible_ms_min:
             raise IllegalInvisibleTime(
                 f"the invisibleTime is too small: {invisible_ms} ms, at least {self._limits.invisible_ms_min} ms are"
-                " allowed"
+                " allowed; for development, start the server with: popmq serve --min-invisible 1s"
             )
         self._check_not_too_large(invisible_ms)
         return invisible_ms

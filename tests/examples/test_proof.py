@@ -100,3 +100,13 @@ def test_a_delivery_after_the_hold_is_no_duplicate(finished: Path, tmp_path: Pat
         conn.execute(f"{_EVENT} SELECT at_ms + 5000, 1, message_key, event, '', '', 2, '', '' {_OF} = 'RECEIVE'")
     conn.close()
     assert proofs(path)[ARRIVALS].duplicates == 0
+
+
+def test_a_delivery_after_an_answer_that_reached_nobody_is_no_duplicate(finished: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(finished, tmp_path))
+    with sqlite3.connect(path) as conn:
+        for event, after_ms in (("RELEASE", 1_000), ("RECEIVE", 1_100)):
+            row = f"at_ms + {after_ms}, 1, message_key, '{event}', '', '', 1, '', ''"
+            conn.execute(f"{_EVENT} SELECT {row} {_OF} = 'RECEIVE' LIMIT 1")
+    conn.close()
+    assert proofs(path)[ARRIVALS].duplicates == 0
