@@ -14,8 +14,8 @@ from benchmarks.report import table, targets_table
 
 TINY = Plan(
     rounds=1,
-    seconds=0.2,
-    warm_up=0.05,
+    seconds=0.8,
+    warm_up=0.2,
     stock=8_000,
     backlog_small=1_000,
     backlog_large=3_000,
