@@ -337,6 +337,10 @@ class Group(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
+    FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
+    CONSUMERS_FIELD_NUMBER: _builtins.int
+    REDELIVERIES_FIELD_NUMBER: _builtins.int
+    HINTS_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """the first delivery included"""
     consume_from: _builtins.str
@@ -357,6 +361,22 @@ class Group(_message.Message):
     def lag(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupLag]:
         """per topic; only in GetGroup"""
 
+    @_builtins.property
+    def fifo_retry_interval(self) -> _duration_pb2.Duration:
+        """before each further attempt of a message of a message group"""
+
+    @_builtins.property
+    def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumer]:
+        """only in GetGroup; those that work with this server now"""
+
+    @_builtins.property
+    def redeliveries(self) -> Global___Redeliveries:
+        """only in GetGroup, if there were deliveries"""
+
+    @_builtins.property
+    def hints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only in GetGroup: what deserves a look, a sentence each"""
+
     def __init__(
         self,
         *,
@@ -368,14 +388,89 @@ class Group(_message.Message):
         mode: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         lag: _abc.Iterable[Global___GroupLag] | None = ...,
+        fifo_retry_interval: _duration_pb2.Duration | None = ...,
+        consumers: _abc.Iterable[Global___Consumer] | None = ...,
+        redeliveries: Global___Redeliveries | None = ...,
+        hints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "created_at", b"created_at", "group", b"group", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Group: _TypeAlias = Group  # noqa: Y015
+
+@_typing.final
+class Consumer(_message.Message):
+    """A client that works for a group. Other servers on the same database know their own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_TYPE_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    MORE_SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    client_type: _definition_pb2.ClientType.ValueType
+    connected: _builtins.bool
+    """it has a telemetry stream"""
+    more_subscriptions: _builtins.int
+    """how many are left out"""
+    @_builtins.property
+    def last_seen(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[_definition_pb2.SubscriptionEntry]:
+        """as it said; long expressions are cut"""
+
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        client_type: _definition_pb2.ClientType.ValueType = ...,
+        last_seen: _timestamp_pb2.Timestamp | None = ...,
+        connected: _builtins.bool = ...,
+        subscriptions: _abc.Iterable[_definition_pb2.SubscriptionEntry] | None = ...,
+        more_subscriptions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_type", b"client_type", "connected", b"connected", "last_seen", b"last_seen", "more_subscriptions", b"more_subscriptions", "subscriptions", b"subscriptions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Consumer: _TypeAlias = Consumer  # noqa: Y015
+
+@_typing.final
+class Redeliveries(_message.Message):
+    """How much of what a group was given lately it was given before; of this server alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELIVERIES_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    deliveries: _builtins.int
+    retries: _builtins.int
+    """those of them that were a second or a later attempt"""
+    @_builtins.property
+    def over(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        deliveries: _builtins.int = ...,
+        retries: _builtins.int = ...,
+        over: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["over", b"over"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deliveries", b"deliveries", "over", b"over", "retries", b"retries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Redeliveries: _TypeAlias = Redeliveries  # noqa: Y015
 
 @_typing.final
 class GroupLag(_message.Message):
@@ -434,6 +529,7 @@ class CreateGroupRequest(_message.Message):
     RETRY_INTERVALS_FIELD_NUMBER: _builtins.int
     CONSUME_FROM_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """0: the server's default"""
     consume_from: _builtins.str
@@ -446,6 +542,10 @@ class CreateGroupRequest(_message.Message):
     def retry_intervals(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
         """none: the server's default"""
 
+    @_builtins.property
+    def fifo_retry_interval(self) -> _duration_pb2.Duration:
+        """absent: the server's default"""
+
     def __init__(
         self,
         *,
@@ -454,12 +554,15 @@ class CreateGroupRequest(_message.Message):
         retry_intervals: _abc.Iterable[_duration_pb2.Duration] | None = ...,
         consume_from: _builtins.str = ...,
         history: _builtins.str = ...,
+        fifo_retry_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "consume_from", b"consume_from", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fifo_retry_interval: _TypeAlias = _typing.Literal["fifo_retry_interval"]  # noqa: Y015
+    _WhichOneofArgType__fifo_retry_interval: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fifo_retry_interval) -> _WhichOneofReturnType__fifo_retry_interval | None: ...
 
 Global___CreateGroupRequest: _TypeAlias = CreateGroupRequest  # noqa: Y015
 
@@ -497,6 +600,7 @@ class UpdateGroupRequest(_message.Message):
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     RETRY_INTERVALS_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     history: _builtins.str
     @_builtins.property
@@ -505,6 +609,8 @@ class UpdateGroupRequest(_message.Message):
     def retry_intervals(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
         """none: unchanged"""
 
+    @_builtins.property
+    def fifo_retry_interval(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
@@ -512,15 +618,20 @@ class UpdateGroupRequest(_message.Message):
         max_attempts: _builtins.int | None = ...,
         retry_intervals: _abc.Iterable[_duration_pb2.Duration] | None = ...,
         history: _builtins.str | None = ...,
+        fifo_retry_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "_max_attempts", b"_max_attempts", "group", b"group", "history", b"history", "max_attempts", b"max_attempts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "_max_attempts", b"_max_attempts", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fifo_retry_interval: _TypeAlias = _typing.Literal["fifo_retry_interval"]  # noqa: Y015
+    _WhichOneofArgType__fifo_retry_interval: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval"]  # noqa: Y015
     _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
     _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fifo_retry_interval) -> _WhichOneofReturnType__fifo_retry_interval | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
     @_typing.overload
@@ -804,6 +915,169 @@ class GetMessageResponse(_message.Message):
 Global___GetMessageResponse: _TypeAlias = GetMessageResponse  # noqa: Y015
 
 @_typing.final
+class WhyRequest(_message.Message):
+    """Why one message is where it is in one group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """absent: search all topics"""
+
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        group: _definition_pb2.Resource | None = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "message_id", b"message_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___WhyRequest: _TypeAlias = WhyRequest  # noqa: Y015
+
+@_typing.final
+class WhyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
+    sentence: _builtins.str
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def evidence(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fact]: ...
+    @_builtins.property
+    def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEntry]:
+        """of that group, oldest first; as much as it keeps"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        sentence: _builtins.str = ...,
+        evidence: _abc.Iterable[Global___Fact] | None = ...,
+        history: _abc.Iterable[Global___HistoryEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence", "history", b"history", "sentence", b"sentence", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhyResponse: _TypeAlias = WhyResponse  # noqa: Y015
+
+@_typing.final
+class Fact(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Fact: _TypeAlias = Fact  # noqa: Y015
+
+@_typing.final
+class TryFilterRequest(_message.Message):
+    """What a SQL filter would have said of stored messages; nothing changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    expression: _builtins.str
+    max: _builtins.int
+    """how many matches to show"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def last(self) -> _duration_pb2.Duration:
+        """of the messages stored in this time; absent: of all"""
+
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        expression: _builtins.str = ...,
+        last: _duration_pb2.Duration | None = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "last", b"last", "max", b"max", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TryFilterRequest: _TypeAlias = TryFilterRequest  # noqa: Y015
+
+@_typing.final
+class TryFilterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    EXAMINED_FIELD_NUMBER: _builtins.int
+    MATCHED_FIELD_NUMBER: _builtins.int
+    INCOMPARABLE_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    examined: _builtins.int
+    matched: _builtins.int
+    incomparable: _builtins.int
+    """no matches, because a property is not what the expression takes it for"""
+    complete: _builtins.bool
+    """false: older messages were left out"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_definition_pb2.Message]:
+        """the newest matches, newest first, without their bodies"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        examined: _builtins.int = ...,
+        matched: _builtins.int = ...,
+        incomparable: _builtins.int = ...,
+        complete: _builtins.bool = ...,
+        messages: _abc.Iterable[_definition_pb2.Message] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "examined", b"examined", "incomparable", b"incomparable", "matched", b"matched", "messages", b"messages", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TryFilterResponse: _TypeAlias = TryFilterResponse  # noqa: Y015
+
+@_typing.final
 class MessageState(_message.Message):
     """Where one message stands in one group."""
 
@@ -886,6 +1160,162 @@ class HistoryEntry(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HistoryEntry: _TypeAlias = HistoryEntry  # noqa: Y015
+
+@_typing.final
+class ScheduledMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DUE_AT_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """of its place in the schedule"""
+    kind: _builtins.str
+    """DELAY, or HALF of a transaction"""
+    checks: _builtins.int
+    """how often they were asked"""
+    transaction_id: _builtins.str
+    @_builtins.property
+    def message(self) -> _definition_pb2.Message: ...
+    @_builtins.property
+    def due_at(self) -> _timestamp_pb2.Timestamp:
+        """when it enters its queue, or when its producers are asked next"""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        message: _definition_pb2.Message | None = ...,
+        kind: _builtins.str = ...,
+        due_at: _timestamp_pb2.Timestamp | None = ...,
+        checks: _builtins.int = ...,
+        transaction_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "due_at", b"due_at", "id", b"id", "kind", b"kind", "message", b"message", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScheduledMessage: _TypeAlias = ScheduledMessage  # noqa: Y015
+
+@_typing.final
+class ListScheduledRequest(_message.Message):
+    """By due time; due_at and id of the last one, given as after, lead to the next page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    AFTER_DUE_AT_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    after_id: _builtins.int
+    max: _builtins.int
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def after_due_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        after_due_at: _timestamp_pb2.Timestamp | None = ...,
+        after_id: _builtins.int = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_due_at", b"_after_due_at", "after_due_at", b"after_due_at", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_due_at", b"_after_due_at", "after_due_at", b"after_due_at", "after_id", b"after_id", "max", b"max", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_due_at: _TypeAlias = _typing.Literal["after_due_at"]  # noqa: Y015
+    _WhichOneofArgType__after_due_at: _TypeAlias = _typing.Literal["_after_due_at", b"_after_due_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_due_at) -> _WhichOneofReturnType__after_due_at | None: ...
+
+Global___ListScheduledRequest: _TypeAlias = ListScheduledRequest  # noqa: Y015
+
+@_typing.final
+class ListScheduledResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScheduledMessage]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        messages: _abc.Iterable[Global___ScheduledMessage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListScheduledResponse: _TypeAlias = ListScheduledResponse  # noqa: Y015
+
+@_typing.final
+class CancelScheduledRequest(_message.Message):
+    """By message id, or all that have the key, at most 1,000 at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        message_ids: _abc.Iterable[_builtins.str] | None = ...,
+        key: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key", "message_ids", b"message_ids", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+
+Global___CancelScheduledRequest: _TypeAlias = CancelScheduledRequest  # noqa: Y015
+
+@_typing.final
+class CancelScheduledResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of those that were there"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        message_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_ids", b"message_ids", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelScheduledResponse: _TypeAlias = CancelScheduledResponse  # noqa: Y015
 
 @_typing.final
 class DeadLetter(_message.Message):
@@ -1044,6 +1474,492 @@ class GetDeadLetterResponse(_message.Message):
 Global___GetDeadLetterResponse: _TypeAlias = GetDeadLetterResponse  # noqa: Y015
 
 @_typing.final
+class User(_message.Message):
+    """Somebody who signs calls. No answer carries a secret.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    IS_ADMIN_FIELD_NUMBER: _builtins.int
+    DISABLED_AT_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    is_admin: _builtins.bool
+    """may everything, this service included"""
+    @_builtins.property
+    def disabled_at(self) -> _timestamp_pb2.Timestamp:
+        """present: it is shut out"""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+        is_admin: _builtins.bool = ...,
+        disabled_at: _timestamp_pb2.Timestamp | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disabled_at", b"_disabled_at", "created_at", b"created_at", "disabled_at", b"disabled_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disabled_at", b"_disabled_at", "access_key", b"access_key", "created_at", b"created_at", "disabled_at", b"disabled_at", "is_admin", b"is_admin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__disabled_at: _TypeAlias = _typing.Literal["disabled_at"]  # noqa: Y015
+    _WhichOneofArgType__disabled_at: _TypeAlias = _typing.Literal["_disabled_at", b"_disabled_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disabled_at) -> _WhichOneofReturnType__disabled_at | None: ...
+
+Global___User: _TypeAlias = User  # noqa: Y015
+
+@_typing.final
+class CreateUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    IS_ADMIN_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    secret: _builtins.str
+    is_admin: _builtins.bool
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+        secret: _builtins.str = ...,
+        is_admin: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key", "is_admin", b"is_admin", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateUserRequest: _TypeAlias = CreateUserRequest  # noqa: Y015
+
+@_typing.final
+class CreateUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def user(self) -> Global___User: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        user: Global___User | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateUserResponse: _TypeAlias = CreateUserResponse  # noqa: Y015
+
+@_typing.final
+class UpdateUserRequest(_message.Message):
+    """What is absent stays as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    DISABLED_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    secret: _builtins.str
+    disabled: _builtins.bool
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+        secret: _builtins.str | None = ...,
+        disabled: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disabled", b"_disabled", "_secret", b"_secret", "disabled", b"disabled", "secret", b"secret"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disabled", b"_disabled", "_secret", b"_secret", "access_key", b"access_key", "disabled", b"disabled", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__disabled: _TypeAlias = _typing.Literal["disabled"]  # noqa: Y015
+    _WhichOneofArgType__disabled: _TypeAlias = _typing.Literal["_disabled", b"_disabled"]  # noqa: Y015
+    _WhichOneofReturnType__secret: _TypeAlias = _typing.Literal["secret"]  # noqa: Y015
+    _WhichOneofArgType__secret: _TypeAlias = _typing.Literal["_secret", b"_secret"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disabled) -> _WhichOneofReturnType__disabled | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__secret) -> _WhichOneofReturnType__secret | None: ...
+
+Global___UpdateUserRequest: _TypeAlias = UpdateUserRequest  # noqa: Y015
+
+@_typing.final
+class UpdateUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def user(self) -> Global___User: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        user: Global___User | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateUserResponse: _TypeAlias = UpdateUserResponse  # noqa: Y015
+
+@_typing.final
+class DeleteUserRequest(_message.Message):
+    """With its policies."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserRequest: _TypeAlias = DeleteUserRequest  # noqa: Y015
+
+@_typing.final
+class DeleteUserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserResponse: _TypeAlias = DeleteUserResponse  # noqa: Y015
+
+@_typing.final
+class ListUsersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersRequest: _TypeAlias = ListUsersRequest  # noqa: Y015
+
+@_typing.final
+class ListUsersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___User]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        users: _abc.Iterable[Global___User] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersResponse: _TypeAlias = ListUsersResponse  # noqa: Y015
+
+@_typing.final
+class Policy(_message.Message):
+    """What one user may do, or may not. A denial wins over every permission; what no policy speaks of is denied."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    RESOURCE_KIND_FIELD_NUMBER: _builtins.int
+    PATTERN_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    access_key: _builtins.str
+    effect: _builtins.str
+    """ALLOW or DENY"""
+    resource_kind: _builtins.str
+    """TOPIC or GROUP"""
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """PUB, SUB"""
+
+    @_builtins.property
+    def pattern(self) -> _definition_pb2.Resource:
+        """a name, a prefix followed by *, or *; within its namespace"""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        access_key: _builtins.str = ...,
+        effect: _builtins.str = ...,
+        actions: _abc.Iterable[_builtins.str] | None = ...,
+        resource_kind: _builtins.str = ...,
+        pattern: _definition_pb2.Resource | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "pattern", b"pattern"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key", "actions", b"actions", "created_at", b"created_at", "effect", b"effect", "id", b"id", "pattern", b"pattern", "resource_kind", b"resource_kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Policy: _TypeAlias = Policy  # noqa: Y015
+
+@_typing.final
+class AddPolicyRequest(_message.Message):
+    """The fields are those of Policy. The actions join those of the policy that says the same of the same pattern."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    RESOURCE_KIND_FIELD_NUMBER: _builtins.int
+    PATTERN_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    effect: _builtins.str
+    resource_kind: _builtins.str
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def pattern(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+        effect: _builtins.str = ...,
+        actions: _abc.Iterable[_builtins.str] | None = ...,
+        resource_kind: _builtins.str = ...,
+        pattern: _definition_pb2.Resource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pattern", b"pattern"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key", "actions", b"actions", "effect", b"effect", "pattern", b"pattern", "resource_kind", b"resource_kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPolicyRequest: _TypeAlias = AddPolicyRequest  # noqa: Y015
+
+@_typing.final
+class AddPolicyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def policy(self) -> Global___Policy: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        policy: Global___Policy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPolicyResponse: _TypeAlias = AddPolicyResponse  # noqa: Y015
+
+@_typing.final
+class RemovePolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemovePolicyRequest: _TypeAlias = RemovePolicyRequest  # noqa: Y015
+
+@_typing.final
+class RemovePolicyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def policy(self) -> Global___Policy:
+        """the one that is gone"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        policy: Global___Policy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemovePolicyResponse: _TypeAlias = RemovePolicyResponse  # noqa: Y015
+
+@_typing.final
+class ListPoliciesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    """empty: everybody's"""
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPoliciesRequest: _TypeAlias = ListPoliciesRequest  # noqa: Y015
+
+@_typing.final
+class ListPoliciesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Policy]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        policies: _abc.Iterable[Global___Policy] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policies", b"policies", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPoliciesResponse: _TypeAlias = ListPoliciesResponse  # noqa: Y015
+
+@_typing.final
+class ExplainAccessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    RESOURCE_KIND_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    action: _builtins.str
+    """PUB or SUB"""
+    resource_kind: _builtins.str
+    """TOPIC or GROUP"""
+    @_builtins.property
+    def resource(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+        action: _builtins.str = ...,
+        resource_kind: _builtins.str = ...,
+        resource: _definition_pb2.Resource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key", "action", b"action", "resource", b"resource", "resource_kind", b"resource_kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainAccessRequest: _TypeAlias = ExplainAccessRequest  # noqa: Y015
+
+@_typing.final
+class ExplainAccessResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    allowed: _builtins.bool
+    reason: _builtins.str
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def policy(self) -> Global___Policy:
+        """the one that decides; absent: none speaks of it"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        allowed: _builtins.bool = ...,
+        policy: Global___Policy | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_policy", b"_policy", "policy", b"policy", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy", b"_policy", "allowed", b"allowed", "policy", b"policy", "reason", b"reason", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__policy: _TypeAlias = _typing.Literal["policy"]  # noqa: Y015
+    _WhichOneofArgType__policy: _TypeAlias = _typing.Literal["_policy", b"_policy"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__policy) -> _WhichOneofReturnType__policy | None: ...
+
+Global___ExplainAccessResponse: _TypeAlias = ExplainAccessResponse  # noqa: Y015
+
+@_typing.final
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1076,6 +1992,9 @@ class GetStatusResponse(_message.Message):
     CONNECTED_CLIENTS_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
+    OLDEST_OVERDUE_FIELD_NUMBER: _builtins.int
+    HINTS_FIELD_NUMBER: _builtins.int
+    DISCARDED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store: _builtins.str
     """the database URL, without its password"""
@@ -1087,6 +2006,8 @@ class GetStatusResponse(_message.Message):
     dead_letters: _builtins.int
     parked_polls: _builtins.int
     connected_clients: _builtins.int
+    discarded_transactions: _builtins.int
+    """half messages given up since the start, nobody having decided about them"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
@@ -1095,6 +2016,14 @@ class GetStatusResponse(_message.Message):
     def lag(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupLag]: ...
     @_builtins.property
     def now(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def oldest_overdue(self) -> _duration_pb2.Duration:
+        """how late the latest hold, back-off or delayed message is; 0: none is"""
+
+    @_builtins.property
+    def hints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what deserves a look, a sentence each"""
+
     def __init__(
         self,
         *,
@@ -1112,10 +2041,13 @@ class GetStatusResponse(_message.Message):
         connected_clients: _builtins.int = ...,
         lag: _abc.Iterable[Global___GroupLag] | None = ...,
         now: _timestamp_pb2.Timestamp | None = ...,
+        oldest_overdue: _duration_pb2.Duration | None = ...,
+        hints: _abc.Iterable[_builtins.str] | None = ...,
+        discarded_transactions: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "durability", b"durability", "groups", b"groups", "lag", b"lag", "messages", b"messages", "now", b"now", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

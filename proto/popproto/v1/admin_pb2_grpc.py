@@ -95,6 +95,26 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetMessageRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.GetMessageResponse.FromString,
                 _registered_method=True)
+        self.ListScheduled = channel.unary_unary(
+                '/popmq.v1.Admin/ListScheduled',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListScheduledRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListScheduledResponse.FromString,
+                _registered_method=True)
+        self.CancelScheduled = channel.unary_unary(
+                '/popmq.v1.Admin/CancelScheduled',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.CancelScheduledRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.CancelScheduledResponse.FromString,
+                _registered_method=True)
+        self.Why = channel.unary_unary(
+                '/popmq.v1.Admin/Why',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.WhyRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.WhyResponse.FromString,
+                _registered_method=True)
+        self.TryFilter = channel.unary_unary(
+                '/popmq.v1.Admin/TryFilter',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.TryFilterRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.TryFilterResponse.FromString,
+                _registered_method=True)
         self.ListDeadLetters = channel.unary_unary(
                 '/popmq.v1.Admin/ListDeadLetters',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ListDeadLettersRequest.SerializeToString,
@@ -104,6 +124,46 @@ class AdminStub(object):
                 '/popmq.v1.Admin/GetDeadLetter',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.FromString,
+                _registered_method=True)
+        self.CreateUser = channel.unary_unary(
+                '/popmq.v1.Admin/CreateUser',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.CreateUserRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.CreateUserResponse.FromString,
+                _registered_method=True)
+        self.UpdateUser = channel.unary_unary(
+                '/popmq.v1.Admin/UpdateUser',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.UpdateUserRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.UpdateUserResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/popmq.v1.Admin/DeleteUser',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/popmq.v1.Admin/ListUsers',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListUsersResponse.FromString,
+                _registered_method=True)
+        self.AddPolicy = channel.unary_unary(
+                '/popmq.v1.Admin/AddPolicy',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.AddPolicyRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.AddPolicyResponse.FromString,
+                _registered_method=True)
+        self.RemovePolicy = channel.unary_unary(
+                '/popmq.v1.Admin/RemovePolicy',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.RemovePolicyRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.RemovePolicyResponse.FromString,
+                _registered_method=True)
+        self.ListPolicies = channel.unary_unary(
+                '/popmq.v1.Admin/ListPolicies',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+                _registered_method=True)
+        self.ExplainAccess = channel.unary_unary(
+                '/popmq.v1.Admin/ExplainAccess',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessResponse.FromString,
                 _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/popmq.v1.Admin/GetStatus',
@@ -187,6 +247,30 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListScheduled(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelScheduled(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Why(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TryFilter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDeadLetters(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -194,6 +278,54 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetDeadLetter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemovePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPolicies(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainAccess(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -268,6 +400,26 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.GetMessageRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.GetMessageResponse.SerializeToString,
             ),
+            'ListScheduled': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListScheduled,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListScheduledRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListScheduledResponse.SerializeToString,
+            ),
+            'CancelScheduled': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelScheduled,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.CancelScheduledRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.CancelScheduledResponse.SerializeToString,
+            ),
+            'Why': grpc.unary_unary_rpc_method_handler(
+                    servicer.Why,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.WhyRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.WhyResponse.SerializeToString,
+            ),
+            'TryFilter': grpc.unary_unary_rpc_method_handler(
+                    servicer.TryFilter,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.TryFilterRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.TryFilterResponse.SerializeToString,
+            ),
             'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDeadLetters,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ListDeadLettersRequest.FromString,
@@ -277,6 +429,46 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetDeadLetter,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.SerializeToString,
+            ),
+            'CreateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUser,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.CreateUserRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.CreateUserResponse.SerializeToString,
+            ),
+            'UpdateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateUser,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.UpdateUserRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.UpdateUserResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.DeleteUserRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListUsersRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListUsersResponse.SerializeToString,
+            ),
+            'AddPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPolicy,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.AddPolicyRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.AddPolicyResponse.SerializeToString,
+            ),
+            'RemovePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemovePolicy,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.RemovePolicyRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.RemovePolicyResponse.SerializeToString,
+            ),
+            'ListPolicies': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPolicies,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.SerializeToString,
+            ),
+            'ExplainAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainAccess,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -619,6 +811,114 @@ class Admin(object):
             _registered_method=True)
 
     @staticmethod
+    def ListScheduled(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListScheduled',
+            popmq_dot_v1_dot_admin__pb2.ListScheduledRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListScheduledResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelScheduled(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/CancelScheduled',
+            popmq_dot_v1_dot_admin__pb2.CancelScheduledRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.CancelScheduledResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Why(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/Why',
+            popmq_dot_v1_dot_admin__pb2.WhyRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.WhyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TryFilter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/TryFilter',
+            popmq_dot_v1_dot_admin__pb2.TryFilterRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.TryFilterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListDeadLetters(request,
             target,
             options=(),
@@ -662,6 +962,222 @@ class Admin(object):
             '/popmq.v1.Admin/GetDeadLetter',
             popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/CreateUser',
+            popmq_dot_v1_dot_admin__pb2.CreateUserRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.CreateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/UpdateUser',
+            popmq_dot_v1_dot_admin__pb2.UpdateUserRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.UpdateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/DeleteUser',
+            popmq_dot_v1_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListUsers',
+            popmq_dot_v1_dot_admin__pb2.ListUsersRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListUsersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/AddPolicy',
+            popmq_dot_v1_dot_admin__pb2.AddPolicyRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.AddPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemovePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/RemovePolicy',
+            popmq_dot_v1_dot_admin__pb2.RemovePolicyRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.RemovePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPolicies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListPolicies',
+            popmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ExplainAccess',
+            popmq_dot_v1_dot_admin__pb2.ExplainAccessRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ExplainAccessResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,8 +46,20 @@ class AdminStub:
     ListGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]
     PeekMessages: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PeekMessagesRequest, _admin_pb2.PeekMessagesResponse]
     GetMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetMessageRequest, _admin_pb2.GetMessageResponse]
+    ListScheduled: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListScheduledRequest, _admin_pb2.ListScheduledResponse]
+    CancelScheduled: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelScheduledRequest, _admin_pb2.CancelScheduledResponse]
+    Why: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]
+    TryFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     GetDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]
+    CreateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]
+    UpdateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]
+    DeleteUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]
+    ListUsers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListUsersRequest, _admin_pb2.ListUsersResponse]
+    AddPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AddPolicyRequest, _admin_pb2.AddPolicyResponse]
+    RemovePolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemovePolicyRequest, _admin_pb2.RemovePolicyResponse]
+    ListPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]
+    ExplainAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainAccessRequest, _admin_pb2.ExplainAccessResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
 
 @_typing.type_check_only
@@ -65,8 +77,20 @@ class AdminAsyncStub(AdminStub):
     ListGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]  # type: ignore[assignment]
     PeekMessages: _aio.UnaryUnaryMultiCallable[_admin_pb2.PeekMessagesRequest, _admin_pb2.PeekMessagesResponse]  # type: ignore[assignment]
     GetMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetMessageRequest, _admin_pb2.GetMessageResponse]  # type: ignore[assignment]
+    ListScheduled: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListScheduledRequest, _admin_pb2.ListScheduledResponse]  # type: ignore[assignment]
+    CancelScheduled: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelScheduledRequest, _admin_pb2.CancelScheduledResponse]  # type: ignore[assignment]
+    Why: _aio.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]  # type: ignore[assignment]
+    TryFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]  # type: ignore[assignment]
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]  # type: ignore[assignment]
+    CreateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]  # type: ignore[assignment]
+    UpdateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]  # type: ignore[assignment]
+    DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]  # type: ignore[assignment]
+    ListUsers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListUsersRequest, _admin_pb2.ListUsersResponse]  # type: ignore[assignment]
+    AddPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.AddPolicyRequest, _admin_pb2.AddPolicyResponse]  # type: ignore[assignment]
+    RemovePolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemovePolicyRequest, _admin_pb2.RemovePolicyResponse]  # type: ignore[assignment]
+    ListPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]  # type: ignore[assignment]
+    ExplainAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainAccessRequest, _admin_pb2.ExplainAccessResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
@@ -155,6 +179,34 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.GetMessageResponse, _abc.Awaitable[_admin_pb2.GetMessageResponse]]: ...
 
     @_abc_1.abstractmethod
+    def ListScheduled(
+        self,
+        request: _admin_pb2.ListScheduledRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListScheduledResponse, _abc.Awaitable[_admin_pb2.ListScheduledResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelScheduled(
+        self,
+        request: _admin_pb2.CancelScheduledRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CancelScheduledResponse, _abc.Awaitable[_admin_pb2.CancelScheduledResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Why(
+        self,
+        request: _admin_pb2.WhyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.WhyResponse, _abc.Awaitable[_admin_pb2.WhyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def TryFilter(
+        self,
+        request: _admin_pb2.TryFilterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TryFilterResponse, _abc.Awaitable[_admin_pb2.TryFilterResponse]]: ...
+
+    @_abc_1.abstractmethod
     def ListDeadLetters(
         self,
         request: _admin_pb2.ListDeadLettersRequest,
@@ -167,6 +219,62 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetDeadLetterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetDeadLetterResponse, _abc.Awaitable[_admin_pb2.GetDeadLetterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateUser(
+        self,
+        request: _admin_pb2.CreateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CreateUserResponse, _abc.Awaitable[_admin_pb2.CreateUserResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdateUser(
+        self,
+        request: _admin_pb2.UpdateUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UpdateUserResponse, _abc.Awaitable[_admin_pb2.UpdateUserResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteUser(
+        self,
+        request: _admin_pb2.DeleteUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteUserResponse, _abc.Awaitable[_admin_pb2.DeleteUserResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListUsers(
+        self,
+        request: _admin_pb2.ListUsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListUsersResponse, _abc.Awaitable[_admin_pb2.ListUsersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def AddPolicy(
+        self,
+        request: _admin_pb2.AddPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AddPolicyResponse, _abc.Awaitable[_admin_pb2.AddPolicyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RemovePolicy(
+        self,
+        request: _admin_pb2.RemovePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RemovePolicyResponse, _abc.Awaitable[_admin_pb2.RemovePolicyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListPolicies(
+        self,
+        request: _admin_pb2.ListPoliciesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListPoliciesResponse, _abc.Awaitable[_admin_pb2.ListPoliciesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ExplainAccess(
+        self,
+        request: _admin_pb2.ExplainAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ExplainAccessResponse, _abc.Awaitable[_admin_pb2.ExplainAccessResponse]]: ...
 
     @_abc_1.abstractmethod
     def GetStatus(
