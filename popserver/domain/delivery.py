@@ -26,6 +26,8 @@ class Event(StrEnum):
 
     RECEIVE = "RECEIVE"  # a consumer takes it: a new hold, a new receipt handle, attempt + 1
     ACK = "ACK"  # its holder is done with it
+    PROVISIONAL_ACK = "PROVISIONAL_ACK"  # its holder is done with it, but not with one before it in its message group
+    SETTLE = "SETTLE"  # everything before it in its message group has ended: its provisional ack counts
     CHANGE_INVISIBLE = "CHANGE_INVISIBLE"  # its holder extends or shortens the hold: a new receipt handle
     RELEASE = "RELEASE"  # the hold's time is over (simple consumer), or its holder is gone
     GIVE_BACK = "GIVE_BACK"  # its holder returns it unused: the attempt does not count
@@ -40,8 +42,10 @@ class Event(StrEnum):
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.READY, Event.RECEIVE): State.INFLIGHT,
+    (State.READY, Event.SETTLE): State.COMMIT,
     (State.READY, Event.SKIP): State.COMMIT,
     (State.INFLIGHT, Event.ACK): State.COMMIT,
+    (State.INFLIGHT, Event.PROVISIONAL_ACK): State.READY,
     (State.INFLIGHT, Event.CHANGE_INVISIBLE): State.INFLIGHT,
     (State.INFLIGHT, Event.RELEASE): State.READY,
     (State.INFLIGHT, Event.GIVE_BACK): State.READY,

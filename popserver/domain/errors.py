@@ -124,8 +124,20 @@ class InvalidClientProperties(BadRequest):
     """The client's properties are illegal."""
 
 
+class InvalidTransactionId(BadRequest):
+    """The transaction id names no undecided half message."""
+
+
+class TooLate(BadRequest):
+    """It is too late for that."""
+
+
 class AlreadyExists(BadRequest):
     """It exists already."""
+
+
+class Unauthorized(PopError):
+    """The caller is not known here."""
 
 
 class Forbidden(PopError):
@@ -134,6 +146,10 @@ class Forbidden(PopError):
 
 class NotBuilt(PopError):
     """This server does not offer that yet."""
+
+
+class Unsupported(PopError):
+    """This server will not offer that."""
 
 
 class TopicNotFound(NotFound):

@@ -71,8 +71,12 @@ def check_intervals(intervals_ms: Sequence[int]) -> None:
     if not 1 <= len(intervals_ms) <= INTERVALS_MAX:
         raise BadRequest(f"a retry ladder has 1 to {INTERVALS_MAX} intervals, not {len(intervals_ms)}")
     for interval in intervals_ms:
-        if not 0 <= interval <= INTERVAL_MS_MAX:
-            raise BadRequest(f"a retry interval is 0 s to {INTERVAL_MS_MAX // HOUR_MS} h, not {interval} ms")
+        check_interval(interval)
+
+
+def check_interval(interval_ms: int) -> None:
+    if not 0 <= interval_ms <= INTERVAL_MS_MAX:
+        raise BadRequest(f"a retry interval is 0 s to {INTERVAL_MS_MAX // HOUR_MS} h, not {interval_ms} ms")
 
 
 _ERRORS = frozenset(

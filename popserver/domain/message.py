@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
 from popserver.domain.errors import (
+    BadRequest,
     IllegalMessageGroup,
     IllegalMessageId,
     IllegalMessageKey,
@@ -16,8 +17,8 @@ from popserver.domain.errors import (
     MessageBodyEmpty,
     MessageBodyTooLarge,
     MessagePropertiesTooLarge,
-    NotBuilt,
 )
+from popserver.domain.idempotency import check_key
 from popserver.domain.names import CONTROL, Resource
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -25,6 +26,7 @@ PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16 * 1024
 MESSAGE_GROUP_BYTES_MAX = 63
 MESSAGE_ID_LENGTH_MAX = 255
+PRIORITY_MAX = 32_767
 
 # Contract 4: names the wire's other side keeps for itself; a user's property may not use them.
 RESERVED_PROPERTIES = frozenset(
@@ -52,9 +54,6 @@ class MessageType(StrEnum):
     PRIORITY = "PRIORITY"
 
 
-BUILT_TYPES = frozenset({MessageType.NORMAL})
-
-
 class BodyEncoding(StrEnum):
     IDENTITY = "IDENTITY"
     GZIP = "GZIP"
@@ -75,6 +74,9 @@ class Message(NamedTuple):
     born_at_ms: int = 0
     born_host: str = ""
     trace_context: str | None = None
+    deliver_at_ms: int | None = None  # of a delayed message
+    priority: int | None = None
+    recovery_ms: int | None = None  # of a half message: how long before its producers are first asked
 
 
 class StoredMessage(NamedTuple):
@@ -90,11 +92,16 @@ class StoredMessage(NamedTuple):
 
 
 class SendResult(NamedTuple):
-    """Where a sent message stands: its producer's id, its message queue and its offset there (mission row H12)."""
+    """Where a sent message stands: its producer's id, its message queue and its offset there (mission row H12).
+
+    A delayed or half message is in no queue yet, which queue 0 and offset 0 stand for.
+    """
 
     message_id: str
     queue_number: int
     offset: int
+    transaction_id: str = ""  # of a half message
+    deliver_at_ms: int | None = None  # of a delayed one
 
 
 class Delivery(NamedTuple):
@@ -111,8 +118,6 @@ def check(message: Message) -> None:
 
     Limits: body 1 byte to 4 MiB; at most 128 properties; properties, tag and keys together at most 16 KiB of UTF-8.
     """
-    if message.message_type not in BUILT_TYPES:
-        raise NotBuilt(f"{message.message_type} messages are not offered by this version; send NORMAL ones")
     _check_id(message.message_id)
     _check_body(message.body)
     if message.tag is not None:
@@ -121,14 +126,10 @@ def check(message: Message) -> None:
         _check_key(key)
     if message.properties:
         _check_properties(message.properties)
+        check_key(message.properties)
+    if message.priority is not None and not 0 <= message.priority <= PRIORITY_MAX:
+        raise BadRequest(f"the priority is {message.priority}, allowed: 0 to {PRIORITY_MAX}, the highest first")
     _check_size(message)
-
-
-def check_types(types: Iterable[MessageType]) -> None:
-    """Raise `NotBuilt` unless this version stores messages of all these types: nobody could send to such a topic."""
-    for each in types:
-        if each not in BUILT_TYPES:
-            raise NotBuilt(f"{each} messages are not offered by this version; let the topic accept NORMAL ones")
 
 
 def id_to_bytes(message_id: str) -> bytes:

@@ -28,6 +28,7 @@ RETRY_LADDER_MS: tuple[int, ...] = (
     2 * HOUR_MS,
 )
 
+FIFO_INTERVAL_MS = 3 * SECOND_MS  # in place, the same for every attempt (mission row L6)
 ORPHAN_DELAY_MS = 1 * SECOND_MS  # a gone client's holds become Ready after this (contract 5.1, mission row L11)
 PUSH_HOLD_MS_MAX = 3 * HOUR_MS  # a push hold lives as long as its client, at most this (mission row L15)
 # A client unseen for so long is gone. Contract 1.1: only after more than 30 s, which is how often some clients beat.
@@ -47,10 +48,16 @@ class RetryPolicy(NamedTuple):
 
     max_attempts: int = MAX_ATTEMPTS_DEFAULT
     intervals_ms: Sequence[int] = RETRY_LADDER_MS
+    fifo_interval_ms: int = FIFO_INTERVAL_MS
 
 
-def interval_ms(policy: RetryPolicy, attempt: int) -> int:
-    """How long a push consumer's message waits after its `attempt`-th delivery failed (attempt ≥ 1)."""
+def interval_ms(policy: RetryPolicy, attempt: int, *, in_order: bool = False) -> int:
+    """How long a push consumer's message waits after its `attempt`-th delivery failed (attempt ≥ 1).
+
+    A message of a message group waits the same every time, for its group waits with it (mission row L6).
+    """
+    if in_order:
+        return policy.fifo_interval_ms
     return policy.intervals_ms[min(attempt, len(policy.intervals_ms)) - 1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import NamedTuple
 
 from popserver.domain.errors import BadRequest
@@ -29,6 +30,7 @@ class Topic(NamedTuple):
     queues: tuple[MessageQueue, ...]
     accepts: tuple[MessageType, ...]
     created_at_ms: int
+    fifo_queues: int = 1  # over how many of the queues message groups are spread: those it was created with
 
 
 class NewTopic(NamedTuple):
@@ -39,9 +41,27 @@ class NewTopic(NamedTuple):
     accepts: tuple[MessageType, ...] = (MessageType.NORMAL,)
 
 
+# What a topic takes that is made on the way: all that every official client can read in a route (contract 1.2).
+ACCEPTS_ON_THE_WAY = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+
+
 def check_queue_count(queue_count: int) -> None:
     if not 1 <= queue_count <= QUEUE_COUNT_MAX:
         raise BadRequest(f"a topic has 1 to {QUEUE_COUNT_MAX} message queues, not {queue_count}")
+
+
+def queue_for(topic: Topic, message_group: str | None, priority: int | None, rotation: int) -> MessageQueue:
+    """The queue a message goes to: its message group's own, its priority's lane, or the next in turn.
+
+    A message group never moves: it is spread over the queues the topic was created with, whatever was added since.
+    Where a topic takes priorities its queues are lanes, the highest number first (`store.receiving`); a message without
+    one goes to the lowest.
+    """
+    if message_group is not None:
+        return topic.queues[zlib.crc32(message_group.encode()) % topic.fifo_queues]
+    if MessageType.PRIORITY in topic.accepts:
+        return topic.queues[min(priority or 0, len(topic.queues) - 1)]
+    return topic.queues[rotation % len(topic.queues)]
 
 
 def message_key(queue_id: int, offset: int) -> int:

@@ -1,0 +1,92 @@
+"""Values that meet in a comparison (contract 7.3).
+
+A property's value is a text. Beside a number or a boolean it is read as one of that kind; a text that is none raises
+`Incomparable`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+Value = str | int | float | bool | None
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class Incomparable(Exception):
+    """A message's property is not what the expression takes it for."""
+
+
+def are_equal(one: Value, other: Value) -> bool:
+    if type(one) is bool and isinstance(other, str):
+        raise Incomparable
+    if isinstance(one, str) and type(other) is bool:
+        return _boolean(one) is other
+    if type(one) is bool or type(other) is bool:
+        return one is other
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other
+    one, other = as_numbers(one, other)
+    return one == other
+
+
+def as_numbers(one: Value, other: Value) -> tuple[Any, Any]:
+    """Both as numbers of one kind: a text as what it is beside, two texts and unlike numbers as floats."""
+    if isinstance(one, str) and isinstance(other, str):
+        return _float(one), _float(other)
+    if isinstance(one, str):
+        return reader(other)(one), other
+    if isinstance(other, str):
+        return one, reader(one)(other)
+    return (one, other) if type(one) is type(other) else (float(one or 0), float(other or 0))
+
+
+def reader(beside: Value) -> Callable[[str], Any]:
+    """How a text is read that stands beside a number or a boolean."""
+    if type(beside) is bool:
+        return _boolean
+    if isinstance(beside, float):
+        return _float
+    return _int32 if isinstance(beside, int) and abs(beside) <= INT32_MAX else _int64
+
+
+def _boolean(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _int32(text: str) -> int:
+    return _integer(text, INT32_MAX)
+
+
+def _int64(text: str) -> int:
+    return _integer(text, INT64_MAX)
+
+
+def _integer(text: str, largest: int) -> int:
+    # Beyond these digits and signs `int` also reads blanks and underscores.
+    if not text.isdecimal() and not _INTEGER.fullmatch(text):
+        raise Incomparable
+    try:
+        value = int(text)
+    except ValueError:  # thousands of digits
+        raise Incomparable from None
+    if not -largest - 1 <= value <= largest:
+        raise Incomparable
+    return value
+
+
+def _float(text: str) -> float:
+    found = _FLOAT.fullmatch(text)
+    if found is None:
+        raise Incomparable
+    return float(found[1])
+
+
+_INTEGER = re.compile(r"[+-]?\d+")
+# What a Java client would write for a double, but for NaN, which is no number here.
+_FLOAT = re.compile(
+    r"\ *([+-]?(?:[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|\.[0-9]++(?:[eE][+-]?[0-9]++)?|Infinity))[dDfF]?\ *"
+)

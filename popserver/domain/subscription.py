@@ -1,0 +1,72 @@
+"""What a consumer said it wants, and how two consumers of one group differ in it (mission row G5).
+
+All consumers of a group share its progress. If they want different things, each takes away, or passes over, messages
+that were meant for another: nothing is refused, but it must be seen.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from popserver.domain.filtering import Filter, SqlFilter
+from popserver.domain.names import Resource
+
+TOPICS_KEPT = 64
+EXPRESSION_LENGTH_KEPT = 256
+
+
+class Want(NamedTuple):
+    """One topic and the filter for it, as text; a long SQL expression is cut and told apart by a checksum."""
+
+    topic: Resource
+    kind: str  # TAG or SQL
+    expression: str
+
+    def __str__(self) -> str:
+        return f"topic '{self.topic}' by {self.kind} '{self.expression}'"
+
+
+class Subscription(NamedTuple):
+    """The wants of one consumer in the order of their topics, at most 64 of them, and how many more it has."""
+
+    wants: tuple[Want, ...]
+    more: int = 0
+
+    def __str__(self) -> str:
+        more = [f"{self.more} more topics"] if self.more else []
+        return ", ".join([*map(str, self.wants), *more]) or "nothing"
+
+
+def subscription(filters: Iterable[tuple[Resource, Filter]]) -> Subscription:
+    """What is kept of the filters a consumer gave; two that select the same tags are the same."""
+    wants = sorted(_want(topic, wanted) for topic, wanted in dict(filters).items())
+    return Subscription(tuple(wants[:TOPICS_KEPT]), len(wants[TOPICS_KEPT:]))
+
+
+def difference(one: Subscription, other: Subscription) -> tuple[str, str]:
+    """What each of two unequal subscriptions has that the other has not, in words."""
+    only_one = [each for each in one.wants if each not in other.wants]
+    only_other = [each for each in other.wants if each not in one.wants]
+    topics = {each.topic for each in only_one + only_other}
+    return _about(one, topics), _about(other, topics)
+
+
+def _about(given: Subscription, topics: set[Resource]) -> str:
+    told = [str(each) for each in given.wants if each.topic in topics]
+    nothing = sorted(f"nothing of topic '{topic}'" for topic in topics - {each.topic for each in given.wants})
+    return ", ".join([*told, *nothing]) or f"{given.more} more topics"
+
+
+def _want(topic: Resource, wanted: Filter) -> Want:
+    if isinstance(wanted, SqlFilter):
+        return Want(topic, "SQL", _kept(wanted.expression.strip()))
+    return Want(topic, "TAG", _kept(" || ".join(wanted.tags) or "*"))
+
+
+def _kept(expression: str) -> str:
+    if len(expression) <= EXPRESSION_LENGTH_KEPT:
+        return expression
+    checksum = zlib.crc32(expression.encode())
+    return f"{expression[:EXPRESSION_LENGTH_KEPT]}… ({len(expression)} characters, {checksum:08x})"
