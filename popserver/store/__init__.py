@@ -5,10 +5,30 @@ all; the writer calls the verbs of one transaction in `ORDER`, everywhere the sa
 never wait for each other in a circle.
 """
 
-from popserver.store import catalog, due, holds, messages, reading, receiving, retention
-from popserver.store.database import Database
+from collections.abc import Iterable
+from typing import Any
 
-# Catalog, then queue counters, then progress, then deliveries.
+from popserver.store import (
+    acl,
+    catalog,
+    due,
+    entering,
+    holds,
+    idempotency,
+    members,
+    message_groups,
+    messages,
+    pending,
+    reading,
+    receiving,
+    retention,
+    transactions,
+)
+from popserver.store.database import Database
+from popserver.store.transaction import Transaction
+
+# Catalog, servers and clients, then queue counters, then what is pending, then progress, then deliveries. Those that
+# name a message go before those that choose: what an ack frees, a receive of the same transaction may take.
 ORDER = (
     catalog.create_topic,
     catalog.update_topic,
@@ -17,17 +37,50 @@ ORDER = (
     catalog.update_group,
     catalog.delete_group,
     catalog.meet,
+    members.beat,
+    members.attend,
+    members.leave,
+    members.welcome,
     messages.append,
-    receiving.receive,
+    pending.pend,
+    pending.recall,
+    pending.cancel,
+    transactions.end_transaction,
+    transactions.take_checks,
+    transactions.give_back,
+    entering.enter_due,
     holds.adopt,
     holds.change_invisible,
     holds.ack,
     holds.forward,
     holds.orphan,
+    holds.withdraw,
+    receiving.receive,
     due.end_due,
     retention.retain,
+    idempotency.expire,
     catalog.purge,
+    acl.create_user,
+    acl.change_user,
+    acl.delete_user,
+    acl.add_policy,
+    acl.remove_policy,
     reading.read,
 )
 
-__all__ = ["ORDER", "Database"]
+
+def lock(tx: Transaction, wishes: Iterable[Any]) -> None:
+    """Take every lock the wishes name, before anything else and in one order.
+
+    Whoever waits for such a lock then holds no other but such, taken in the same order; and whoever only chooses waits
+    for none. So no two servers wait for each other in a circle.
+    """
+    message_groups.lock(tx, (place for wish in wishes if hasattr(wish, "places") for place in wish.places()))
+
+
+def finish(tx: Transaction) -> None:
+    """Write what the verbs have left for the end, where it waits for nobody who waits for us."""
+    idempotency.finish(tx)
+
+
+__all__ = ["ORDER", "Database", "finish", "lock"]

@@ -1,8 +1,8 @@
 """Opens the database, and says in plain words why it cannot.
 
 SQLite: one writing connection per file (WAL, synchronous=FULL, both read back), readers that cannot write; a second
-server on the same file is refused. Postgres: one server as well, for now. Statements run in autocommit mode; the writer
-begins and ends its transactions itself (`begin`, `commit`, `rollback`).
+server on the same file is refused. Postgres: any number of servers on one database. Statements run in autocommit mode;
+the writer begins and ends its transactions itself (`begin`, `commit`, `rollback`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,18 +24,22 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from popserver.domain.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
+from popserver.store.notices import CHANNEL
 
 BUSY_TIMEOUT_MS = 5_000
 # A Postgres that vanishes without a word is given up after 10 s without an acknowledgement, or 25 s without a packet.
-_NOTICES_SILENCE = {
+_POSTGRES_ARGUMENTS = {
+    "connect_timeout": 5,
+    "options": "-c lock_timeout=5s -c application_name=popmq",
     "tcp_user_timeout": 10_000,  # ms; the others: seconds, seconds, packets
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
 READERS_MAX = 2
-SERVER_LOCK = 0x706F707365727665  # any number, as long as every server takes the same
-_LOCK_NOT_AVAILABLE = "55P03"  # what Postgres answers when lock_timeout is over
+_TAKEN_BACK = {"40P01", "40001"}  # a circle of locks, which only a user's own transaction can be part of; a conflict
+_SECRET_OPTIONS = ("password", "sslpassword")  # which Postgres takes from a URL's query as well
+_PASSWORD = re.compile(r":.*@", re.DOTALL)  # and whatever else stands before the host
 _MEMORY_NUMBER = itertools.count()
 
 
@@ -61,15 +66,12 @@ class Database:
     @property
     def name(self) -> str:
         """The URL without its password, for people to read."""
-        return self.url.render_as_string(hide_password=True)
+        return _shown(self.url)
 
     def connect_writer(self) -> Connection:
-        """The one connection that writes; raises `StoreUnavailable` while another server has it."""
+        """The one connection of this server that writes; raises `StoreUnavailable` where there is none to be had."""
         with said_plainly(self.name):
-            conn = self.writing.connect()
-        if not self.is_sqlite:
-            self._claim(conn)
-        return conn
+            return self.writing.connect()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -87,9 +89,23 @@ class Database:
         # SQLite: take the write lock at once, or two connections could each wait for the other's.
         conn.exec_driver_sql("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
 
+    def commit(self, conn: Connection, notice: str = "") -> None:
+        """End the transaction; the `notice` is told to who listens as soon as it is durable (`store.notices`)."""
+        if not notice:
+            conn.exec_driver_sql("COMMIT")
+            return
+        # In one trip, which takes no parameters: the payload holds no character that would end the text.
+        told = f"NOTIFY {CHANNEL}, '{notice}'; COMMIT"
+        conn.exec_driver_sql(told, execution_options={"no_parameters": True})
+
     def has_rolled_back(self, conn: Connection) -> bool:
         """Whether the database ended the transaction by itself, as SQLite does when the disk is full."""
         return self.is_sqlite and not getattr(conn.connection.dbapi_connection, "in_transaction", True)
+
+    def driver_arguments(self) -> dict[str, Any]:
+        """What psycopg needs to connect to this Postgres, for a connection beside the engines'."""
+        _, arguments = self.writing.dialect.create_connect_args(self.writing.url)
+        return {**arguments, **_POSTGRES_ARGUMENTS}
 
     def close(self) -> None:
         self.writing.dispose()
@@ -97,18 +113,6 @@ class Database:
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
-
-    def _claim(self, conn: Connection) -> None:
-        """Hold the database while this connection lives: servers that share one do not wake each other yet."""
-        try:
-            conn.exec_driver_sql(f"SELECT pg_advisory_lock({SERVER_LOCK})")
-        except DBAPIError as error:
-            conn.close()
-            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
-                raise plain_error(error, self.name) from error
-            raise StoreUnavailable(
-                f"{self.name} is in use by another popmq server; stop that one, or name a database of its own"
-            ) from error
 
     def _open_sqlite(self) -> tuple[Engine, Engine]:
         module = sqlite_module()
@@ -137,8 +141,8 @@ class Database:
 
     def _open_postgres(self) -> tuple[Engine, Engine]:
         url = self.url.set(drivername="postgresql+psycopg")
-        args = {"connect_timeout": 5, "options": "-c lock_timeout=5s -c application_name=popmq", **_NOTICES_SILENCE}
-        shared: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "connect_args": args, "hide_parameters": True}
+        shared: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+        shared["connect_args"] = _POSTGRES_ARGUMENTS
         try:
             writing = create_engine(url, poolclass=NullPool, **shared)
         except ModuleNotFoundError:
@@ -209,6 +213,11 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
 
 
+def is_taken_back(error: DBAPIError) -> bool:
+    """Whether Postgres ended the transaction for the sake of another: run again, it may well succeed."""
+    return getattr(error.orig, "sqlstate", None) in _TAKEN_BACK
+
+
 def commit_error(error: DBAPIError, name: str, outcome: Any) -> PopError:
     """The same for a COMMIT, with what the request came to: when the connection broke, nobody knows on which side."""
     if not error.connection_invalidated:
@@ -226,14 +235,18 @@ def _parse(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         raise StoreUnavailable(
-            f"database URL '{url}' is malformed; write sqlite:///popmq.db or postgresql://user@host/name"
+            f"database URL '{_PASSWORD.sub(':***@', url)}' is malformed; write sqlite:///popmq.db or postgresql://user@host/name"
         ) from None
     if parsed.get_backend_name() not in {"sqlite", "postgresql"}:
         raise StoreUnavailable(
-            f"database URL '{parsed.render_as_string()}' names '{parsed.get_backend_name()}';"
+            f"database URL '{_shown(parsed)}' names '{parsed.get_backend_name()}';"
             " PopMQ keeps its state in sqlite or postgresql"
         )
     return parsed
+
+
+def _shown(url: URL) -> str:
+    return url.difference_update_query(_SECRET_OPTIONS).render_as_string(hide_password=True)
 
 
 def _is_memory(url: URL) -> bool:

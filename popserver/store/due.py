@@ -9,19 +9,24 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, delete, exists, func, select, tuple_, update
 
 from popserver.domain.delivery import Event, State, sources, target
 from popserver.domain.errors import PopError
 from popserver.domain.group import Group
 from popserver.domain.retry import Holder, interval_ms, when_hold_ends
+from popserver.domain.topic import message_key, queue_of
 from popserver.store import catalog
 from popserver.store.catalog import FoundGroup
 from popserver.store.dead_letters import Dying, bury
 from popserver.store.given import as_given, given
-from popserver.store.history import Moved, record
+from popserver.store.history import as_moved, record
+from popserver.store.message_groups import Member, Place, by_member, lock_free, runs_of, settle
 from popserver.store.schema import AnyRow, delivery, in_states
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+LOOK_AGAIN_MS_MIN = 20
+LOOK_AGAIN_MS_MAX = 1_000
 
 REASONS = {
     Event.RELEASE: "the hold's time ended",
@@ -43,18 +48,55 @@ class Ended(NamedTuple):
 
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopError]:
     """End every due hold and interval of one step; several requests at once need only one step."""
-    rows = list(tx.conn.execute(_DUE, {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}))
+    names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
+    rows = [*tx.conn.execute(_DUE, names), *_due_in_order(tx, names)]
     groups = catalog.groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
+    _forget(tx, [row for row in rows if row.group_id not in groups])
     for (group_id, event), several in _plan(rows, groups).items():
         _carry_out(tx, groups[group_id].group, event, several)
-    next_due_ms = tx.conn.execute(_NEXT_DUE).scalar()
-    return [Ended(next_due_ms)] * len(requests)
+    _settle_groups(tx, rows, groups)
+    return [Ended(next_due_ms(tx.conn) if rows else _when_to_look_again(tx))] * len(requests)
 
 
 def next_due_ms(conn: Any) -> int | None:
     """When the earliest hold or interval ends."""
     due_ms: int | None = conn.execute(_NEXT_DUE).scalar()
     return due_ms
+
+
+def _when_to_look_again(tx: Transaction) -> int | None:
+    """After a step that could end nothing: what is due nevertheless is in somebody else's hands."""
+    earliest_ms = next_due_ms(tx.conn)
+    if earliest_ms is None or earliest_ms > tx.now_ms:
+        return earliest_ms
+    # Another server's for a moment, or as long as a user likes: the longer it lies, the more rarely it is looked at.
+    # An ack in its consumer's own transaction is due since nobody knows when.
+    overdue_ms = tx.now_ms - earliest_ms if earliest_ms else 0
+    again_ms = tx.now_ms + min(max(overdue_ms // 2, LOOK_AGAIN_MS_MIN), LOOK_AGAIN_MS_MAX)
+    later_ms = tx.conn.execute(_NEXT_LATER, {"now_ms": tx.now_ms}).scalar()
+    return again_ms if later_ms is None else min(again_ms, later_ms)
+
+
+def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[AnyRow]:
+    """What is due in message groups: their places first, then a look at what is due there now."""
+    rows = tx.conn.execute(_DUE_IN_ORDER, names).all()
+    if not rows or tx.conn.dialect.name == "sqlite":
+        return list(rows)
+    taken = lock_free(tx, (_place(row) for row in rows))
+    places = as_given(
+        (place.group_id, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0)) for place in sorted(taken)
+    )
+    return list(tx.conn.execute(_DUE_IN_ORDER_FREE, names | {"places": places}))
+
+
+def _place(row: AnyRow) -> Place:
+    return Place(row.group_id, queue_of(row.message_key))
+
+
+def _forget(tx: Transaction, rows: Sequence[AnyRow]) -> None:
+    """What is due in groups that are removed already would be due for ever."""
+    if rows:
+        tx.conn.execute(_FORGET, {"rows": as_given((row.group_id, row.message_key) for row in rows)})
 
 
 def _plan(rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[AnyRow]]:
@@ -69,6 +111,9 @@ def _plan(rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> dict[tuple[i
 def _event(row: AnyRow, found: FoundGroup) -> Event:
     if row.state == State.WAITING_RETRY:
         return Event.BACKOFF_ELAPSED
+    if row.provisional_ack:
+        # Acked in its consumer's own transaction (docs/sql.md), which can touch nothing but the delivery.
+        return Event.ACK
     if found.is_deleted:
         # A dead letter would make the dead-letter topic anew that was deleted with the group.
         return Event.RELEASE
@@ -80,26 +125,41 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[AnyRo
         dying = [Dying(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
         bury(tx, group, dying, event, REASONS[event])
         return
+    if event is Event.ACK:
+        return  # with its message group
     moves = ((group.group_id, row.message_key, _visible_at_ms(row, event, group)) for row in rows)
     tx.conn.execute(_MOVE[event], {"moves": as_given(moves)})
-    record(tx, group, event, (_moved(row) for row in rows), REASONS[event])
+    record(tx, group, event, (as_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:
-        for topic_id in {row.topic_id for row in rows}:
+        for topic_id in {row.topic_id for row in rows if row.message_group is None}:
             tx.ring(topic_id)
+
+
+def _settle_groups(tx: Transaction, rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> None:
+    """What the ends mean for the message groups they were in."""
+    touched: dict[int, set[Member]] = defaultdict(set)
+    acked: dict[int, set[int]] = defaultdict(set)
+    for row in rows:
+        if row.message_group is None or row.group_id not in groups:
+            continue
+        touched[row.group_id].add(Member(row.topic_id, queue_of(row.message_key), row.message_group))
+        if row.provisional_ack:
+            acked[row.group_id].add(row.message_key)
+    for group_id, members in sorted(touched.items()):
+        runs = by_member(runs_of(tx.conn, group_id, members))
+        settle(tx, groups[group_id].group, {member: runs.get(member, []) for member in members}, acked[group_id])
 
 
 def _visible_at_ms(row: AnyRow, event: Event, group: Group) -> int:
     """A retry's interval starts when the attempt ended, not when somebody looked (mission row L18)."""
     due_ms: int = row.visible_at_ms
-    return due_ms + interval_ms(group.retry, row.attempt) if event is Event.RETRY else due_ms
-
-
-def _moved(row: AnyRow) -> Moved:
-    return Moved(row.message_key, State(row.state), row.attempt, row.client_id)
+    if event is not Event.RETRY:
+        return due_ms
+    return due_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
 
 
 _WITH_TIME = in_states(delivery.c.state, State.INFLIGHT, State.WAITING_RETRY)
-_DUE = (
+_ALL_DUE = (
     select(
         delivery.c.group_id,
         delivery.c.message_key,
@@ -109,13 +169,30 @@ _DUE = (
         delivery.c.visible_at_ms,
         delivery.c.holder,
         delivery.c.client_id,
+        delivery.c.message_group,
+        delivery.c.provisional_ack,
     )
     .where(_WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms"))
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))
-    .with_for_update(skip_locked=True)
 )
+_DUE = _ALL_DUE.where(delivery.c.message_group.is_(None)).with_for_update(skip_locked=True)
+_DUE_IN_ORDER = _ALL_DUE.where(delivery.c.message_group.is_not(None))
+# An ack in its consumer's own transaction has locked no place, but the delivery.
+# Only of places that were taken: a row locked beside them would stand in the way of who has its place.
+_PLACES = given("places", "group_id", "first_key", "end_key")
+_IN_A_PLACE = exists().where(
+    delivery.c.group_id == _PLACES.c.group_id,
+    delivery.c.message_key >= _PLACES.c.first_key,
+    delivery.c.message_key < _PLACES.c.end_key,
+)
+_DUE_IN_ORDER_FREE = _DUE_IN_ORDER.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True)
 _NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(_WITH_TIME)
+_NEXT_LATER = _NEXT_DUE.where(delivery.c.visible_at_ms > bindparam("now_ms"))
+_ROWS = given("rows", "group_id", "message_key")
+_FORGET = delete(delivery).where(
+    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ROWS.c.group_id, _ROWS.c.message_key))
+)
 # The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
 _MOVES = given("moves", "group_id", "message_key", "visible_at_ms")
 _MOVE = {

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Subquery, Text, bindparam, cast, column, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Subquery, Text, bindparam, cast, column, literal_column, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -26,7 +26,12 @@ def given(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
     return select(*columns).subquery(f"given_{parameter}")
 
 
-def as_given(rows: Iterable[Sequence[int | str]]) -> str:
+def gathered(*columns: ColumnElement[Any]) -> ColumnElement[str]:
+    """The rows of a query as one text, which a `given` parameter takes as it is; null where there are none."""
+    return _Gathered(*columns)
+
+
+def as_given(rows: Iterable[Sequence[int | str | None]]) -> str:
     """The value for a `given` parameter."""
     return _as_json(list(rows))
 
@@ -39,6 +44,11 @@ class _Rows(FunctionElement[Any]):
     inherit_cache = True
 
 
+class _Gathered(FunctionElement[str]):
+    type = Text()
+    inherit_cache = True
+
+
 @compiles(_Rows, "sqlite")
 def _rows_of_sqlite(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
     return f"json_each({compiler.process(rows.clauses, **kw)})"
@@ -47,3 +57,13 @@ def _rows_of_sqlite(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(_Rows, "postgresql")
 def _rows_of_postgres(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
     return f"jsonb_array_elements(CAST({compiler.process(rows.clauses, **kw)} AS jsonb))"
+
+
+@compiles(_Gathered, "sqlite")
+def _gathered_by_sqlite(gathered: _Gathered, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"json_group_array(json_array({compiler.process(gathered.clauses, **kw)}))"
+
+
+@compiles(_Gathered, "postgresql")
+def _gathered_by_postgres(gathered: _Gathered, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST(jsonb_agg(jsonb_build_array({compiler.process(gathered.clauses, **kw)})) AS text)"

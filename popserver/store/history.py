@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import insert
 
@@ -20,6 +20,11 @@ class Moved(NamedTuple):
     from_state: State
     attempt: int
     client_id: str
+
+
+def as_moved(row: Any) -> Moved:
+    """The delivery of a row with its state, attempt and client, as it is before the event."""
+    return Moved(row.message_key, State(row.state), row.attempt, row.client_id)
 
 
 def record(tx: Transaction, group: Group, event: Event, moved: Iterable[Moved], reason: str = "") -> None:

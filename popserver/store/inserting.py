@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from sqlalchemy import BigInteger, Connection, Integer, LargeBinary, SmallInteger, Table, Text
+from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, SmallInteger, Table, Text
 from sqlalchemy.exc import DBAPIError
 
 _ROWS_PER_STATEMENT_MAX = 64
@@ -16,7 +16,10 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 def insert_rows(conn: Connection, table: Table, rows: Rows) -> None:
-    """Insert rows, each with all columns in the table's order. Raises SQLAlchemy's errors, `IntegrityError` too."""
+    """Insert rows, each with all columns in the table's order, but for a key that the database draws.
+
+    Raises SQLAlchemy's errors, `IntegrityError` too.
+    """
     if conn.dialect.name == "postgresql":
         _copy(conn, table, rows)
     else:
@@ -71,7 +74,7 @@ def _errors(conn: Connection) -> type[Exception]:
 
 @lru_cache(maxsize=256)
 def _insert_text(table: Table, count: int) -> str:
-    row = f"({', '.join('?' * len(table.columns))})"
+    row = f"({', '.join('?' * len(_columns(table)))})"
     return f"INSERT INTO {table.name} ({_names(table)}) VALUES {', '.join([row] * count)}"  # noqa: S608 - names are ours
 
 
@@ -82,8 +85,12 @@ def _copy_text(table: Table) -> str:
 
 @lru_cache(maxsize=16)
 def _copy_types(table: Table) -> list[str]:
-    return [_POSTGRES_TYPES[type(column.type)] for column in table.columns]
+    return [_POSTGRES_TYPES[type(column.type)] for column in _columns(table)]
 
 
 def _names(table: Table) -> str:
-    return ", ".join(column.name for column in table.columns)
+    return ", ".join(column.name for column in _columns(table))
+
+
+def _columns(table: Table) -> list[Column[Any]]:
+    return [column for column in table.columns if column is not table.autoincrement_column]

@@ -18,7 +18,7 @@ from popserver.domain.group import Group
 from popserver.domain.message import StoredMessage, id_to_bytes
 from popserver.domain.names import Resource, dead_letter_topic
 from popserver.domain.topic import MessageQueue, Topic, message_key
-from popserver.store import catalog
+from popserver.store import catalog, due, entering
 from popserver.store.given import as_given
 from popserver.store.message_look import BY_KEY
 from popserver.store.messages import stored_messages
@@ -108,13 +108,14 @@ class DeadLetter(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How much the store holds, and the revision of its schema."""
+    """How much the store holds, the revision of its schema, and when the first thing that waits is due."""
 
     topics: int
     groups: int
     messages: int
     dead_letters: int
     revision: str
+    next_due_ms: int | None
 
 
 def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
@@ -142,6 +143,12 @@ def list_groups(conn: Connection, namespace: str | None, limit: int) -> tuple[li
     """The first `limit` groups by name, of one namespace or (None) of all; and how many there are."""
     groups = [each for each in catalog.list_groups(conn) if namespace is None or each.name.namespace == namespace]
     return groups[:limit], len(groups)
+
+
+def groups_by_id(conn: Connection, group_ids: Sequence[int], limit: int) -> list[Group]:
+    """The first `limit` of these groups by name; a deleted one is left out."""
+    found = [each.group for each in catalog.groups_by_id(conn, group_ids).values() if not each.is_deleted]
+    return sorted(found, key=lambda each: each.name)[:limit]
 
 
 def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
@@ -181,10 +188,10 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
 
     The message itself comes before its dead copies. Where several topics hold the id, `BadRequest` asks for one.
     """
-    place = _place(conn, topic_name, message_id)
+    place = find_place(conn, topic_name, message_id)
     topic = _topic(conn, Resource(place.namespace, place.name))
     (stored,) = _load(conn, topic, [place.message_key])
-    return FoundMessage(stored, _standings(conn, place.message_key), _steps(conn, place.message_key))
+    return FoundMessage(stored, _standings(conn, place.message_key), steps(conn, place.message_key))
 
 
 def list_dead_letters(
@@ -223,7 +230,8 @@ def counts(conn: Connection) -> Counts:
     messages = conn.execute(_COUNT_MESSAGES).scalar_one()
     dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
-    return Counts(topics, groups, int(messages), dead_letters, revision)
+    next_ms = [each for each in (due.next_due_ms(conn), entering.next_due_ms(conn)) if each is not None]
+    return Counts(topics, groups, int(messages), dead_letters, revision, min(next_ms, default=None))
 
 
 def _topic(conn: Connection, name: Resource) -> Topic:
@@ -274,7 +282,9 @@ def _load(conn: Connection, topic: Topic, keys: Sequence[int]) -> list[StoredMes
     return [by_key[key] for key in keys if key in by_key]
 
 
-def _place(conn: Connection, topic_name: Resource | None, message_id: str) -> AnyRow:
+def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> AnyRow:
+    """Where a message stands: `message_key`, `origin_key`, its topic's `namespace` and `name`; raises as `find_message`
+    does."""
     query = _PLACES.where(message.c.message_id == id_to_bytes(message_id))
     if topic_name is not None:
         query = query.where(message.c.topic_id == _topic(conn, topic_name).topic_id)
@@ -302,7 +312,8 @@ def _standings(conn: Connection, key: int) -> list[Standing]:
     ]
 
 
-def _steps(conn: Connection, key: int) -> list[Step]:
+def steps(conn: Connection, key: int) -> list[Step]:
+    """The steps of one message in all groups, oldest first, at most 1,000."""
     return [
         Step(
             row.at_ms,

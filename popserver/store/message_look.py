@@ -29,11 +29,13 @@ class MessageRow(NamedTuple):
     keys: str | None
     properties: str | None
     message_group: str | None
+    priority: int | None
     message_type: str
     body_encoding: str
     born_host: str
     trace_context: str | None
     digest: bytes
+    deliver_at_ms: int | None
     body: bytes
 
 

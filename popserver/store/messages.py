@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, exists, func, select, update
 
 from popserver.domain.errors import PopError, TopicNotFound
 from popserver.domain.filtering import tag_hash
+from popserver.domain.idempotency import WINDOW_MS
 from popserver.domain.message import (
     BodyEncoding,
     Message,
@@ -21,25 +22,29 @@ from popserver.domain.message import (
     id_from_bytes,
     id_to_bytes,
 )
-from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_of
+from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_for, queue_of
+from popserver.store import idempotency, repeats
 from popserver.store.given import as_given, given
 from popserver.store.inserting import insert_rows
 from popserver.store.message_look import MessageRow
-from popserver.store.schema import KEY_SHIFT, dead_letter, message, queue
+from popserver.store.schema import KEY_SHIFT, dead_letter, message, pending, queue
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import RepeatedId, Transaction
 
 
 class Append(NamedTuple):
-    """Messages of one topic, all legal. `rotation` chooses the queue: one per topic and transaction."""
+    """Messages of one topic, all legal. `rotation` chooses the queue of those that are free to go to any: one per topic
+    and transaction. Their idempotency keys hold for `key_window_ms`; 0 heeds none."""
 
     topic: Topic
     messages: Sequence[Message]
     rotation: int
+    key_window_ms: int = WINDOW_MS
 
 
 def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
-    """Store the messages; each result is its message's place. A repeated message id gets the first one's."""
+    """Store the messages; each result is its message's place. A repeated message id gets the first one's, and so does
+    a repeated idempotency key."""
     answers: dict[int, list[SendResult] | PopError] = {}
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
     for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
@@ -60,11 +65,13 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
         keys,
         properties,
         message_group,
+        priority,
         message_type,
         body_encoding,
         born_host,
         trace_context,
         digest,
+        deliver_at_ms,
         body,
     ) = row
     sent = Message(
@@ -80,6 +87,8 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
         born_at_ms,
         born_host,
         trace_context,
+        deliver_at_ms,
+        priority,
     )
     return StoredMessage(sent, key, number_of[queue_of(key)], offset_of(key), stored_at_ms, digest)
 
@@ -87,7 +96,7 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
 def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) -> list[StoredMessage]:
     """Rows as messages, dead copies with the message they are of."""
     listed = list(rows)
-    number_of = _queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
+    number_of = repeats.queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
     found = [stored_message(row, topic, number_of) for row in listed]
     copies = [row.message_key for row in listed if row.origin_key]
     if not copies:
@@ -108,51 +117,51 @@ def newest_stored_at_ms(conn: Connection) -> int:
 
 
 def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
-    topic, rotation = requests[0].topic, requests[0].rotation
-    chosen = topic.queues[rotation % len(topic.queues)]
+    topic = requests[0].topic
     batch = [each for request in requests for each in request.messages]
-    known = _known(tx, topic, batch) if tx.careful else {}
+    known = idempotency.known(tx, topic, batch) if tx.careful else {}
     new = [each for each in batch if each.message_id not in known] if known else batch
-    new = _first_of_each_id(new) if tx.careful else new
-    if new:
-        first = take_offsets(tx, chosen, len(new))
+    new, alike = idempotency.firsts(new) if tx.careful else (new, {})
+    idempotency.claim(tx, topic, new, requests[0].key_window_ms)
+    for chosen, several in _by_queue(topic, new, requests[0].rotation):
+        first, has_pending = _take_offsets_looking(tx, topic, chosen, len(several))
+        if has_pending and not tx.careful and repeats.known_pending(tx.conn, topic, several):
+            raise RepeatedId
         if first is None:
             gone = TopicNotFound(
                 f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
             )
             return [gone] * len(requests)
-        insert_rows(tx.conn, message, _rows(tx.now_ms, topic, message_key(chosen.queue_id, first), new))
+        insert_rows(tx.conn, message, _rows(tx.now_ms, topic, message_key(chosen.queue_id, first), several))
         tx.ring(topic.topic_id)
-        if not tx.careful:
-            return _results_in_order(requests, chosen, first)
+        places = enumerate(several, start=first)
         known |= {
-            each.message_id: SendResult(each.message_id, chosen.number, first + index) for index, each in enumerate(new)
+            each.message_id: SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)
+            for offset, each in places
         }
+    known |= {repeat: known[first] for repeat, first in alike.items()}
     return [[known[each.message_id] for each in request.messages] for request in requests]
 
 
-def _first_of_each_id(batch: Sequence[Message]) -> list[Message]:
-    first: dict[str, Message] = {}
+def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> Iterator[tuple[MessageQueue, list[Message]]]:
+    """The messages by the queue they go to, in the queues' one order: two servers must not wait in a circle."""
+    by_queue: dict[MessageQueue, list[Message]] = {}
     for each in batch:
-        first.setdefault(each.message_id, each)
-    return list(first.values())
-
-
-def _results_in_order(
-    requests: Sequence[Append], chosen: MessageQueue, first: int
-) -> list[list[SendResult] | PopError]:
-    answers: list[list[SendResult] | PopError] = []
-    for request in requests:
-        places = enumerate(request.messages, start=first)
-        answers.append([SendResult(each.message_id, chosen.number, offset) for offset, each in places])
-        first += len(request.messages)
-    return answers
+        by_queue.setdefault(queue_for(topic, each.message_group, each.priority, rotation), []).append(each)
+    yield from sorted(by_queue.items())
 
 
 def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> int | None:
     """The first of `count` offsets, taken in one statement; None when the queue is gone."""
     end = tx.conn.execute(_TAKE_OFFSETS, {"chosen": chosen.queue_id, "count": count}).scalar()
     return None if end is None else end - count
+
+
+def _take_offsets_looking(tx: Transaction, topic: Topic, chosen: MessageQueue, count: int) -> tuple[int | None, bool]:
+    """Likewise; and whether anything of the topic is pending, for which there is then no statement of its own."""
+    wish = {"chosen": chosen.queue_id, "count": count, "of_topic": topic.topic_id}
+    row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, wish).first()
+    return (None, False) if row is None else (row.next_offset - count, bool(row.has_pending))
 
 
 def _rows(now_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
@@ -165,41 +174,28 @@ def _rows(now_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -
             now_ms,
             each.born_at_ms,
             tag_hash(each.tag),
-            each.tag,
-            _as_json(each.keys) if each.keys else None,
-            _as_json(dict(each.properties)) if each.properties else None,
-            each.message_group,
-            None,
-            each.message_type.value,
-            each.body_encoding.value,
-            each.born_host,
-            each.trace_context,
-            hashlib.md5(each.body, usedforsecurity=False).digest(),
-            each.body,
+            *content(each),
         )
         for key, each in enumerate(batch, start=first_key)
     ]
 
 
-def _known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
-    """Where messages with these ids already stand."""
-    ids = [id_to_bytes(each.message_id) for each in batch]
-    rows = [
-        row
-        for start in range(0, len(ids), STEP_ROWS_MAX)
-        for row in tx.conn.execute(_KNOWN, {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]})
-    ]
-    number_of = _queue_numbers(tx.conn, topic, {queue_of(row.message_key) for row in rows})
-    places = ((id_from_bytes(row.message_id), row.message_key) for row in rows)
-    return {known: SendResult(known, number_of[queue_of(key)], offset_of(key)) for known, key in places}
-
-
-def _queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int, int]:
-    """The wire's queue ids by ours; asks the store where the caller's topic is older than a queue of it."""
-    known = {each.queue_id: each.number for each in topic.queues}
-    if needed <= known.keys():
-        return known
-    return {row.queue_id: row.number for row in conn.execute(_QUEUE_NUMBERS, {"of_topic": topic.topic_id})}
+def content(each: Message) -> tuple[Any, ...]:
+    """The columns from `tag` on, alike in `message` and `pending`."""
+    return (
+        each.tag,
+        _as_json(each.keys) if each.keys else None,
+        _as_json(dict(each.properties)) if each.properties else None,
+        each.message_group,
+        each.priority,
+        each.message_type.value,
+        each.body_encoding.value,
+        each.born_host,
+        each.trace_context,
+        hashlib.md5(each.body, usedforsecurity=False).digest(),
+        each.deliver_at_ms,
+        each.body,
+    )
 
 
 # Made once: json.dumps makes an encoder per call as soon as one of its options is used.
@@ -214,18 +210,16 @@ _TAKE_OFFSETS = (
     .values(next_offset=queue.c.next_offset + bindparam("count"))
     .returning(queue.c.next_offset)
 )
+# Not of a topic that was deleted: another server may not have heard of it yet, and would store what is never read.
+_TAKE_OFFSETS_LOOKING = _TAKE_OFFSETS.where(
+    exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
+).returning(exists().where(pending.c.topic_id == bindparam("of_topic")).label("has_pending"))
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))
     .select_from(queue)
     .join(message, message.c.message_key == queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.next_offset - 1))
     .where(queue.c.next_offset > 0)
 )
-_KNOWN = select(message.c.message_id, message.c.message_key).where(
-    message.c.topic_id == bindparam("topic_id"),
-    message.c.origin_key == 0,
-    message.c.message_id.in_(bindparam("ids", expanding=True)),
-)
-_QUEUE_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.topic_id == bindparam("of_topic"))
 _COPIES = given("copies", "copy_key")
 _ORIGINS = (
     select(dead_letter.c.copy_key, topic_table.c.name)

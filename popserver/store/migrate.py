@@ -14,10 +14,12 @@ from typing import Literal
 from sqlalchemy import Connection, inspect, text
 
 from popserver.domain.errors import StoreUnavailable
+from popserver.store import functions
 from popserver.store.database import Database, said_plainly
 from popserver.store.schema import VIEWS, metadata
 
-HEAD = "0001"
+HEAD = "0002"
+FUNCTIONS = "0002.sql"  # the newest text of the SQL functions
 # Any number, as long as every server takes the same: two that start at once must not both migrate.
 _ADVISORY_LOCK = 0x706F706D71
 
@@ -78,6 +80,7 @@ def _create(conn: Connection, database: Database) -> None:
     metadata.create_all(conn)
     for name, query in VIEWS.items():
         conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
+    functions.create(conn, script_location() / "functions" / FUNCTIONS)
     conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
     conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 

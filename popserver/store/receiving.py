@@ -1,11 +1,11 @@
 """Receive: READY → INFLIGHT.
 
-The progress row is the lock: it is taken before the queue is read, so two receives never look at the same stretch. A
-filter judges a message once, before its first grant; what it refuses is passed over and so consumed. Messages that
-became ready again come first, but take at most half of the room when new ones wait (a long tail of failures must not
-starve the rest).
+What may be granted comes from three places: messages that became ready again, open message groups, and new ones from
+the group's progress on. What comes again comes first, but takes at most half of the room when new ones wait (a long
+tail of failures must not starve the rest); what is behind in its message group leaves them an eighth.
 
-Receives that want the same look once, together: what they find is dealt out to them in turn.
+Receives that want the same look once, together: what they find is dealt out to them in turn. Messages of one message
+group go to one of them, in order, or wait.
 """
 
 from __future__ import annotations
@@ -13,42 +13,53 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, islice, repeat
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
-from sqlalchemy import Select, bindparam, insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from popserver.domain import receipt
 from popserver.domain.delivery import Event, State, sources, target
 from popserver.domain.errors import PopError
-from popserver.domain.filtering import TagFilter
+from popserver.domain.filtering import Filter
 from popserver.domain.group import Group
-from popserver.domain.message import Delivery
+from popserver.domain.message import Delivery, StoredMessage
+from popserver.domain.names import group_of_dead_letter_topic
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
-from popserver.domain.topic import OFFSET_BITS, Topic, message_key, offset_of
+from popserver.domain.topic import Topic
+from popserver.store import open_groups, replay, scan
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
-from popserver.store.message_look import BY_KEY, MessageLook, MessageRow
+from popserver.store.message_groups import Member
+from popserver.store.message_look import BY_KEY
 from popserver.store.messages import stored_messages
-from popserver.store.schema import AnyRow, delivery, in_states, message, progress, queue
+from popserver.store.open_groups import Run
+from popserver.store.replay import Held
+from popserver.store.schema import AnyRow, delivery, in_states
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.wish import Found, Wish
 
-# How far one receive looks for messages its filter wants before it lets others in.
-WINDOW_OFFSETS = 1_000
+_NEW_OF_ROOM = 8
 
 
 class Receive(NamedTuple):
-    """A consumer's wish for messages. `rotation` says at which queue to start."""
+    """A consumer's wish for messages. `rotation` says at which queue to start.
+
+    `attempt_id` names the receive: repeated, it gets what it holds already. With `heads_only` no more than one message
+    of a message group is granted at a time: the consumer would not work on several in their order.
+    """
 
     group: Group
     topic: Topic
-    wanted: TagFilter
+    wanted: Filter
     batch_size: int
     invisible_ms: int
     holder: Holder
     client_id: str
     rotation: int
+    attempt_id: str | None = None
+    heads_only: bool = False
 
 
 class Received(NamedTuple):
@@ -58,27 +69,21 @@ class Received(NamedTuple):
     more: bool
 
 
-class _Wish(NamedTuple):
-    """What receives that want the same ask for together."""
-
-    group: Group
-    topic: Topic
-    wanted: TagFilter
-    room: int
-    rotation: int
-
-
-class _Found(NamedTuple):
-    """A message to grant; `attempt` will be its delivery attempt."""
-
-    row: MessageRow
-    attempt: int
-
-
 class _Grant(NamedTuple):
-    found: _Found
+    found: Found
     receipt: Receipt
     request: Receive
+
+
+class _Taker:
+    """A receive that is being served."""
+
+    __slots__ = ("grants", "request", "room")
+
+    def __init__(self, request: Receive) -> None:
+        self.request = request
+        self.room = request.batch_size
+        self.grants: list[_Grant] = []
 
 
 def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | PopError]:
@@ -91,7 +96,7 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
 
 def _alike(requests: Sequence[Receive]) -> Iterator[list[int]]:
     """Which requests want the same, as many as one step may serve."""
-    alike: dict[tuple[int, int, TagFilter], list[int]] = {}
+    alike: dict[tuple[int, int, Filter], list[int]] = {}
     for index, request in enumerate(requests):
         alike.setdefault((request.group.group_id, request.topic.topic_id, request.wanted), []).append(index)
     for indexes in alike.values():
@@ -113,89 +118,133 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
     first = several[0]
     room = sum(request.batch_size for request in several)
-    wish = _Wish(first.group, first.topic, first.wanted, room, first.rotation)
-    behind = _queues_with_more(tx, wish)
+    keeps_order = group_of_dead_letter_topic(first.topic.name) is None
+    wish = Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order)
+    repeated = _repeated(tx, wish, several)
+    served = iter(_serve(tx, wish, [each for index, each in enumerate(several) if index not in repeated]))
+    return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
+
+
+def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[int, Received]:
+    """The answers to receives that came before, by their place."""
+    by_attempt = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
+    held = replay.held_by(tx, wish, by_attempt.values()) if by_attempt else {}
+    answers: dict[int, Received] = {}
+    for index, attempt_id in by_attempt.items():
+        if attempt_id in held:
+            held[attempt_id] = _taken_back(tx, several[index], held[attempt_id])
+            answers[index] = _again(tx, wish, held[attempt_id])
+    return answers
+
+
+def _taken_back(tx: Transaction, request: Receive, held: list[Held]) -> list[Held]:
+    return replay.take_back(tx, held, request.holder, request.client_id, tx.now_ms + request.invisible_ms)
+
+
+def _again(tx: Transaction, wish: Wish, held: list[Held]) -> Received:
+    stored = stored_messages(tx.conn, (each.row for each in held), wish.topic)
+    deliveries = [
+        Delivery(message, receipt.encode(each.receipt), each.attempt, each.receipt.ends_at_ms)
+        for message, each in zip(stored, held, strict=True)
+    ]
+    # It has not looked for anything new: whoever woke it may have meant another.
+    return Received(deliveries, more=True)
+
+
+def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Received]:
+    if not several:
+        return []
+    wish = wish._replace(room=sum(request.batch_size for request in several))
+    places = scan.lock_places(tx, wish)
+    new_waits = any(place.next_offset < place.end_offset for place in places)
+    before = _share_of_before(wish, new_waits=new_waits)
     ready_again = _ready_again(tx, wish)
-    reserved = min(len(ready_again), _share_of_ready_again(wish, new_waits=bool(behind)))
-    new, left_over = _new(tx, wish, behind, wish.room - reserved)
+    kept = min(len(ready_again), before // 2)
+    heads_only = any(request.heads_only for request in several)
+    runs, is_all = open_groups.look(
+        tx,
+        wish,
+        places,
+        for_again=max(before - len(ready_again), (before + 1) // 2),
+        limit=wish.room - kept - _share_of_new(wish, before),
+        heads_only=heads_only,
+    )
+    in_runs = [each for run in runs for each in run.found]
+    reserved = len(in_runs) + max(kept, min(len(ready_again), before - len(in_runs)))
+    new = scan.read_on(tx, wish, places, wish.room - reserved, beside_runs=bool(in_runs))
     # New ones may be fewer than the room left for them, or none that the filter wants.
-    again = _load(tx, ready_again[: wish.room - len(new)])
-    grants = _deal(tx, several, again + new)
-    _grant(tx, wish, grants, len(again))
-    return _answers(tx, wish, several, grants, left_over=left_over)
+    again = _load(tx, ready_again[: wish.room - len(in_runs) - len(new.found)])
+    room = wish.room - len(in_runs) - len(new.found) - len(again)
+    rest = [] if heads_only else open_groups.rest_of(tx, runs, room)
+    takers, left = _deal(tx, several, [*again, *in_runs, *rest, *new.found])
+    still_open = _settle_runs(tx, wish, runs, takers)
+    scan.leave(tx, wish, _of_the_scan(left, runs))
+    _grant(tx, wish, [grant for taker in takers for grant in taker.grants])
+    left_over = new.left_over or still_open or bool(left) or not is_all
+    return _answers(tx, wish, takers, left_over=left_over or _is_hidden(tx, wish, takers))
 
 
-def _share_of_ready_again(wish: _Wish, *, new_waits: bool) -> int:
+def _share_of_before(wish: Wish, *, new_waits: bool) -> int:
+    """How much of the room may go to what was there before."""
     if not new_waits:
         return wish.room
     # A room of one cannot be halved: take turns.
     return wish.room // 2 or wish.rotation % 2
 
 
-def _queues_with_more(tx: Transaction, wish: _Wish) -> list[AnyRow]:
-    """The queues the group has not read to their end, the rotating first one in front."""
-    names = {"group_id": wish.group.group_id, "topic_id": wish.topic.topic_id}
-    rows = tx.conn.execute(_BEHIND, names).all()
-    start = wish.rotation % len(rows) if rows else 0
-    return [*rows[start:], *rows[:start]]
+def _share_of_new(wish: Wish, before: int) -> int:
+    """How much of the room is left to new messages, whatever is behind the scan: that is older, but may be much."""
+    return max(1, wish.room // _NEW_OF_ROOM) if before < wish.room else 0
 
 
-def _ready_again(tx: Transaction, wish: _Wish) -> list[AnyRow]:
-    """Keys and attempts of what is ready again, longest first."""
-    names = {"group_id": wish.group.group_id, "topic_id": wish.topic.topic_id, "limit": wish.room}
-    return list(tx.conn.execute(_READY_AGAIN, names))
+def _ready_again(tx: Transaction, wish: Wish) -> list[AnyRow]:
+    """Keys and attempts of what is ready again outside of message groups, longest first."""
+    return list(tx.conn.execute(_READY_AGAIN, wish.names | {"limit": wish.room}))
 
 
-def _load(tx: Transaction, ready_again: Sequence[AnyRow]) -> list[_Found]:
+def _load(tx: Transaction, ready_again: Sequence[AnyRow]) -> list[Found]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
     rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in attempts)})
-    return [_Found(row, attempts[row.message_key]) for row in rows]
+    return [Found(row, attempts[row.message_key], has_delivery=True) for row in rows]
 
 
-def _new(tx: Transaction, wish: _Wish, behind: Sequence[AnyRow], limit: int) -> tuple[list[_Found], bool]:
-    """Up to `limit` messages at the group's progress, which moves on; says whether a queue was not read to its end."""
-    rows: list[MessageRow] = []
-    left_over = False
-    for place in behind:
-        if len(rows) == limit:
-            left_over = True
-            break
-        found, next_offset = _read_on(tx, wish, place, limit - len(rows))
-        rows += found
-        left_over = left_over or next_offset < place.end_offset
-        names = {"for_group": wish.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
-        tx.conn.execute(_MOVE_ON, names)
-    return [_Found(row, 1) for row in rows], left_over
+def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[Found]) -> tuple[list[_Taker], list[Found]]:
+    """Who gets what, each in turn as many as it asked for, with a fresh hold on each; and what is left.
+
+    Messages of one message group follow one another into the same hands. There is a place for the first of each: there
+    are no more messages than room.
+    """
+    takers = [_Taker(request) for request in several]
+    owner: dict[Member, _Taker | None] = {}
+    left: list[Found] = []
+    holds = iter(_new_holds(len(found)))
+    turn = 0
+    for each in found:
+        while turn < len(takers) - 1 and not takers[turn].room:
+            turn += 1
+        taker: _Taker | None = takers[turn]
+        if each.member is not None:
+            taker = owner.setdefault(each.member, taker)
+            if taker is None or not taker.room:
+                # What follows it must not come before it.
+                owner[each.member] = None
+                left.append(each)
+                continue
+            if taker.request.heads_only:
+                owner[each.member] = None
+        assert taker is not None, "only a message group loses its taker"
+        _give(tx, taker, each, next(holds))
+    return takers, left
 
 
-def _read_on(tx: Transaction, wish: _Wish, place: AnyRow, limit: int) -> tuple[list[MessageRow], int]:
-    """Wanted messages of one queue from the group's progress on, and the offset reached."""
-    start = max(place.next_offset, place.min_offset)
-    end = place.end_offset if wish.wanted.wants_all else min(place.end_offset, start + WINDOW_OFFSETS)
-    bounds = {
-        "from_key": message_key(place.queue_id, start),
-        "to_key": message_key(place.queue_id, end),
-        "limit": limit,
-    }
-    if wish.wanted.wants_all:
-        found = _NEXT.rows(tx.conn, bounds)
-    else:
-        tags = {"hashes": wish.wanted.hashes, "tags": wish.wanted.tags}
-        found = _NEXT_WITH_TAG.rows(tx.conn, bounds | tags)
-    return found, offset_of(found[-1].message_key) + 1 if len(found) == limit else end
-
-
-def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[_Found]) -> list[_Grant]:
-    """Who gets what: each request in turn as many as it asked for, with a fresh hold on each."""
-    takers = chain.from_iterable(repeat(request, request.batch_size) for request in several)
-    return [
-        _Grant(
-            each, Receipt(taker.group.group_id, each.row.message_key, hold_id, tx.now_ms + taker.invisible_ms), taker
-        )
-        for each, hold_id, taker in zip(found, _new_holds(len(found)), takers, strict=False)
-    ]
+def _give(tx: Transaction, taker: _Taker, each: Found, hold_id: int) -> None:
+    request = taker.request
+    ends_at_ms = tx.now_ms + request.invisible_ms
+    held = Receipt(request.group.group_id, each.row.message_key, hold_id, ends_at_ms, each.member is not None)
+    taker.grants.append(_Grant(each, held, request))
+    taker.room -= 1
 
 
 def _new_holds(count: int) -> list[int]:
@@ -204,12 +253,27 @@ def _new_holds(count: int) -> list[int]:
     return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]
 
 
-def _grant(tx: Transaction, wish: _Wish, grants: Sequence[_Grant], again: int) -> None:
-    """Write the holds: the first `again` deliveries have a row already."""
+def _settle_runs(tx: Transaction, wish: Wish, runs: Sequence[Run], takers: Sequence[_Taker]) -> bool:
+    if not runs:
+        return False
+    granted = {grant.receipt.message_key for taker in takers for grant in taker.grants}
+    return open_groups.move_on(tx, runs, wish.group.group_id, granted)
+
+
+def _of_the_scan(left: Sequence[Found], runs: Sequence[Run]) -> list[Found]:
+    """Those whose groups have no row, or none any more."""
+    members = {run.member for run in runs if run.next_offset is not None}
+    return [each for each in left if each.member not in members]
+
+
+def _grant(tx: Transaction, wish: Wish, grants: Sequence[_Grant]) -> None:
+    """Write the holds; what was granted before has a delivery already."""
+    again = [grant for grant in grants if grant.found.has_delivery]
+    new = [grant for grant in grants if not grant.found.has_delivery]
     if again:
-        tx.conn.execute(_GRANT_AGAIN, {"holds": _as_holds(grants[:again])})
-    if grants[again:]:
-        tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(grants[again:]), "for_topic": wish.topic.topic_id})
+        tx.conn.execute(_GRANT_AGAIN, {"holds": _as_holds(again)})
+    if new:
+        tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(new), "for_topic": wish.topic.topic_id})
     if grants:
         tx.due(min(grant.receipt.ends_at_ms for grant in grants))
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
@@ -218,57 +282,59 @@ def _grant(tx: Transaction, wish: _Wish, grants: Sequence[_Grant], again: int) -
 
 
 def _as_holds(grants: Sequence[_Grant]) -> str:
-    return as_given((*grant.receipt, grant.request.holder.value, grant.request.client_id) for grant in grants)
-
-
-def _answers(
-    tx: Transaction, wish: _Wish, several: Sequence[Receive], grants: Sequence[_Grant], *, left_over: bool
-) -> list[Received]:
-    stored = stored_messages(tx.conn, (grant.found.row for grant in grants), wish.topic)
-    granted = iter(
-        [
-            Delivery(each, receipt.encode(grant.receipt), grant.found.attempt, grant.receipt.ends_at_ms)
-            for each, grant in zip(stored, grants, strict=True)
-        ]
+    return as_given(
+        (
+            *grant.receipt[:4],
+            grant.request.holder.value,
+            grant.request.client_id,
+            grant.found.member and grant.found.member.message_group,
+            grant.request.attempt_id,
+        )
+        for grant in grants
     )
-    dealt = [list(islice(granted, request.batch_size)) for request in several]
+
+
+def _is_hidden(tx: Transaction, wish: Wish, takers: Sequence[_Taker]) -> bool:
+    """Whether an empty look was one past the locks of another server: then it is not the end."""
+    if tx.conn.dialect.name == "sqlite" or any(taker.grants for taker in takers):
+        return False
+    return scan.is_more(tx, wish)
+
+
+def _answers(tx: Transaction, wish: Wish, takers: Sequence[_Taker], *, left_over: bool) -> list[Received]:
+    rows = [grant.found.row for taker in takers for grant in taker.grants]
+    stored = iter(stored_messages(tx.conn, rows, wish.topic))
     return [
-        Received(mine, left_over or len(mine) == request.batch_size)
-        for mine, request in zip(dealt, several, strict=True)
+        Received([_delivery(grant, next(stored)) for grant in taker.grants], left_over or not taker.room)
+        for taker in takers
     ]
 
 
-_BEHIND = (
-    select(
-        progress.c.queue_id,
-        progress.c.next_offset,
-        queue.c.min_offset,
-        queue.c.next_offset.label("end_offset"),
-    )
-    .select_from(queue)
-    .join(progress, progress.c.queue_id == queue.c.queue_id)
-    .where(
-        queue.c.topic_id == bindparam("topic_id"),
-        progress.c.group_id == bindparam("group_id"),
-        progress.c.next_offset < queue.c.next_offset,
-    )
-    # By number, which is by key: their index gives that order, so that other topics' queues are not even looked at.
-    .order_by(queue.c.number)
-    .with_for_update(of=progress, skip_locked=True)
-)
+def _delivery(grant: _Grant, stored: StoredMessage) -> Delivery:
+    return Delivery(stored, receipt.encode(grant.receipt), grant.found.attempt, grant.receipt.ends_at_ms)
+
+
 _READY_AGAIN = (
     select(delivery.c.message_key, delivery.c.attempt)
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
         in_states(delivery.c.state, *sources(Event.RECEIVE)),
+        delivery.c.message_group.is_(None),
     )
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
 )
 # The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
-_HOLDS = given("holds", "group_id", "message_key", "hold_id", "ends_at_ms", text=("holder", "client_id"))
+_HOLDS = given(
+    "holds",
+    "group_id",
+    "message_key",
+    "hold_id",
+    "ends_at_ms",
+    text=("holder", "client_id", "message_group", "attempt_id"),
+)
 _GRANT_AGAIN = (
     update(delivery)
     .where(
@@ -283,6 +349,8 @@ _GRANT_AGAIN = (
         visible_at_ms=_HOLDS.c.ends_at_ms,
         holder=_HOLDS.c.holder,
         client_id=_HOLDS.c.client_id,
+        attempt_id=_HOLDS.c.attempt_id,
+        provisional_ack=0,
     )
 )
 _GRANT_NEW = insert(delivery).from_select(
@@ -296,6 +364,8 @@ _GRANT_NEW = insert(delivery).from_select(
         "visible_at_ms",
         "holder",
         "client_id",
+        "message_group",
+        "attempt_id",
     ],
     select(
         _HOLDS.c.group_id,
@@ -307,25 +377,7 @@ _GRANT_NEW = insert(delivery).from_select(
         _HOLDS.c.ends_at_ms,
         _HOLDS.c.holder,
         _HOLDS.c.client_id,
+        _HOLDS.c.message_group,
+        _HOLDS.c.attempt_id,
     ),
 )
-
-
-def _next(every: Select[Any]) -> Select[Any]:
-    inside = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
-    return every.where(*inside).order_by(message.c.message_key).limit(bindparam("limit"))
-
-
-# The hash first: an integer comparison that settles nearly every row before any text is read.
-_WITH_TAG = (
-    message.c.tag_hash.in_(bindparam("hashes", expanding=True)),
-    message.c.tag.in_(bindparam("tags", expanding=True)),
-)
-_NEXT = MessageLook(_next)
-_NEXT_WITH_TAG = MessageLook(lambda every: _next(every).where(*_WITH_TAG))
-_MOVE_ON = (
-    update(progress)
-    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue"))
-    .values(next_offset=bindparam("reached"))
-)
-assert OFFSET_BITS == 40, "the views spell the mask of 40 bits out"

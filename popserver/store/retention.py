@@ -14,7 +14,9 @@ from sqlalchemy import bindparam, delete, func, select, update
 from popserver.domain.delivery import State
 from popserver.domain.errors import PopError
 from popserver.domain.names import DLQ_PREFIX
-from popserver.domain.topic import message_key, offset_of
+from popserver.domain.topic import message_key, offset_of, queue_of
+from popserver.store import catalog, message_groups
+from popserver.store.message_groups import Member
 from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, history, in_states, message, progress, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -36,6 +38,8 @@ class Retained(NamedTuple):
 def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
     """One step for all requests: of messages while there are any to remove, then of history."""
     cutoff_ms = max(request.cutoff_ms for request in requests)
+    if not catalog.lock_if_free(tx):
+        return [Retained(0, cutoff_ms)] * len(requests)
     queues = tx.conn.execute(_OLDEST).all()
     removed = next((n for each in queues if _is_older(each, cutoff_ms) and (n := _trim(tx, each, cutoff_ms))), 0)
     removed = removed or tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
@@ -49,20 +53,50 @@ def _is_older(place: AnyRow, cutoff_ms: int) -> bool:
 
 def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
     """Remove the queue's oldest messages, up to one that must stay; the number removed."""
-    # Nobody may be granted one of them meanwhile.
-    groups = tx.conn.execute(_LOCK_PROGRESS, {"of_queue": place.queue_id}).scalars().all()
+    groups = _lock(tx, place)
+    if groups is None:
+        return 0
     bounds = {"first": message_key(place.queue_id, place.min_offset), "end": message_key(place.queue_id + 1, 0)}
     keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms}).scalars().all()
     if not keys:
         return 0
     bounds["end"] = keys[-1] + 1
-    needed = [tx.conn.execute(_NEEDED, bounds | {"for_group": group_id}).scalar() for group_id in groups]
+    needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in groups]
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
     for group_id in groups:
-        tx.conn.execute(_READY_AGAIN_TOO, bounds | {"for_group": group_id})
+        _remove_ready(tx, group_id, bounds)
     removed = tx.conn.execute(_REMOVE, bounds).rowcount
     tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
     return removed
+
+
+def _lock(tx: Transaction, place: AnyRow) -> Sequence[int] | None:
+    """The groups of the queue, none of which may be granted anything now; None where another server is at work there.
+
+    It never waits, so it may come last in a transaction: whatever is in use now is tried again in a minute.
+    """
+    of_queue = {"of_queue": place.queue_id}
+    if tx.conn.execute(_LOCK_QUEUE, of_queue).first() is None:
+        return None
+    groups = tx.conn.execute(_LOCK_PROGRESS, of_queue).scalars().all()
+    return groups if len(groups) == tx.conn.execute(_COUNT_PROGRESS, of_queue).scalar_one() else None
+
+
+def _first_needed(tx: Transaction, bounds: dict[str, int]) -> int | None:
+    """The first message that must stay for the group: held, waiting, or being granted just now."""
+    ready_again = set(tx.conn.execute(_LOCK_READY_AGAIN, bounds).scalars())
+    return next((key for key in tx.conn.execute(_ALL, bounds).scalars() if key not in ready_again), None)
+
+
+def _remove_ready(tx: Transaction, group_id: int, bounds: dict[str, int]) -> None:
+    """Remove the deliveries of what is ready again; for their message groups these have ended."""
+    names = bounds | {"for_group": group_id}
+    in_order = tx.conn.execute(_READY_IN_ORDER, names).all()
+    tx.conn.execute(_READY_AGAIN_TOO, names)
+    members = {Member(row.topic_id, queue_of(bounds["first"]), row.message_group) for row in in_order}
+    found = catalog.groups_by_id(tx.conn, [group_id]) if members else {}
+    if group_id in found:
+        message_groups.settle_removed(tx, found[group_id].group, members)
 
 
 _FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset)
@@ -85,12 +119,16 @@ _OLDEST = (
         queue.c.min_offset < queue.c.next_offset,
     )
 )
+_LOCK_QUEUE = (
+    select(queue.c.queue_id).where(queue.c.queue_id == bindparam("of_queue")).with_for_update(skip_locked=True)
+)
 _LOCK_PROGRESS = (
     select(progress.c.group_id)
     .where(progress.c.queue_id == bindparam("of_queue"))
     .order_by(progress.c.group_id)
-    .with_for_update()
+    .with_for_update(skip_locked=True)
 )
+_COUNT_PROGRESS = select(func.count()).select_from(progress).where(progress.c.queue_id == bindparam("of_queue"))
 _INSIDE = (message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
 _OLD = (
     select(message.c.message_key)
@@ -103,8 +141,16 @@ _OF_GROUP = (
     delivery.c.message_key >= bindparam("first"),
     delivery.c.message_key < bindparam("end"),
 )
-_NEEDED = select(func.min(delivery.c.message_key)).where(
-    *_OF_GROUP, in_states(delivery.c.state, State.INFLIGHT, State.WAITING_RETRY)
+_ALL = select(delivery.c.message_key).where(*_OF_GROUP).order_by(delivery.c.message_key)
+_LOCK_READY_AGAIN = (
+    select(delivery.c.message_key)
+    .where(*_OF_GROUP, in_states(delivery.c.state, State.READY))
+    .with_for_update(skip_locked=True)
+)
+_READY_IN_ORDER = (
+    select(delivery.c.topic_id, delivery.c.message_group)
+    .where(*_OF_GROUP, delivery.c.message_group.is_not(None), in_states(delivery.c.state, State.READY))
+    .distinct()
 )
 _READY_AGAIN_TOO = delete(delivery).where(*_OF_GROUP, in_states(delivery.c.state, State.READY))
 _REMOVE = delete(message).where(*_INSIDE)

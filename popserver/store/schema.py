@@ -24,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
     literal_column,
     or_,
     text,
@@ -31,7 +32,8 @@ from sqlalchemy import (
 
 from popserver.domain.delivery import State
 from popserver.domain.group import HistoryLevel
-from popserver.domain.retry import Holder
+from popserver.domain.pending import PendingKind
+from popserver.domain.retry import FIFO_INTERVAL_MS, Holder
 from popserver.domain.topic import OFFSET_BITS
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
@@ -60,6 +62,8 @@ topic = Table(
     Column("accepts", Text, nullable=False),  # message types, comma separated
     Column("created_at_ms", BigInteger, nullable=False),
     Column("deleted_at_ms", BigInteger),  # set: invisible, its rows are being removed in steps
+    # Over how many queues message groups are spread: as many as it was created with, so that none ever moves.
+    Column("fifo_queues", Integer, nullable=False, server_default="1"),
     Index(
         "topic_name",
         "namespace",
@@ -96,6 +100,7 @@ consumer_group = Table(
     Column("mode", Text),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("deleted_at_ms", BigInteger),
+    Column("fifo_interval_ms", Integer, nullable=False, server_default=str(FIFO_INTERVAL_MS)),
     CheckConstraint(f"history IN ({_listed(*HistoryLevel)})", name="consumer_group_history"),
     Index(
         "consumer_group_name",
@@ -134,12 +139,23 @@ message = Table(
     Column("born_host", Text, nullable=False),
     Column("trace_context", Text),
     Column("digest", LargeBinary, nullable=False),  # MD5 of the body as it was sent
+    Column("deliver_at_ms", BigInteger),  # of a delayed message: when it was due
     Column("body", LargeBinary, nullable=False),
     # Dedupe and look-up by id in one. Ids that grow with time append to it; that is why they are kept as bytes.
     UniqueConstraint("message_id", "topic_id", "origin_key", name="message_id_once"),
 )
+# A dead copy is not in its message group any more: who works on dead letters takes them one by one.
+IN_A_GROUP = and_(message.c.message_group.is_not(None), message.c.origin_key == literal_column("0"))
+Index(
+    "message_of_group",
+    message.c.message_group,
+    message.c.message_key,
+    sqlite_where=IN_A_GROUP,
+    postgresql_where=IN_A_GROUP,
+)
 
-# In no queue until due (delayed) or committed (half): offsets are given on entry.
+# In no queue until due (DELAY) or committed (HALF): offsets are given on entry. `due_at_ms` is when a delayed message
+# enters its queue, and when the producers of a half message are asked next.
 pending = Table(
     "pending",
     metadata,
@@ -148,21 +164,56 @@ pending = Table(
     Column("message_id", LargeBinary, nullable=False),
     Column("kind", Text, nullable=False),
     Column("due_at_ms", BigInteger, nullable=False),
+    Column("stored_at_ms", BigInteger, nullable=False),
+    Column("transaction_id", Text),
+    Column("checks", Integer, nullable=False, server_default="0"),  # how often producers were asked
+    Column("client_id", Text, nullable=False, server_default=""),  # its producer: may be asked though it names no topic
+    # 1: by a user's own transaction (popmq_enqueue). Apart from the others in the key: the broker must not wait for it.
+    Column("enqueued", SmallInteger, nullable=False, server_default="0"),
     Column("born_at_ms", BigInteger, nullable=False),
     Column("tag", Text),
     Column("keys", Text),
     Column("properties", Text),
+    Column("message_group", Text),
     Column("priority", SmallInteger),
     Column("message_type", Text, nullable=False),
     Column("body_encoding", Text, nullable=False),
     Column("born_host", Text, nullable=False),
     Column("trace_context", Text),
     Column("digest", LargeBinary, nullable=False),
+    Column("deliver_at_ms", BigInteger),
     Column("body", LargeBinary, nullable=False),
-    UniqueConstraint("message_id", "topic_id", name="pending_id_once"),
-    CheckConstraint("kind IN ('DELAY', 'HALF')", name="pending_kind"),
-    Index("pending_due", "due_at_ms"),
+    UniqueConstraint("message_id", "topic_id", "enqueued", name="pending_id_once"),
+    CheckConstraint(f"kind IN ({_listed(*PendingKind)})", name="pending_kind"),
+    Index("pending_of_topic", "topic_id", "due_at_ms"),
     sqlite_autoincrement=True,
+)
+# One index for each kind: half messages that nobody decides must not stand before delayed ones that are due.
+IS_DELAYED = pending.c.kind == literal_column(f"'{PendingKind.DELAY}'")
+IS_HALF = pending.c.kind == literal_column(f"'{PendingKind.HALF}'")
+Index("pending_due", pending.c.due_at_ms, sqlite_where=IS_DELAYED, postgresql_where=IS_DELAYED)
+Index("pending_check", pending.c.topic_id, pending.c.due_at_ms, sqlite_where=IS_HALF, postgresql_where=IS_HALF)
+Index("pending_of_client", pending.c.client_id, sqlite_where=IS_HALF, postgresql_where=IS_HALF)
+_WAITS_IN_ORDER = pending.c.message_group.is_not(None)
+Index(
+    "pending_of_group",
+    pending.c.topic_id,
+    pending.c.message_group,
+    sqlite_where=_WAITS_IN_ORDER,
+    postgresql_where=_WAITS_IN_ORDER,
+)
+
+# A producer's own key for a message, while its window lasts; `message_id` is that of the message it first came with.
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("topic_id", BigInteger, nullable=False),
+    Column("idempotency_key", Text, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("expires_at_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("topic_id", "idempotency_key", name="idempotency_pk"),
+    Index("idempotency_expires", "expires_at_ms"),
+    sqlite_with_rowid=False,
 )
 
 progress = Table(
@@ -173,6 +224,32 @@ progress = Table(
     Column("next_offset", BigInteger, nullable=False),  # the next offset not yet looked at
     PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
     sqlite_with_rowid=False,
+)
+
+# A message group that is behind the scan of its queue (`progress`), or whose first message is ready again. Its messages
+# from `next_offset` up to the scan are implicitly READY, all in one row. It is *open* when something of it can be
+# granted now, nothing of it being held or waiting: since `open_since_ms`, and NULL when it is not.
+message_group_progress = Table(
+    "message_group_progress",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("queue_id", BigInteger, nullable=False),
+    Column("message_group", Text, nullable=False),
+    Column("topic_id", BigInteger, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("open_since_ms", BigInteger),
+    PrimaryKeyConstraint("group_id", "queue_id", "message_group", name="message_group_progress_pk"),
+    sqlite_with_rowid=False,
+    postgresql_with={"fillfactor": "70"},
+)
+_OPEN = message_group_progress.c.open_since_ms.is_not(None)
+Index(
+    "message_group_open",
+    message_group_progress.c.group_id,
+    message_group_progress.c.topic_id,
+    message_group_progress.c.open_since_ms,
+    sqlite_where=_OPEN,
+    postgresql_where=_OPEN,
 )
 
 # A message in someone's hands, or waiting. Ack deletes the row: work follows what is in flight, not the backlog.
@@ -188,6 +265,10 @@ delivery = Table(
     Column("visible_at_ms", BigInteger, nullable=False),
     Column("holder", Text, nullable=False),
     Column("client_id", Text, nullable=False),
+    Column("message_group", Text),
+    # 1: acked behind an un-acked message of its group; committed when that one ends, and READY until then.
+    Column("provisional_ack", SmallInteger, nullable=False, server_default="0"),
+    Column("attempt_id", Text),  # the receive's own id, by which a repetition finds what it was granted
     PrimaryKeyConstraint("group_id", "message_key", name="delivery_pk"),
     CheckConstraint(f"state IN ({_listed(*ROW_STATES)})", name="delivery_state"),
     CheckConstraint(f"holder IN ({_listed(*Holder)})", name="delivery_holder"),
@@ -196,7 +277,8 @@ delivery = Table(
     postgresql_with={"fillfactor": "70"},
 )
 _WITH_TIME = in_states(delivery.c.state, State.INFLIGHT, State.WAITING_RETRY)
-_READY_AGAIN = in_states(delivery.c.state, State.READY)
+# Of a message group only the first may be granted, and the group's own row says when.
+_READY_AGAIN = and_(in_states(delivery.c.state, State.READY), delivery.c.message_group.is_(None))
 # Spelled as OR: SQLite sees that either name is inside, and does not in an IN.
 _LIVES_WITH_ITS_CLIENT = or_(
     delivery.c.holder == literal_column(f"'{Holder.PUSH}'"), delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'")
@@ -216,6 +298,18 @@ Index(
     sqlite_where=_LIVES_WITH_ITS_CLIENT,
     postgresql_where=_LIVES_WITH_ITS_CLIENT,
 )
+_IN_ORDER = delivery.c.message_group.is_not(None)
+Index(
+    "delivery_of_group",
+    delivery.c.group_id,
+    delivery.c.topic_id,
+    delivery.c.message_group,
+    delivery.c.message_key,
+    sqlite_where=_IN_ORDER,
+    postgresql_where=_IN_ORDER,
+)
+_HAS_ATTEMPT_ID = delivery.c.attempt_id.is_not(None)
+Index("delivery_attempt", delivery.c.attempt_id, sqlite_where=_HAS_ATTEMPT_ID, postgresql_where=_HAS_ATTEMPT_ID)
 
 # The narrow facts of a dead letter; the message itself is the copy in topic %DLQ%<group>.
 dead_letter = Table(
@@ -254,6 +348,55 @@ history = Table(
     sqlite_autoincrement=True,
 )
 
+# The servers that share this database, and where clients reach them.
+server = Table(
+    "server",
+    metadata,
+    Column("server_id", Text, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("last_seen_ms", BigInteger, nullable=False),
+)
+
+# Which client was last heard of by which server, and when: a push hold lives as long as one of them hears of it.
+client = Table(
+    "client",
+    metadata,
+    Column("client_id", Text, nullable=False),
+    Column("server_id", Text, nullable=False),
+    Column("last_seen_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("client_id", "server_id", name="client_pk"),
+    Index("client_last_seen", "last_seen_ms"),
+    sqlite_with_rowid=False,
+)
+
+# Who may do what. The secret is the key of the callers' signatures, so it cannot be kept as a digest.
+acl_user = Table(
+    "acl_user",
+    metadata,
+    Column("access_key", Text, primary_key=True),
+    Column("secret", Text, nullable=False),
+    Column("is_admin", SmallInteger, nullable=False, server_default="0"),
+    Column("disabled_at_ms", BigInteger),
+    Column("created_at_ms", BigInteger, nullable=False),
+)
+
+acl_policy = Table(
+    "acl_policy",
+    metadata,
+    Column("policy_id", _ID, primary_key=True),
+    Column("access_key", Text, nullable=False),
+    Column("effect", Text, nullable=False),
+    Column("actions", Text, nullable=False),  # comma separated
+    Column("resource_kind", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("pattern", Text, nullable=False),  # a name, or a prefix followed by *
+    Column("created_at_ms", BigInteger, nullable=False),
+    CheckConstraint("effect IN ('ALLOW', 'DENY')", name="acl_policy_effect"),
+    CheckConstraint("resource_kind IN ('TOPIC', 'GROUP')", name="acl_policy_resource_kind"),
+    UniqueConstraint("access_key", "effect", "resource_kind", "namespace", "pattern", name="acl_policy_once"),
+    sqlite_autoincrement=True,
+)
+
 # One message's state in each group that has met its topic; made for looking up one message, never for counting.
 MESSAGE_STATE = """
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
@@ -261,8 +404,10 @@ SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_
        CASE WHEN l.group_id IS NOT NULL THEN 'DLQ'
             WHEN d.group_id IS NOT NULL THEN d.state
             WHEN (m.message_key & 1099511627775) >= p.next_offset THEN 'READY'
+            WHEN b.next_offset <= (m.message_key & 1099511627775) THEN 'READY'
             ELSE 'COMMIT' END AS state,
-       COALESCE(d.attempt, l.attempt) AS attempt, d.visible_at_ms, d.client_id, m.stored_at_ms, m.tag, m.keys
+       COALESCE(d.attempt, l.attempt) AS attempt, d.visible_at_ms, d.client_id, m.stored_at_ms, m.tag, m.keys,
+       m.message_group
 FROM message m
 JOIN queue q ON q.queue_id = (m.message_key >> 40)
 JOIN topic t ON t.topic_id = q.topic_id
@@ -270,6 +415,8 @@ JOIN progress p ON p.queue_id = q.queue_id
 JOIN consumer_group g ON g.group_id = p.group_id
 LEFT JOIN delivery d ON d.group_id = p.group_id AND d.message_key = m.message_key
 LEFT JOIN dead_letter l ON l.group_id = p.group_id AND l.origin_key = m.message_key
+LEFT JOIN message_group_progress b ON b.group_id = p.group_id AND b.queue_id = q.queue_id
+      AND b.message_group = m.message_group AND m.origin_key = 0
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """
 
@@ -277,7 +424,7 @@ WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 GROUP_LAG = """
 SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
-       s.beyond + COALESCE(d.ready, 0) AS ready, COALESCE(d.inflight, 0) AS inflight,
+       s.beyond + COALESCE(d.ready, 0) + COALESCE(b.behind, 0) AS ready, COALESCE(d.inflight, 0) AS inflight,
        COALESCE(d.waiting_retry, 0) AS waiting_retry, COALESCE(l.dead_letters, 0) AS dead_letters,
        s.stored, s.oldest_ready_ms
 FROM (SELECT p.group_id, q.topic_id,
@@ -295,6 +442,14 @@ LEFT JOIN (SELECT group_id, topic_id, SUM(CASE WHEN state = 'READY' THEN 1 ELSE 
                   SUM(CASE WHEN state = 'INFLIGHT' THEN 1 ELSE 0 END) AS inflight,
                   SUM(CASE WHEN state = 'WAITING_RETRY' THEN 1 ELSE 0 END) AS waiting_retry
            FROM delivery GROUP BY group_id, topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
+LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind
+           FROM message_group_progress b
+           JOIN queue q ON q.queue_id = b.queue_id
+           JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
+           JOIN message m ON m.message_group = b.message_group AND m.origin_key = 0
+                AND m.message_key >= ((b.queue_id << 40) | b.next_offset)
+                AND m.message_key < ((b.queue_id << 40) | p.next_offset)
+           GROUP BY b.group_id, q.topic_id) b ON b.group_id = s.group_id AND b.topic_id = s.topic_id
 LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
            FROM dead_letter GROUP BY group_id, origin_topic_id) l
        ON l.group_id = s.group_id AND l.origin_topic_id = s.topic_id

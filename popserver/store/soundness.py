@@ -6,6 +6,15 @@ from sqlalchemy import Connection, text
 
 from popserver.domain.errors import StoreUnavailable
 
+# What is deleted is removed step by step, and need not make sense on its way.
+_IN_USE = """
+        JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
+        JOIN consumer_group g ON g.group_id = b.group_id AND g.deleted_at_ms IS NULL
+        JOIN topic t ON t.topic_id = b.topic_id AND t.deleted_at_ms IS NULL"""
+_OF_ITS_GROUP = "d.group_id = b.group_id AND d.topic_id = b.topic_id AND d.message_group = b.message_group"
+_HEADS = """
+        SELECT group_id, topic_id, message_group, MIN(message_key) AS first_key, MIN(message_key >> 40) AS queue_id
+        FROM delivery WHERE message_group IS NOT NULL GROUP BY group_id, topic_id, message_group"""
 # Each finds what must not be (reliability invariants I1, I8, I13).
 INVARIANTS = {
     "a delivery without its message": """
@@ -29,6 +38,30 @@ INVARIANTS = {
     "a dead letter that is still being delivered": """
         SELECT COUNT(*) FROM dead_letter l
         JOIN delivery d ON d.group_id = l.group_id AND d.message_key = l.origin_key""",
+    "a message group that stands beyond its queue's progress": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        WHERE b.next_offset > p.next_offset""",  # noqa: S608
+    "a message group that nothing locks and that is not open": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        WHERE b.open_since_ms IS NULL AND NOT EXISTS (SELECT 1 FROM delivery d WHERE {_OF_ITS_GROUP})""",  # noqa: S608
+    "an open message group whose first message is held": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        JOIN delivery h ON h.group_id = b.group_id
+             AND h.message_key = (SELECT MIN(d.message_key) FROM delivery d WHERE {_OF_ITS_GROUP})
+        WHERE b.open_since_ms IS NOT NULL AND h.state <> 'READY'""",  # noqa: S608
+    "a message group whose first message is ready and that is not open": f"""
+        SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
+        JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
+        WHERE h.state = 'READY' AND NOT EXISTS (
+            SELECT 1 FROM message_group_progress o WHERE o.group_id = b.group_id AND o.queue_id = b.queue_id
+            AND o.message_group = b.message_group AND o.open_since_ms IS NOT NULL)""",  # noqa: S608
+    "a provisional ack with nothing before it": f"""
+        SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
+        JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
+        WHERE h.state = 'READY' AND h.provisional_ack = 1""",  # noqa: S608
+    "a delivery of a message its message group has not reached": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        JOIN delivery d ON {_OF_ITS_GROUP} AND d.message_key >= ((b.queue_id << 40) | b.next_offset)""",  # noqa: S608
 }
 
 

@@ -1,0 +1,121 @@
+"""The evidence about one message in one group: what `popmq why` is told. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from popserver.domain.delivery import State
+from popserver.domain.errors import MessageNotFound
+from popserver.domain.group import Group
+from popserver.domain.message import id_from_bytes, id_to_bytes
+from popserver.domain.names import Resource
+from popserver.domain.topic import offset_of, queue_of
+from popserver.domain.why import Death, Evidence, Hold, Scheduled
+from popserver.store import inspection
+from popserver.store.inspection import Step
+from popserver.store.schema import AnyRow, dead_letter, delivery, message, pending, progress, queue
+from popserver.store.schema import message_group_progress as behind
+from popserver.store.schema import topic as topic_table
+
+
+def evidence(
+    conn: Connection, group_name: Resource, topic_name: Resource | None, message_id: str
+) -> tuple[Evidence, list[Step]]:
+    """What bears on that message in that group, and its steps there.
+
+    Raises `MessageNotFound`, `ConsumerGroupNotFound`, `TopicNotFound`.
+    """
+    group = inspection.group(conn, group_name)
+    scheduled = _scheduled(conn, topic_name, message_id)
+    try:
+        place = inspection.find_place(conn, topic_name, message_id)
+    except MessageNotFound:
+        if scheduled is None:
+            raise
+        return Evidence(group, None, scheduled=scheduled), []
+    steps = [each for each in inspection.steps(conn, place.message_key) if each.group == group.name]
+    words = next((each.reason for each in reversed(steps) if each.reason), "")
+    return _of_stored(conn, group, place.message_key)._replace(last_words=words), steps
+
+
+def _of_stored(conn: Connection, group: Group, key: int) -> Evidence:
+    at = conn.execute(_at(group, key)).first()
+    names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
+    death = _death(conn, group, key)
+    if at is None:
+        return Evidence(group, State.DLQ if death else None, death=death, message_group=names.message_group)
+    hold = _first_hold(conn, group, delivery.c.message_key == key)
+    left_behind = _left_behind(conn, group, key, names.message_group)
+    head = None
+    if names.message_group is not None:
+        in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
+        head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
+    state, ahead = _state(at, hold, death, offset_of(key), left_behind)
+    return Evidence(group, state, ahead, hold, death, names.message_group, head)
+
+
+def _state(
+    at: AnyRow, hold: Hold | None, death: Death | None, offset: int, left_behind: int | None
+) -> tuple[State, int | None]:
+    """The state, and how many messages the group looks at before this one if it has not come to it."""
+    if death is not None:
+        return State.DLQ, None
+    if hold is not None:
+        return hold.state, None
+    if offset >= at.next_offset:
+        return State.READY, offset - max(at.next_offset, at.min_offset)
+    if left_behind is not None and left_behind <= offset:
+        return State.READY, None
+    return State.COMMIT, None
+
+
+def _at(group: Group, key: int) -> Any:
+    of_queue = progress.c.group_id == group.group_id, progress.c.queue_id == queue_of(key)
+    places = select(progress.c.next_offset, queue.c.min_offset)
+    return places.join(queue, queue.c.queue_id == progress.c.queue_id).where(*of_queue)
+
+
+def _first_hold(conn: Connection, group: Group, *conditions: Any) -> Hold | None:
+    rows = _HOLDS.where(delivery.c.group_id == group.group_id, *conditions).order_by(delivery.c.message_key).limit(1)
+    row = conn.execute(rows).first()
+    if row is None:
+        return None
+    message_id = id_from_bytes(row.message_id)
+    is_acked = bool(row.provisional_ack)
+    return Hold(message_id, State(row.state), row.attempt, row.client_id, row.visible_at_ms, is_acked)
+
+
+def _death(conn: Connection, group: Group, key: int) -> Death | None:
+    of_group = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == key
+    row = conn.execute(select(dead_letter).where(*of_group)).first()
+    return None if row is None else Death(row.dead_at_ms, row.attempt, row.reason)
+
+
+def _left_behind(conn: Connection, group: Group, key: int, message_group: str | None) -> int | None:
+    """Where the message's group stands behind the scan of its queue; None where it is not behind."""
+    of_group = behind.c.group_id == group.group_id, behind.c.queue_id == queue_of(key)
+    rows = select(behind.c.next_offset).where(*of_group, behind.c.message_group == message_group)
+    next_offset: int | None = conn.execute(rows).scalar()
+    return next_offset
+
+
+def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -> Scheduled | None:
+    wanted = [pending.c.message_id == id_to_bytes(message_id)]
+    if topic_name is not None:
+        wanted += [topic_table.c.namespace == topic_name.namespace, topic_table.c.name == topic_name.name]
+    rows = select(pending.c.due_at_ms, pending.c.kind, pending.c.checks)
+    rows = rows.join(topic_table, topic_table.c.topic_id == pending.c.topic_id)
+    row = conn.execute(rows.where(topic_table.c.deleted_at_ms.is_(None), *wanted).limit(1)).first()
+    return None if row is None else Scheduled(row.due_at_ms, row.kind == "HALF", row.checks)
+
+
+_HOLDS = select(
+    message.c.message_id,
+    delivery.c.state,
+    delivery.c.attempt,
+    delivery.c.client_id,
+    delivery.c.visible_at_ms,
+    delivery.c.provisional_ack,
+).join(message, message.c.message_key == delivery.c.message_key)

@@ -1,0 +1,68 @@
+"""What servers on one Postgres tell each other, in the transaction that makes it true: NOTIFY on one channel.
+
+A notice is a hint, never a fact: whoever hears it looks. So one that cannot be read, or would be too long, says
+"everything", which is always true. Two words come from a user's own transactions (`migrations/functions`): `due` and
+`pending`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import NamedTuple
+
+CHANNEL = "popmq"
+PAYLOAD_BYTES_MAX = 7_999  # what Postgres takes
+
+EVERYTHING = "everything"  # ring every topic, forget every name
+SERVERS = "servers"  # one came, or went
+DUE = "due"  # something fell due earlier than anybody was told
+PENDING = "pending"  # something waits to enter its queue
+USERS = "users"  # a user or a policy was changed
+WORDS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
+
+TOPIC = "topic"
+GROUP = "group"
+
+
+class Outdated(NamedTuple):
+    """A topic or group that was changed or deleted: whoever remembers it has to look again."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class Notice(NamedTuple):
+    """`sender` is a server's id, empty for a user's transaction; `rings` are topics with something to grant."""
+
+    sender: str
+    rings: frozenset[int] = frozenset()
+    outdated: frozenset[Outdated] = frozenset()
+    words: frozenset[str] = frozenset()
+
+
+def encode(sender: str, rings: Collection[int], outdated: Collection[Outdated], words: Collection[str]) -> str:
+    """A notice's payload: ASCII without quotation marks of SQL. Empty where there is nothing to say."""
+    if not (rings or outdated or words):
+        return ""
+    payload = _as_json([sender, sorted(rings), sorted(outdated), sorted(words)])
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        payload = _as_json([sender, [], [], sorted({EVERYTHING, *words})])
+    return payload
+
+
+def decode(payload: str) -> Notice:
+    """The notice; one that says everything where the payload is none of ours."""
+    if payload in WORDS:
+        return Notice("", words=frozenset({payload}))
+    try:
+        sender, rings, outdated, words = json.loads(payload)
+        topics = frozenset(int(each) for each in rings)
+        return Notice(str(sender), topics, frozenset(Outdated(*each) for each in outdated), frozenset(words))
+    except (ValueError, TypeError, RecursionError):
+        return Notice("", words=frozenset({EVERYTHING}))
+
+
+# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
+_as_json = json.JSONEncoder(separators=(",", ":")).encode

@@ -1,0 +1,212 @@
+"""Messages in no queue yet: stored, and taken back before their time.
+
+What locks a pending row holds no delivery and waits for no queue's counter (`store.entering`): so these verbs stand
+behind `messages.append` and before all that deals with deliveries, and no two servers wait in a circle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import bindparam, delete, func, select
+
+from popserver.domain.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate, TopicNotFound
+from popserver.domain.idempotency import WINDOW_MS
+from popserver.domain.message import Message, MessageType, SendResult, id_to_bytes
+from popserver.domain.pending import PendingKind
+from popserver.domain.topic import Topic
+from popserver.domain.transaction import CheckPolicy, first_check_at_ms
+from popserver.store import idempotency
+from popserver.store.given import as_given, given
+from popserver.store.inserting import insert_rows
+from popserver.store.messages import content
+from popserver.store.schema import AnyRow, message, pending
+from popserver.store.schema import topic as topic_table
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+# What is needed of a pending message to decide about it; its body stays where it is.
+NARROW = (
+    pending.c.pending_id,
+    pending.c.topic_id,
+    pending.c.message_id,
+    pending.c.kind,
+    pending.c.transaction_id,
+    pending.c.checks,
+    pending.c.enqueued,
+    pending.c.tag,
+    pending.c.message_group,
+    pending.c.priority,
+    pending.c.deliver_at_ms,
+    func.length(pending.c.body).label("size"),
+)
+
+
+class Pend(NamedTuple):
+    """Delayed and half messages of one topic, all legal. `client_id` is their producer. Their idempotency keys hold for
+    `key_window_ms`; 0 heeds none."""
+
+    topic: Topic
+    messages: Sequence[Message]
+    client_id: str
+    policy: CheckPolicy
+    key_window_ms: int = WINDOW_MS
+
+
+class Recall(NamedTuple):
+    """Take a delayed message back; `deliver_at_ms` as its recall handle says."""
+
+    topic: Topic
+    message_id: str
+    deliver_at_ms: int
+
+
+class Cancel(NamedTuple):
+    """Take pending messages of either kind back, as an operator may."""
+
+    topic: Topic
+    message_ids: Sequence[str]
+
+
+def pend(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
+    """Store the messages outside of any queue. A repeated message id gets the first one's result."""
+    answers: dict[int, list[SendResult] | PopError] = {}
+    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
+    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
+        several = list(indexes)
+        answers |= zip(several, _pend_in_topic(tx, [requests[index] for index in several]), strict=True)
+    return [answers[index] for index in range(len(requests))]
+
+
+def recall(tx: Transaction, requests: Sequence[Recall]) -> list[PopError | None]:
+    """Take delayed messages back, each by its handle. With a refusal nothing is changed."""
+    return [_recall(tx, request) for request in requests]
+
+
+def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[list[str] | PopError]:
+    """Remove pending messages, at most 1,000 a request; the ids of those that were there."""
+    return [_cancel(tx, request) for request in requests]
+
+
+def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[bytes, list[AnyRow]]:
+    """The pending rows of these messages by id, ours until the transaction ends.
+
+    There may be two of one id: it was sent, and a user's own transaction has enqueued it.
+    """
+    ids = sorted({id_to_bytes(each) for each in message_ids})
+    found: dict[bytes, list[AnyRow]] = {}
+    for start in range(0, len(ids), STEP_ROWS_MAX):
+        wish = {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]}
+        for row in tx.conn.execute(_LOCK, wish):
+            found.setdefault(bytes(row.message_id), []).append(row)
+    return found
+
+
+def remove(tx: Transaction, pending_ids: Iterable[int]) -> None:
+    """Delete pending rows."""
+    ids = [(each,) for each in pending_ids]
+    if ids:
+        tx.conn.execute(_REMOVE, {"ids": as_given(ids)})
+
+
+def _pend_in_topic(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
+    topic = requests[0].topic
+    if tx.conn.execute(_EXISTS, {"topic_id": topic.topic_id}).first() is None:
+        gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
+        return [gone] * len(requests)
+    batch = [each for request in requests for each in request.messages]
+    results = idempotency.known(tx, topic, batch)
+    new, alike = idempotency.firsts([each for each in batch if each.message_id not in results])
+    idempotency.claim(tx, topic, new, requests[0].key_window_ms)
+    rows = []
+    for request in requests:
+        for each in request.messages:
+            if each.message_id not in results and each.message_id not in alike:
+                row = _row(tx, request, each)
+                rows.append(row)
+                results[each.message_id] = SendResult(each.message_id, 0, 0, row[5] or "", each.deliver_at_ms)
+    insert_rows(tx.conn, pending, rows)
+    results |= {repeat: results[first] for repeat, first in alike.items()}
+    return [[results[each.message_id] for each in request.messages] for request in requests]
+
+
+def _row(tx: Transaction, request: Pend, each: Message) -> tuple[Any, ...]:
+    kind, transaction_id = PendingKind.HALF, None
+    if each.message_type is MessageType.TRANSACTION:
+        due_at_ms = first_check_at_ms(request.policy, each.recovery_ms, tx.now_ms)
+        # Drawn, not counted: one that is rolled back and sent again is another transaction.
+        transaction_id = os.urandom(8).hex().upper()
+        tx.check(due_at_ms)
+    else:
+        assert each.deliver_at_ms is not None
+        kind, due_at_ms = PendingKind.DELAY, each.deliver_at_ms
+        tx.enters(due_at_ms)
+    return (
+        request.topic.topic_id,
+        id_to_bytes(each.message_id),
+        kind.value,
+        due_at_ms,
+        tx.now_ms,
+        transaction_id,
+        0,
+        request.client_id,
+        0,
+        each.born_at_ms,
+        *content(each),
+    )
+
+
+def _recall(tx: Transaction, request: Recall) -> PopError | None:
+    rows = locked(tx, request.topic, [request.message_id]).get(id_to_bytes(request.message_id), [])
+    delayed = [row for row in rows if row.kind != PendingKind.HALF]
+    if rows and not delayed:
+        return _not_delayed(request)
+    if any(row.deliver_at_ms == request.deliver_at_ms for row in delayed):
+        remove(tx, (row.pending_id for row in delayed))
+        return None
+    wish = {"topic_id": request.topic.topic_id, "message_id": id_to_bytes(request.message_id)}
+    entered = None if rows else tx.conn.execute(_ENTERED, wish).first()
+    if entered is None:
+        return MessageNotFound(
+            f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' that is due at"
+            f" {request.deliver_at_ms} ms: it was recalled already, or never sent"
+        )
+    if entered.deliver_at_ms is None:
+        return _not_delayed(request)
+    return TooLate(
+        f"message '{request.message_id[:64]}' was due at {entered.deliver_at_ms} ms and has been in its queue since"
+        f" {entered.stored_at_ms} ms; only a message that is not due yet can be recalled"
+    )
+
+
+def _not_delayed(request: Recall) -> PopError:
+    return MessagePropertyConflictWithType(
+        f"message '{request.message_id[:64]}' of topic '{request.topic.name}' is no delayed one;"
+        " only these can be recalled"
+    )
+
+
+def _cancel(tx: Transaction, request: Cancel) -> list[str]:
+    rows = locked(tx, request.topic, request.message_ids)
+    remove(tx, (row.pending_id for several in rows.values() for row in several))
+    return [each for each in dict.fromkeys(request.message_ids) if id_to_bytes(each) in rows]
+
+
+_EXISTS = select(topic_table.c.topic_id).where(
+    topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
+)
+_LOCK = (
+    select(*NARROW)
+    .where(pending.c.topic_id == bindparam("topic_id"), pending.c.message_id.in_(bindparam("ids", expanding=True)))
+    .order_by(pending.c.pending_id)
+    .with_for_update()
+)
+_IDS = given("ids", "pending_id")
+_REMOVE = delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))
+_ENTERED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
+    message.c.topic_id == bindparam("topic_id"),
+    message.c.message_id == bindparam("message_id"),
+    message.c.origin_key == 0,
+)

@@ -1,0 +1,129 @@
+"""Looking at what is pending: the messages themselves, a topic's schedule, which message has a key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, select, tuple_
+
+from popserver.domain.message import StoredMessage, id_from_bytes
+from popserver.domain.names import Resource
+from popserver.domain.pending import PendingKind
+from popserver.domain.topic import Topic
+from popserver.store import catalog
+from popserver.store.given import as_given, given
+from popserver.store.message_look import MessageRow
+from popserver.store.messages import stored_message
+from popserver.store.schema import AnyRow, pending
+
+PAGE_BYTES_MAX = 16 * 1024 * 1024
+KEY_MATCHES_MAX = 1_000
+
+
+class Scheduled(NamedTuple):
+    """A pending message. `due_at_ms` is when it enters its queue, or when its producers are asked next."""
+
+    pending_id: int
+    stored: StoredMessage
+    kind: PendingKind
+    due_at_ms: int
+    checks: int
+    transaction_id: str
+
+
+class After(NamedTuple):
+    """Where a page of a schedule ended: the due time and the pending id of its last entry."""
+
+    due_at_ms: int
+    pending_id: int
+
+
+def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int, StoredMessage]:
+    """Pending messages by pending id, as they were sent; in no queue yet, which 0 stands for."""
+    if not topic_of:
+        return {}
+    rows = conn.execute(_MESSAGES, {"ids": as_given((each,) for each in topic_of)})
+    return {
+        pending_id: stored_message(MessageRow(0, 0, *rest), topic_of[pending_id], _NO_QUEUE)
+        for pending_id, *rest in rows
+    }
+
+
+def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> list[Scheduled]:
+    """A page of what is pending in a topic, by due time; of bodies at most 16 MiB. Raises `TopicNotFound`."""
+    topic = _topic(conn, name)
+    wish = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
+    page: list[AnyRow] = []
+    size = 0
+    for row in conn.execute(_SCHEDULE, wish):
+        size += row.size
+        if page and size > PAGE_BYTES_MAX:
+            break
+        page.append(row)
+    stored = stored_pending(conn, {row.pending_id: topic for row in page})
+    return [
+        Scheduled(
+            row.pending_id,
+            stored[row.pending_id],
+            PendingKind(row.kind),
+            row.due_at_ms,
+            row.checks,
+            row.transaction_id or "",
+        )
+        for row in page
+        if row.pending_id in stored
+    ]
+
+
+def pending_with_key(conn: Connection, name: Resource, key: str) -> list[str]:
+    """The ids of the first 1,000 pending messages of the topic that have the key. Looks at all of the topic's."""
+    topic = _topic(conn, name)
+    rows = conn.execute(_WITH_TEXT, {"of_topic": topic.topic_id, "written": _written(key)})
+    found = (id_from_bytes(bytes(row.message_id)) for row in rows if key in json.loads(row.listed))
+    return [each for each, _ in zip(found, range(KEY_MATCHES_MAX), strict=False)]
+
+
+def _topic(conn: Connection, name: Resource) -> Topic:
+    topic = catalog.find_topic(conn, name)
+    if topic is None:
+        raise catalog.topic_not_found(name)
+    return topic
+
+
+def _written(key: str) -> str:
+    """The key as it stands in a JSON text, with what LIKE would read as a pattern taken literally."""
+    written = json.dumps(key, ensure_ascii=False)
+    return "%" + written.replace("/", "//").replace("%", "/%").replace("_", "/_") + "%"
+
+
+_NO_QUEUE = {0: 0}
+_IDS = given("ids", "pending_id")
+# All that a row of `message` has, but for its first two columns: its place.
+_MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[2:])).join(
+    _IDS, _IDS.c.pending_id == pending.c.pending_id
+)
+_SCHEDULE = (
+    select(
+        pending.c.pending_id,
+        pending.c.kind,
+        pending.c.due_at_ms,
+        pending.c.checks,
+        pending.c.transaction_id,
+        func.length(pending.c.body).label("size"),
+    )
+    .where(
+        pending.c.topic_id == bindparam("of_topic"),
+        # In whole first: SQLite looks a row value up by no index.
+        pending.c.due_at_ms >= bindparam("after_due"),
+        tuple_(pending.c.due_at_ms, pending.c.pending_id) > tuple_(bindparam("after_due"), bindparam("after_id")),
+    )
+    .order_by(pending.c.due_at_ms, pending.c.pending_id)
+    .limit(bindparam("limit"))
+)
+_WITH_TEXT = (
+    select(pending.c.message_id, pending.c["keys"].label("listed"))
+    .where(pending.c.topic_id == bindparam("of_topic"), pending.c["keys"].like(bindparam("written"), escape="/"))
+    .order_by(pending.c.pending_id)
+)

@@ -1,0 +1,116 @@
+"""A receive that is repeated: its answer was lost on the way, what it was granted is still held.
+
+The attempt id a client gives its receive names what was granted by it (docs/design/0012). The repetition gets the same
+messages with the same attempts and handles, as a read, whoever asks; what has been acked or has ended is not among
+them. Holds that the lost answer orphaned are their client's again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import BigInteger, Text, and_, bindparam, literal_column, or_, select, tuple_, update
+
+from popserver.domain.delivery import State
+from popserver.domain.receipt import Receipt
+from popserver.domain.retry import Holder
+from popserver.store.given import as_given, given
+from popserver.store.message_look import BY_KEY, MessageRow
+from popserver.store.schema import AnyRow, delivery, in_states
+from popserver.store.transaction import Transaction
+from popserver.store.wish import Wish
+
+
+class Held(NamedTuple):
+    """A message as it was granted before."""
+
+    row: MessageRow
+    receipt: Receipt
+    attempt: int
+
+
+def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str, list[Held]]:
+    """What is held by receives of these attempt ids in this group and topic; those that hold nothing are left out."""
+    names = {"attempts": sorted(set(attempt_ids)), "now_ms": tx.now_ms}
+    rows = tx.conn.execute(_HELD, wish.names | names).all()
+    if not rows:
+        return {}
+    messages = BY_KEY.rows(tx.conn, {"keys": as_given((row.message_key,) for row in rows)})
+    by_key = {each.message_key: each for each in messages}
+    held: dict[str, list[Held]] = {}
+    for row in rows:
+        held.setdefault(row.attempt_id, []).append(Held(by_key[row.message_key], _receipt(wish, row), row.attempt))
+    return held
+
+
+def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: str, until_ms: int) -> list[Held]:
+    """Make the orphans among them this client's again, until then; the others stay as they are.
+
+    So does one that somebody's own transaction has under its hands, for as long as that one likes.
+    """
+    keys = as_given((each.receipt.group_id, each.receipt.message_key, each.receipt.hold_id) for each in held)
+    names = {"holds": keys, "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
+    taken = set(tx.conn.execute(_TAKE_BACK, names).scalars())
+    if taken:
+        tx.due(until_ms)
+    return [
+        each._replace(receipt=each.receipt._replace(ends_at_ms=until_ms)) if each.row.message_key in taken else each
+        for each in held
+    ]
+
+
+def _receipt(wish: Wish, row: AnyRow) -> Receipt:
+    in_order = row.message_group is not None
+    return Receipt(wish.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
+
+
+_HELD = (
+    select(
+        delivery.c.message_key,
+        delivery.c.attempt,
+        delivery.c.hold_id,
+        delivery.c.visible_at_ms,
+        delivery.c.message_group,
+        delivery.c.attempt_id,
+    )
+    .where(
+        delivery.c.attempt_id.in_(bindparam("attempts", expanding=True)),
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        in_states(delivery.c.state, State.INFLIGHT),
+        delivery.c.visible_at_ms > bindparam("now_ms"),
+        delivery.c.provisional_ack == literal_column("0"),
+    )
+    .order_by(delivery.c.message_key)
+)
+_HOLDS = given("holds", "group_id", "message_key", "hold_id")
+_free = (
+    select(delivery.c.group_id, delivery.c.message_key)
+    .select_from(_HOLDS)
+    .join(
+        delivery,
+        and_(
+            delivery.c.group_id == _HOLDS.c.group_id,
+            delivery.c.message_key == _HOLDS.c.message_key,
+            delivery.c.hold_id == _HOLDS.c.hold_id,
+            # A simple consumer's hold stays one; what a broken answer made of it is nobody's.
+            or_(
+                delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"), delivery.c.client_id == literal_column("''")
+            ),
+            in_states(delivery.c.state, State.INFLIGHT),
+            delivery.c.visible_at_ms < bindparam("until_ms"),
+        ),
+    )
+    .with_for_update(of=delivery, skip_locked=True)
+)
+_TAKE_BACK = (
+    update(delivery)
+    .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free))
+    .values(
+        holder=bindparam("as_holder", type_=Text),
+        client_id=bindparam("by_client", type_=Text),
+        visible_at_ms=bindparam("until_ms", type_=BigInteger),
+    )
+    .returning(delivery.c.message_key)
+)

@@ -1,0 +1,316 @@
+"""Reading on: new messages, from the group's progress in each queue.
+
+The progress row is the lock: it is taken before the queue is read, so two receives never look at the same stretch. A
+filter judges a message once, before its first grant; what it refuses is passed over and so consumed. A message whose
+message group is locked is passed over too, but left behind: the group gets a row of its own (`leave`), from which it
+is taken up again when it opens (`store.open_groups`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Select, and_, bindparam, func, insert, literal, literal_column, or_, select, update
+
+from popserver.domain.filtering import SqlFilter, TagFilter
+from popserver.domain.message import MessageType
+from popserver.domain.topic import message_key, offset_of
+from popserver.store.filter_look import FilterLook
+from popserver.store.given import as_given, given
+from popserver.store.message_groups import Member
+from popserver.store.message_look import BY_KEY, MessageLook, MessageRow
+from popserver.store.schema import AnyRow, delivery, message, progress, queue
+from popserver.store.schema import message_group_progress as behind
+from popserver.store.transaction import Transaction
+from popserver.store.wish import Found, Wish
+
+# How far one receive looks for messages its filter wants, or whose groups are free, before it lets others in.
+WINDOW_OFFSETS = 1_000
+# Of so many looks at a topic's priorities one begins anywhere: what is urgent must not starve the rest.
+FAIR_EVERY = 8
+# Of so many messages the SQL filter is asked first, for each one wanted; then of as many as it took for each that it
+# let through, and some more.
+_ASKED_PER_WANTED = 8
+_AND_MORE = 1.25
+
+
+# Beside open message groups it looks at so many offsets for each message that there is room for, and at least so many.
+_BESIDE_RUNS = 2
+_BESIDE_RUNS_MIN = 32
+
+
+class Scanned(NamedTuple):
+    """New messages, and whether a queue was not read to its end."""
+
+    found: list[Found]
+    left_over: bool
+
+
+def lock_places(tx: Transaction, wish: Wish) -> list[AnyRow]:
+    """The queues in which something may wait for the group and nobody else is reading, the first to look at in front.
+
+    Each with `queue_id`, `next_offset`, `min_offset`, `end_offset` and `has_open`: a message group is open, there or in
+    another queue of the topic.
+    """
+    rows = tx.conn.execute(_PLACES_IN_ORDER if _takes_groups(wish) else _PLACES, wish.names).all()
+    if MessageType.PRIORITY in wish.topic.accepts and wish.rotation % FAIR_EVERY:
+        return list(reversed(rows))
+    start = wish.rotation % len(rows) if rows else 0
+    return [*rows[start:], *rows[:start]]
+
+
+def is_more(tx: Transaction, wish: Wish) -> bool:
+    """Whether something waits for the group after all, hidden from it by another server's lock."""
+    return tx.conn.execute(_IS_MORE_IN_ORDER if _takes_groups(wish) else _IS_MORE, wish.names).first() is not None
+
+
+def read_on(tx: Transaction, wish: Wish, places: Sequence[AnyRow], limit: int, *, beside_runs: bool) -> Scanned:
+    """Up to `limit` messages at the group's progress, which moves on.
+
+    `beside_runs`: open message groups have something to give. Then it does not look far: where groups are locked, the
+    less is passed over the less is left behind, each to be found again by its group.
+    """
+    found: list[Found] = []
+    left_over = False
+    window = min(WINDOW_OFFSETS, max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit)) if beside_runs else WINDOW_OFFSETS
+    for place in places:
+        # On Postgres the end may be older than the locked row beside it: never move back to it.
+        if place.next_offset >= place.end_offset:
+            continue
+        if len(found) == limit or window <= 0:
+            left_over = True
+            break
+        rows, next_offset = _read_on(tx, wish, place, limit - len(found), window)
+        window -= next_offset - place.next_offset if beside_runs else 0
+        found += [_found(wish, place, row) for row in rows]
+        left_over = left_over or next_offset < place.end_offset
+        names = {"for_group": wish.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
+        tx.conn.execute(_MOVE_ON, names)
+    return Scanned(found, left_over)
+
+
+def leave(tx: Transaction, wish: Wish, left: Iterable[Found]) -> None:
+    """Leave messages behind that were found and not granted: their groups are locked by what was."""
+    first: dict[Member, int] = {}
+    for each in left:
+        if each.member is not None:
+            first.setdefault(each.member, offset_of(each.row.message_key))
+    if first:
+        rows = as_given((each.queue_id, offset, each.message_group) for each, offset in first.items())
+        tx.conn.execute(_LEAVE, wish.names | {"left": rows})
+
+
+def _found(wish: Wish, place: AnyRow, row: MessageRow) -> Found:
+    if row.message_group is None or not wish.keeps_order:
+        return Found(row, 1)
+    return Found(row, 1, Member(wish.topic.topic_id, place.queue_id, row.message_group))
+
+
+def _takes_groups(wish: Wish) -> bool:
+    return wish.keeps_order and MessageType.FIFO in wish.topic.accepts
+
+
+def _read_on(tx: Transaction, wish: Wish, place: AnyRow, limit: int, window: int) -> tuple[list[MessageRow], int]:
+    """Wanted messages of one queue from the group's progress on, and the offset reached."""
+    start = max(place.next_offset, place.min_offset)
+    if wish.wanted.wants_all and not _takes_groups(wish):
+        names = _between(place, start, place.end_offset, limit)
+        rows = _NEXT.rows(tx.conn, names)
+        # A topic's types are remembered, and may have grown since: the messages themselves say what they are.
+        if not (wish.keeps_order and any(row.message_group for row in rows)):
+            return rows, offset_of(rows[-1].message_key) + 1 if len(rows) == limit else place.end_offset
+    return _read_window(tx, wish, place, limit, range(start, min(place.end_offset, start + window)))
+
+
+def _read_window(
+    tx: Transaction, wish: Wish, place: AnyRow, limit: int, offsets: range
+) -> tuple[list[MessageRow], int]:
+    names = _between(place, offsets.start, offsets.stop, limit)
+    names |= wish.names | {"for_queue": place.queue_id, "queue_key": message_key(place.queue_id, 0)}
+    if isinstance(wish.wanted, SqlFilter):
+        rows, reached = _read_judging(tx, wish, wish.wanted, names)
+    else:
+        rows, reached = _read_tagged(tx, wish, wish.wanted, names)
+    if wish.keeps_order and reached - offsets.start > len(rows):
+        # Before anything is granted: what is granted now does not count as locked.
+        tx.conn.execute(_LEAVE_LOCKED, names | {"to_key": message_key(place.queue_id, reached)})
+    return rows, reached
+
+
+def _read_tagged(tx: Transaction, wish: Wish, wanted: TagFilter, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
+    looks = _FREE if wish.keeps_order else _ALL
+    if wanted.wants_all:
+        rows = looks.every.rows(tx.conn, names)
+    else:
+        rows = looks.tagged.rows(tx.conn, names | {"hashes": wanted.hashes, "tags": wanted.tags})
+    is_full = len(rows) == names["limit"]
+    return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
+
+
+def _read_judging(
+    tx: Transaction, wish: Wish, wanted: SqlFilter, names: dict[str, Any]
+) -> tuple[list[MessageRow], int]:
+    """Ask the filter first, by what it looks at alone; then load the messages it wants."""
+    look = (_FREE if wish.keeps_order else _ALL).judged
+    keys: list[int] = []
+    start, room, judged = names["from_key"], names["limit"], 0
+    while len(keys) < room and start < names["to_key"]:
+        per_wanted = judged / max(1, len(keys)) * _AND_MORE if judged else _ASKED_PER_WANTED
+        asked = min(WINDOW_OFFSETS, math.ceil(per_wanted * (room - len(keys))))
+        looked = 0
+        for key, tag, properties in look.rows(tx.conn, wanted, names | {"from_key": start, "limit": asked}):
+            start, looked = key + 1, looked + 1
+            if wanted.matches(tag, properties):
+                keys.append(key)
+                if len(keys) == room:
+                    break
+        else:
+            if looked < asked:
+                start = names["to_key"]
+        judged += looked
+    messages = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in keys)}) if keys else []
+    return messages, start - names["queue_key"]
+
+
+def _between(place: AnyRow, start: int, end: int, limit: int) -> dict[str, Any]:
+    return {
+        "from_key": message_key(place.queue_id, start),
+        "to_key": message_key(place.queue_id, end),
+        "limit": limit,
+    }
+
+
+# Of the whole topic, so that it is one look: to find out of each queue would mean going through all that are open.
+_HAS_OPEN = (
+    select(behind.c.queue_id)
+    .where(
+        behind.c.group_id == bindparam("group_id"),
+        behind.c.topic_id == bindparam("topic_id"),
+        behind.c.open_since_ms.is_not(None),
+    )
+    .exists()
+)
+_OF_WISH = queue.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id")
+_PLACE_COLUMNS = (
+    progress.c.group_id,
+    progress.c.queue_id,
+    progress.c.next_offset,
+    queue.c.min_offset,
+    queue.c.next_offset.label("end_offset"),
+)
+_IS_BEHIND = progress.c.next_offset < queue.c.next_offset
+
+
+def _places(columns: Iterable[Any], is_behind: Any) -> Select[Any]:
+    return (
+        select(*columns)
+        .select_from(queue)
+        .join(progress, progress.c.queue_id == queue.c.queue_id)
+        .where(*_OF_WISH, is_behind)
+        # By number, which is by key: their index gives that order, so that other topics' queues are not even looked at.
+        .order_by(queue.c.number)
+    )
+
+
+_PLACES = _places([*_PLACE_COLUMNS, literal(0).label("has_open")], _IS_BEHIND).with_for_update(
+    of=progress, skip_locked=True
+)
+_PLACES_IN_ORDER = _places([*_PLACE_COLUMNS, _HAS_OPEN.label("has_open")], or_(_IS_BEHIND, _HAS_OPEN)).with_for_update(
+    of=progress, skip_locked=True
+)
+_READY_AGAIN = (
+    select(delivery.c.message_key)
+    .where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        delivery.c.state == literal_column("'READY'"),
+        delivery.c.message_group.is_(None),
+    )
+    .exists()
+)
+_IS_MORE: Select[Any] = select(literal_column("1")).where(
+    or_(_READY_AGAIN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
+)
+_IS_MORE_IN_ORDER: Select[Any] = select(literal_column("1")).where(
+    or_(_READY_AGAIN, _HAS_OPEN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
+)
+_MOVE_ON = (
+    update(progress)
+    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue"))
+    .values(next_offset=bindparam("reached"))
+)
+
+_INSIDE = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
+# The hash first: an integer comparison that settles nearly every row before any text is read.
+_WITH_TAG = (
+    message.c.tag_hash.in_(bindparam("hashes", expanding=True)),
+    message.c.tag.in_(bindparam("tags", expanding=True)),
+)
+# Scalars instead of EXISTS, which Postgres would turn around: it would read all that the group holds, not one row each.
+_ANY_DELIVERY = (
+    select(delivery.c.message_key)
+    .where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        delivery.c.message_group == message.c.message_group,
+    )
+    .limit(1)
+    .scalar_subquery()
+)
+_ANY_ROW_BEHIND = (
+    select(behind.c.queue_id)
+    .where(
+        behind.c.group_id == bindparam("group_id"),
+        behind.c.queue_id == bindparam("for_queue"),
+        behind.c.message_group == message.c.message_group,
+    )
+    .scalar_subquery()
+)
+_IS_FREE = or_(message.c.message_group.is_(None), and_(_ANY_DELIVERY.is_(None), _ANY_ROW_BEHIND.is_(None)))
+
+
+class _Looks(NamedTuple):
+    """The ways to look at a stretch of a queue."""
+
+    every: MessageLook
+    tagged: MessageLook
+    judged: FilterLook
+
+
+def _looks(*conditions: Any) -> _Looks:
+    def inside(found: Select[Any], *more: Any) -> Select[Any]:
+        return found.where(*_INSIDE, *conditions, *more).order_by(message.c.message_key).limit(bindparam("limit"))
+
+    return _Looks(MessageLook(inside), MessageLook(lambda found: inside(found, *_WITH_TAG)), FilterLook(inside))
+
+
+_ALL = _looks()
+_FREE = _looks(_IS_FREE)
+_NEXT = _ALL.every
+_BEHIND_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
+# A message group whose messages are held, and which has no row yet, is behind the scan from the first one passed over.
+_LEAVE_LOCKED = insert(behind).from_select(
+    _BEHIND_COLUMNS,
+    select(
+        bindparam("group_id", type_=BigInteger),
+        bindparam("for_queue", type_=BigInteger),
+        message.c.message_group,
+        bindparam("topic_id", type_=BigInteger),
+        func.min(message.c.message_key) - bindparam("queue_key", type_=BigInteger),
+    )
+    .where(*_INSIDE, message.c.message_group.is_not(None), _ANY_DELIVERY.is_not(None), _ANY_ROW_BEHIND.is_(None))
+    .group_by(message.c.message_group),
+)
+_LEFT = given("left", "queue_id", "next_offset", text=("message_group",))
+_LEAVE = insert(behind).from_select(
+    _BEHIND_COLUMNS,
+    select(
+        bindparam("group_id", type_=BigInteger),
+        _LEFT.c.queue_id,
+        _LEFT.c.message_group,
+        bindparam("topic_id", type_=BigInteger),
+        _LEFT.c.next_offset,
+    ),
+)
