@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from popserver.broker.reader import Reader
 from popserver.broker.writer import Writer
@@ -17,9 +18,10 @@ from popserver.domain.names import (
     dead_letter_topic,
     group_of_dead_letter_topic,
 )
-from popserver.domain.topic import NewTopic, Topic
+from popserver.domain.topic import ACCEPTS_ON_THE_WAY, NewTopic, Topic
 from popserver.store import catalog as store
 from popserver.store.dead_letters import QUEUES as DEAD_LETTER_QUEUES
+from popserver.store.notices import TOPIC, Outdated
 
 
 class Catalog:
@@ -33,7 +35,7 @@ class Catalog:
         self._topics: dict[Resource, Topic] = {}
         self._groups: dict[Resource, Group] = {}
         self._met: set[tuple[int, int]] = set()
-        self._deletions = 0
+        self._changes = 0
 
     async def topic(self, name: Resource) -> Topic:
         """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`."""
@@ -41,6 +43,10 @@ class Catalog:
         if found is None:
             found = self._topics[name] = await self._make_topic(name)
         return found
+
+    async def known_topic(self, name: Resource) -> Topic | None:
+        """The topic of that name if there is one; none is made."""
+        return self._topics.get(name) or await self._find_topic(name)
 
     async def topic_to_send(self, name: Resource) -> Topic:
         """The topic of that name, to send to."""
@@ -54,7 +60,8 @@ class Catalog:
         """The group of that name; raises `IllegalConsumerGroup` or `ConsumerGroupNotFound`."""
         found = self._groups.get(name) or await self._find_group(name)
         if found is None:
-            found = self._groups[name] = await self._make_group(name)
+            changes = self._changes
+            found = self._remember_group(name, await self._make_group(name), changes)
         return found
 
     async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
@@ -78,17 +85,18 @@ class Catalog:
     async def create_topic(self, new: NewTopic) -> Topic:
         """Make a topic; raises `AlreadyExists`."""
         check_topic_to_send(new.name)
+        changes = self._changes
         topic = await self._writer.submit(store.create_topic, store.CreateTopic(new))
-        self._topics[new.name] = topic
-        return topic
+        return self._remember_topic(new.name, topic, changes)
 
     async def update_topic(
         self, name: Resource, *, queue_count: int | None = None, accepts: tuple[MessageType, ...] | None = None
     ) -> Topic:
         """Add queues, or change what the route lists; raises `BadRequest` for fewer queues."""
+        changes = self._changes
         topic = await self._writer.submit(store.update_topic, store.UpdateTopic(name, queue_count, accepts))
-        self._topics[name] = topic
-        return topic
+        self.forget_topic(name)
+        return self._remember_topic(name, topic, changes)
 
     async def delete_topic(self, name: Resource) -> None:
         """Delete the topic with its messages; its rows go in steps, its name is free at once."""
@@ -99,15 +107,16 @@ class Catalog:
     async def create_group(self, new: NewGroup) -> Group:
         """Make a group; raises `AlreadyExists`."""
         check_group(new.name)
+        changes = self._changes
         group = await self._writer.submit(store.create_group, store.CreateGroup(new))
-        self._groups[new.name] = group
-        return group
+        return self._remember_group(new.name, group, changes)
 
     async def update_group(self, change: store.UpdateGroup) -> Group:
         """Change a group's attempts, ladder or history; holds that run keep their end."""
+        changes = self._changes
         group = await self._writer.submit(store.update_group, change)
-        self._groups[change.name] = group
-        return group
+        self._groups.pop(change.name, None)
+        return self._remember_group(change.name, group, changes)
 
     async def delete_group(self, name: Resource) -> None:
         """Delete the group, its progress and its dead letters."""
@@ -119,9 +128,21 @@ class Catalog:
         """The topic was not there when it was used: look it up again."""
         self._topics.pop(name, None)
 
+    def outdated(self, what: Outdated) -> None:
+        """Another server has changed or deleted it."""
+        self._changes += 1
+        known: dict[Resource, Any] = self._topics if what.kind == TOPIC else self._groups
+        known.pop(Resource(what.namespace, what.name), None)
+
+    def forget_all(self) -> None:
+        """Another server may have changed or deleted anything."""
+        self._changes += 1
+        self._topics.clear()
+        self._groups.clear()
+
     def _deleted(self, *, topic: Resource, group: Resource | None = None) -> None:
         """Whatever the answer was: a deletion that nobody heard of, or waits for, may have been done all the same."""
-        self._deletions += 1
+        self._changes += 1
         self._topics.pop(topic, None)
         if group is not None:
             self._groups.pop(group, None)
@@ -129,18 +150,24 @@ class Catalog:
 
     async def _find_topic(self, name: Resource) -> Topic | None:
         check_topic(name)
-        deletions = self._deletions
+        changes = self._changes
         found = await self._reader.read(lambda conn: store.find_topic(conn, name))
-        # What a deletion has overtaken is not remembered: nobody would ever forget it again.
-        if found is not None and deletions == self._deletions:
-            self._topics[name] = found
-        return found
+        return None if found is None else self._remember_topic(name, found, changes)
 
     async def _find_group(self, name: Resource) -> Group | None:
         check_group(name)
-        deletions = self._deletions
+        changes = self._changes
         found = await self._reader.read(lambda conn: store.find_group(conn, name))
-        if found is not None and deletions == self._deletions:
+        return None if found is None else self._remember_group(name, found, changes)
+
+    def _remember_topic(self, name: Resource, found: Topic, changes: int) -> Topic:
+        # What a change has overtaken is not remembered: nobody would ever forget it again.
+        if changes == self._changes:
+            self._topics[name] = found
+        return found
+
+    def _remember_group(self, name: Resource, found: Group, changes: int) -> Group:
+        if changes == self._changes:
             self._groups[name] = found
         return found
 
@@ -152,7 +179,7 @@ class Catalog:
             new = NewTopic(name, DEAD_LETTER_QUEUES)
         elif self._auto_create:
             check_topic_to_send(name)
-            new = NewTopic(name)
+            new = NewTopic(name, accepts=ACCEPTS_ON_THE_WAY)
         else:
             raise store.topic_not_found(name)
         return await self._writer.submit(store.create_topic, store.CreateTopic(new, or_find=True))

@@ -4,6 +4,8 @@ A push hold needs no renewing write: it lives as long as its client. A client en
 nothing was heard of it for 35 s; and when its telemetry stream breaks and it has no open call either, it is
 taken for gone after a second (mission rows L11, L15). Its holds then become Ready one second later; a client that
 comes back before that gets them back.
+
+Of several servers each knows who has come to it. A push consumer is gone when the last one has lost it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from popserver.broker.clock import Alarm, Clock
+from popserver.broker.consumers import Consumers, Role
 from popserver.broker.errands import Errands
+from popserver.domain.names import Resource
 from popserver.domain.retry import CLIENT_LAPSE_MS, ORPHAN_DELAY_MS
 
 
@@ -27,31 +31,71 @@ class Client:
     lost_at_ms: int | None = None  # when its stream broke, if nothing was heard since
     is_gone: bool = False
     has_left: bool = False  # it said goodbye; one of that name that is heard of later is another
+    is_push: bool = False  # its holds live as long as it does
+    is_expected: bool = False  # it held messages before this server answered for it
+    works_in_order: bool = False  # it was told to take the messages of a message group one after the other
+    role: Role | None = None
     alarm: Alarm | None = field(default=None, repr=False)
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether it may have push holds; for others, which are many, nothing is written when they lapse."""
+        return self.is_push or self.is_expected
 
 
 class Clients:
-    """Every client heard of; `orphan` and `adopt` act on a client's push holds."""
+    """Every client heard of.
+
+    `orphan` and `adopt` act on a client's push holds; `orphan` is told as well whether the client said goodbye.
+    `attend` is told of a push consumer that is new here, and may have been elsewhere; None where there is no elsewhere.
+    """
 
     def __init__(
         self,
         clock: Clock,
         errands: Errands,
-        orphan: Callable[[str], Awaitable[None]],
+        orphan: Callable[[str, bool], Awaitable[None]],
         adopt: Callable[[str], Awaitable[None]],
+        attend: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._clock = clock
         self._errands = errands
         self._orphan = orphan
         self._adopt = adopt
+        self._attend = attend
         self._known: dict[str, Client] = {}
+        self._consumers = Consumers()
 
     def __len__(self) -> int:
         return sum(not client.is_gone for client in self._known.values())
 
     def expect(self, client_id: str) -> None:
-        """A client that held messages before this server started: it has 35 s to be heard of."""
-        self.seen(client_id)
+        """A client that held messages before this server answered for it: it has 35 s to be heard of."""
+        if client_id not in self._known:
+            self.seen(client_id)
+        self._known[client_id].is_expected = True
+
+    def has(self, client_id: str) -> bool:
+        """Whether the client is here."""
+        client = self._known.get(client_id)
+        return client is not None and not client.is_gone
+
+    def pushes(self, client_id: str) -> None:
+        """The client, seen just now, is a push consumer: its holds live as long as it does."""
+        client = self._known.get(client_id)
+        if client is None or client.is_push:
+            return
+        client.is_push = True
+        if self._attend is not None:
+            self._do(self._attend, client_id)
+
+    def attend_again(self) -> None:
+        """The other servers may have forgotten that the push consumers that live are here."""
+        if self._attend is None:
+            return
+        for client in self._known.values():
+            if client.may_hold and not client.is_gone:
+                self._do(self._attend, client.client_id)
 
     def seen(self, client_id: str) -> None:
         """Something was heard of the client: a request, a heartbeat, a settings frame."""
@@ -65,7 +109,10 @@ class Clients:
         if client.is_gone:
             client.is_gone = False
             self._watch(client, now_ms + CLIENT_LAPSE_MS)
-            self._do(self._adopt, client_id)
+            if client.role is not None:
+                self._consumers.took(client_id, client.role)
+            if client.may_hold:
+                self._do(self._adopt, client_id)
 
     def connected(self, client_id: str, stream: object) -> None:
         """The client opened a telemetry stream; the newest one counts."""
@@ -80,6 +127,29 @@ class Clients:
         client.stream, client.lost_at_ms = None, self._clock.now_ms()
         if not client.is_gone:
             self._watch(client, self._ends_at_ms(client))
+
+    def settled(self, client_id: str, *, works_in_order: bool, role: Role | None) -> None:
+        """The client said what it is, None for no consumer, and was told how to work."""
+        client = self._known.get(client_id)
+        if client is None:
+            return
+        client.works_in_order, client.role = works_in_order, role
+        if role is None:
+            self._consumers.left(client_id)
+        elif not client.is_gone:
+            self._consumers.took(client_id, role)
+
+    def consumers_of(self, group: Resource) -> list[Client]:
+        """Who works for the group with this server, those that want the same one after the other."""
+        return [self._known[client_id] for client_id in self._consumers.of(group)]
+
+    def disagreement(self, group: Resource) -> str:
+        """See `Consumers`."""
+        return self._consumers.disagreement(group)
+
+    def disagreements(self, limit: int) -> list[str]:
+        """See `Consumers`."""
+        return self._consumers.disagreements(limit)
 
     def call_opened(self, client_id: str) -> Client:
         """A long call of the client began: while it is open the client is there."""
@@ -98,10 +168,11 @@ class Clients:
     def ended(self, client_id: str) -> None:
         """The client said goodbye."""
         client = self._known.pop(client_id, None)
+        self._consumers.left(client_id)
         if client is not None:
             client.has_left = True
             _cancel(client)
-        self._do(self._orphan, client_id)
+        self._lose(client_id, said_goodbye=True)
 
     def close(self) -> None:
         """Look after nobody any more."""
@@ -129,13 +200,18 @@ class Clients:
 
     def _end(self, client: Client) -> None:
         client.is_gone = True
-        self._do(self._orphan, client.client_id)
+        self._consumers.left(client.client_id)
+        if client.may_hold:
+            self._lose(client.client_id, said_goodbye=False)
         # Remembered for one more lapse, so that its return is noticed.
         client.alarm = self._clock.call_at(self._clock.now_ms() + CLIENT_LAPSE_MS, lambda: self._forget(client))
 
     def _forget(self, client: Client) -> None:
         if client.is_gone:
             self._known.pop(client.client_id, None)
+
+    def _lose(self, client_id: str, *, said_goodbye: bool) -> None:
+        self._do(lambda gone: self._orphan(gone, said_goodbye), client_id)
 
     def _do(self, deed: Callable[[str], Awaitable[None]], client_id: str) -> None:
         # By client: taken together, an orphaning and the adoption after it would be done in the store's order.

@@ -15,11 +15,12 @@ from popserver.broker.sleeper import Sleeper
 from popserver.broker.writer import Writer
 from popserver.domain.errors import PopError
 from popserver.domain.retry import MINUTE_MS, SECOND_MS
-from popserver.store import catalog, due, retention
-from popserver.store.holds import push_clients
+from popserver.store import catalog, due, idempotency, retention
+from popserver.store.members import unattended_push_clients
 
 RETRY_MS = 1 * SECOND_MS  # when the store did not answer
 RETENTION_BEAT_MS = 1 * MINUTE_MS  # so long may a message outstay its retention
+KEYS_BEAT_MS = 1 * MINUTE_MS  # so long may the row of an idempotency key outstay its window, which no one notices
 
 log = structlog.get_logger("popserver.maintenance")
 
@@ -27,27 +28,36 @@ log = structlog.get_logger("popserver.maintenance")
 class Maintenance:
     """Keeps the store in step with time."""
 
-    def __init__(self, reader: Reader, writer: Writer, clock: Clock, *, retention_ms: int) -> None:
+    def __init__(self, reader: Reader, writer: Writer, clock: Clock, *, retention_ms: int, key_window_ms: int) -> None:
         self._reader = reader
         self._writer = writer
         self._clock = clock
         self._retention_ms = retention_ms
+        self._key_window_ms = key_window_ms
         self._sleeper = Sleeper(clock, self._end_due)
         self._retainer = Sleeper(clock, self._retain)
+        self._key_keeper = Sleeper(clock, self._expire_keys)
         self._purging: asyncio.Task[None] | None = None
         self._purge_again: Alarm | None = None
 
     async def start(self) -> list[str]:
-        """Take up what fell due while nobody was there; returns the clients whose push holds are open."""
+        """Take up what fell due while nobody was there; returns the clients whose push holds are open
+        and that no server answers for."""
         self._sleeper.tell(await self._reader.read(due.next_due_ms))
         self.purge()
         if self._retention_ms:
             self._retainer.tell(self._clock.now_ms())
-        return await self._reader.read(push_clients)
+        if self._key_window_ms:
+            self._key_keeper.tell(self._clock.now_ms())
+        return await self._reader.read(unattended_push_clients)
 
     def tell(self, due_ms: int | None) -> None:
         """Something falls due at `due_ms`."""
         self._sleeper.tell(due_ms)
+
+    def look(self) -> None:
+        """Something may be due of which nobody told this server."""
+        self._sleeper.tell(self._clock.now_ms())
 
     def purge(self) -> None:
         """Something was deleted: remove its rows, step by step, behind everybody's back."""
@@ -57,12 +67,14 @@ class Maintenance:
     async def idle(self) -> None:
         await self._sleeper.idle()
         await self._retainer.idle()
+        await self._key_keeper.idle()
         if self._purging is not None:
             await asyncio.gather(self._purging, return_exceptions=True)
 
     async def close(self) -> None:
         await self._sleeper.close()
         await self._retainer.close()
+        await self._key_keeper.close()
         if self._purging is not None:
             self._purging.cancel()
             await asyncio.gather(self._purging, return_exceptions=True)
@@ -92,6 +104,18 @@ class Maintenance:
             return now_ms
         oldest_ms = now_ms if retained.oldest_ms is None else retained.oldest_ms
         return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_BEAT_MS)
+
+    async def _expire_keys(self) -> int | None:
+        """One step; then at once the next, or when the next window is over. What comes later is not over before."""
+        now_ms = self._clock.now_ms()
+        try:
+            expired = await self._writer.submit(idempotency.expire, idempotency.Expire())
+        except PopError as error:
+            log.warning("expired keys wait", reason=error.sentence)
+            return now_ms + KEYS_BEAT_MS
+        if expired.removed:
+            return now_ms
+        return max(expired.next_ms or now_ms + self._key_window_ms, now_ms + KEYS_BEAT_MS)
 
     async def _purge(self) -> None:
         try:

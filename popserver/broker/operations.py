@@ -5,15 +5,24 @@ Nothing here is on a message's way, and nothing here makes a topic or a group th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
+from popserver.broker import filter_trial, redeliveries
 from popserver.broker.broker import Broker
+from popserver.broker.clients import Client
+from popserver.broker.consumers import Kind
+from popserver.broker.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
+from popserver.broker.moments import moment
+from popserver.broker.redeliveries import Share
+from popserver.domain import why
 from popserver.domain.errors import BadRequest, Forbidden, IllegalMessageId
-from popserver.domain.group import Group, HistoryLevel, NewGroup, check_intervals, check_max_attempts
-from popserver.domain.message import MessageType, StoredMessage, check_types
+from popserver.domain.filtering import sql
+from popserver.domain.group import Group, HistoryLevel, NewGroup, check_interval, check_intervals, check_max_attempts
+from popserver.domain.message import MessageType, StoredMessage
 from popserver.domain.names import (
     Resource,
     check_group,
@@ -21,36 +30,66 @@ from popserver.domain.names import (
     group_of_dead_letter_topic,
     is_system_derived,
 )
+from popserver.domain.subscription import Subscription
 from popserver.domain.topic import OFFSET_BITS, NewTopic, check_queue_count
-from popserver.store import inspection
+from popserver.store import explaining, inspection, pending_look
 from popserver.store.catalog import UpdateGroup
 from popserver.store.inspection import Counts, DeadLetter, FoundMessage, Lag, Standing, Step, TopicFacts
+from popserver.store.pending_look import After, Scheduled
 
 # The door speaks of what was found without knowing the store.
 __all__ = [
+    "Consumer",
     "DeadLetter",
+    "FilterTrial",
     "FoundMessage",
     "GroupFacts",
     "Lag",
+    "Match",
     "Operations",
+    "Scheduled",
+    "Share",
     "Standing",
     "Status",
     "Step",
     "TopicFacts",
+    "Why",
 ]
 
 PAGE_DEFAULT = 32
 PAGE_MAX = 1_000
+HINTS_MAX = 10
 OFFSET_MAX = (1 << OFFSET_BITS) - 1
 
 T = TypeVar("T")
 
 
 class GroupFacts(NamedTuple):
-    """A group and its lag in every topic it has met."""
+    """A group, its lag in every topic it has met, who works for it with this server, and what deserves a look."""
 
     group: Group
     lag: list[Lag]
+    consumers: list[Consumer]
+    redeliveries: Share
+    hints: list[str]
+
+
+class Consumer(NamedTuple):
+    """A client that works for a group, as this server knows it."""
+
+    client_id: str
+    kind: Kind
+    last_seen_ms: int
+    is_connected: bool
+    subscription: Subscription
+
+
+class Why(NamedTuple):
+    """Why a message is where it is: one sentence, what it rests on as (name, value), and the group's history of it."""
+
+    sentence: str
+    facts: list[tuple[str, str]]
+    steps: list[Step]
 
 
 class Status(NamedTuple):
@@ -63,7 +102,10 @@ class Status(NamedTuple):
     counts: Counts
     parked_polls: int
     connected_clients: int
+    discarded_transactions: int
     lag: list[Lag]
+    oldest_overdue_ms: int
+    hints: list[str]
 
 
 class Operations:
@@ -75,9 +117,8 @@ class Operations:
         self._started_at_ms = broker.clock.now_ms()
 
     async def create_topic(self, new: NewTopic) -> TopicFacts:
-        """1 to 1,024 queues; raises `AlreadyExists`, and `NotBuilt` for message types that cannot be sent yet."""
+        """1 to 1,024 queues; raises `AlreadyExists`."""
         check_queue_count(new.queue_count)
-        check_types(new.accepts)
         await self._catalog.create_topic(new)
         return await self.topic(new.name)
 
@@ -86,8 +127,6 @@ class Operations:
     ) -> TopicFacts:
         """Add queues, or change what the topic accepts, as in `create_topic`; None leaves a value as it is."""
         _check_own_topic(name)
-        if accepts is not None:
-            check_types(accepts)
         if queue_count is not None:
             check_queue_count(queue_count)
         await self._catalog.update_topic(name, queue_count=queue_count, accepts=accepts)
@@ -106,9 +145,10 @@ class Operations:
         return await self._look(lambda conn: inspection.list_topics(conn, namespace, PAGE_MAX))
 
     async def create_group(self, new: NewGroup) -> Group:
-        """1 to 1,000 attempts, 1 to 64 intervals of at most 12 h; raises `AlreadyExists`."""
+        """1 to 1,000 attempts, 1 to 64 intervals of 0 ms to 12 h, one for message groups; raises `AlreadyExists`."""
         check_max_attempts(new.retry.max_attempts)
         check_intervals(new.retry.intervals_ms)
+        check_interval(new.retry.fifo_interval_ms)
         return await self._catalog.create_group(new)
 
     async def update_group(
@@ -117,14 +157,19 @@ class Operations:
         max_attempts: int | None,
         intervals_ms: tuple[int, ...] | None,
         history: HistoryLevel | None,
+        fifo_interval_ms: int | None = None,
     ) -> Group:
-        """Change a group's attempts, ladder or history; None leaves a value as it is."""
+        """Change a group's attempts, ladder, interval in order or history; None leaves a value as it is."""
         check_group(name)
         if max_attempts is not None:
             check_max_attempts(max_attempts)
         if intervals_ms is not None:
             check_intervals(intervals_ms)
-        return await self._catalog.update_group(UpdateGroup(name, max_attempts, intervals_ms, history))
+        if fifo_interval_ms is not None:
+            check_interval(fifo_interval_ms)
+        return await self._catalog.update_group(
+            UpdateGroup(name, max_attempts, intervals_ms, history, fifo_interval_ms)
+        )
 
     async def delete_group(self, name: Resource) -> None:
         check_group(name)
@@ -132,7 +177,12 @@ class Operations:
 
     async def group(self, name: Resource) -> GroupFacts:
         check_group(name)
-        return await self._look(lambda conn: _group_facts(conn, name))
+        group, lag = await self._look(lambda conn: _group_and_lag(conn, name))
+        clients = self._broker.clients
+        share = self._broker.redeliveries.share(group.group_id, self._broker.clock.now_ms())
+        hints = [clients.disagreement(name), redeliveries.hint(group.name, share)]
+        consumers = [_consumer(each) for each in clients.consumers_of(name)]
+        return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint])
 
     async def groups(self, namespace: str | None) -> tuple[list[Group], int]:
         """The first 1,000 groups by name, and how many there are."""
@@ -156,6 +206,50 @@ class Operations:
         _check_message_id(message_id)
         return await self._look(lambda conn: inspection.find_message(conn, topic, message_id))
 
+    async def why(self, group: Resource, topic: Resource | None, message_id: str) -> Why:
+        """Why a message is where it is in the group; raises `MessageNotFound` for one that is nowhere."""
+        check_group(group)
+        if topic is not None:
+            check_topic(topic)
+        _check_message_id(message_id)
+        found, steps = await self._look(lambda conn: explaining.evidence(conn, group, topic, message_id))
+        when = partial(moment, now_ms=self._broker.clock.now_ms())
+        return Why(why.sentence(found, when), why.facts(found, when), steps)
+
+    async def try_filter(self, topic: Resource, expression: str, last_ms: int | None, limit: int) -> FilterTrial:
+        """What a SQL filter says of the messages stored in the last `last_ms`, or (None) of all; see `filter_trial`.
+
+        `limit` of the matches are shown, at most 100; 0 is 10.
+        """
+        check_topic(topic)
+        wanted = sql.parse(expression)
+        if not 0 <= limit <= filter_trial.SHOWN_MAX:
+            raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} of the matches, not {limit}")
+        if last_ms is not None and last_ms <= 0:
+            raise BadRequest(f"the time to look back is {last_ms} ms; give one above 0 ms, or none for all messages")
+        since_ms = 0 if last_ms is None else self._broker.clock.now_ms() - last_ms
+        facts = await self.topic(topic)
+        return await filter_trial.try_filter(self._broker.reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
+
+    async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[Scheduled]:
+        """A page of what is in no queue yet, by due time, after the one with this time and id."""
+        check_topic(topic)
+        page = _page(limit)
+        return await self._look(lambda conn: pending_look.scheduled(conn, topic, After(after_ms, after_id), page))
+
+    async def cancel(self, topic: Resource, message_ids: Sequence[str], key: str | None) -> list[str]:
+        """Remove what is in no queue yet, by id or by key, at most 1,000 at once; the ids of what was there."""
+        check_topic(topic)
+        if bool(message_ids) == (key is not None):
+            raise BadRequest("name either message ids or a key")
+        if len(message_ids) > PAGE_MAX:
+            raise BadRequest(f"one request cancels at most {PAGE_MAX} messages, not {len(message_ids)}; use several")
+        for each in message_ids:
+            _check_message_id(each)
+        if key is not None:
+            message_ids = await self._look(lambda conn: pending_look.pending_with_key(conn, topic, key))
+        return await self._broker.pending.cancel(topic, message_ids) if message_ids else []
+
     async def dead_letters(
         self, group: Resource, topic: Resource | None, after_id: int, limit: int
     ) -> list[DeadLetter]:
@@ -173,27 +267,45 @@ class Operations:
 
     async def status(self) -> Status:
         broker = self._broker
-        counts, lag = await self._look(
-            lambda conn: (inspection.counts(conn), inspection.group_lag(conn, None, PAGE_MAX))
+        now_ms = broker.clock.now_ms()
+        high = broker.redeliveries.high(now_ms)
+        counts, lag, groups = await self._look(
+            lambda conn: (
+                inspection.counts(conn),
+                inspection.group_lag(conn, None, PAGE_MAX),
+                inspection.groups_by_id(conn, high, HINTS_MAX),
+            )
         )
         return Status(
             store=broker.database.name,
             durability=broker.database.durability,
             started_at_ms=self._started_at_ms,
-            now_ms=broker.clock.now_ms(),
+            now_ms=now_ms,
             counts=counts,
             parked_polls=broker.wakeups.parked,
             connected_clients=len(broker.clients),
+            discarded_transactions=broker.transactions.discarded,
             lag=lag,
+            oldest_overdue_ms=0 if counts.next_due_ms is None else max(0, now_ms - counts.next_due_ms),
+            hints=[*broker.clients.disagreements(HINTS_MAX), *(self._hint(each, now_ms) for each in groups)],
         )
+
+    def _hint(self, group: Group, now_ms: int) -> str:
+        return redeliveries.hint(group.name, self._broker.redeliveries.share(group.group_id, now_ms))
 
     async def _look(self, look: Callable[[Connection], T]) -> T:
         return await self._broker.reader.read(look)
 
 
-def _group_facts(conn: Connection, name: Resource) -> GroupFacts:
+def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag]]:
     found = inspection.group(conn, name)
-    return GroupFacts(found, inspection.group_lag(conn, found.group_id, PAGE_MAX))
+    return found, inspection.group_lag(conn, found.group_id, PAGE_MAX)
+
+
+def _consumer(client: Client) -> Consumer:
+    assert client.role is not None, "only who has a role is a consumer"
+    kind, subscription = client.role.kind, client.role.subscription
+    return Consumer(client.client_id, kind, client.last_seen_ms, client.stream is not None, subscription)
 
 
 def _check_own_topic(name: Resource) -> None:

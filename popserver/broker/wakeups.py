@@ -32,6 +32,7 @@ class Wakeups:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rings: dict[int, int] = {}
+        self._rings_of_all = 0
         self._parked: dict[int, dict[int, deque[asyncio.Future[bool]]]] = {}
         self._empty: dict[tuple[Seat, object], int] = {}
         self._count = 0
@@ -42,7 +43,7 @@ class Wakeups:
         return self._count
 
     def ring_number(self, topic_id: int) -> int:
-        return self._rings.get(topic_id, 0)
+        return self._rings.get(topic_id, 0) + self._rings_of_all
 
     def found_empty(self, seat: Seat, wanted: object, ring_number: int) -> None:
         """Remember that what this group `wanted` (its filter) was not there as of that ring."""
@@ -81,9 +82,16 @@ class Wakeups:
 
     def ring(self, topic_id: int) -> None:
         """Something of the topic became grantable."""
-        self._rings[topic_id] = self.ring_number(topic_id) + 1
+        self._rings[topic_id] = self._rings.get(topic_id, 0) + 1
         for queue in list(self._parked.get(topic_id, {}).values()):
             _wake_first(queue)
+
+    def ring_all(self) -> None:
+        """Nobody knows what became grantable: rings of other servers may have been missed."""
+        self._rings_of_all += 1
+        for groups in list(self._parked.values()):
+            for queue in list(groups.values()):
+                _wake_first(queue)
 
     def pass_on(self, seat: Seat) -> None:
         """Something was left behind: wake the group's next poll."""

@@ -23,13 +23,15 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.broker.clock import Clock
 from popserver.broker.pace import Pace
-from popserver.domain.errors import Internal, PopError
-from popserver.store import ORDER, Database
-from popserver.store.database import commit_error, plain_error
-from popserver.store.transaction import Transaction
+from popserver.domain.errors import Internal, PopError, TooManyRequests
+from popserver.store import ORDER, Database, finish, lock
+from popserver.store.database import commit_error, is_taken_back, plain_error
+from popserver.store.transaction import RepeatedId, Transaction
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
+TRIES = 3  # of a batch that the database takes back for the sake of another transaction
+BACKLOG_BYTES_MAX = 128 * 1024 * 1024
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -40,10 +42,12 @@ log = structlog.get_logger("popserver.writer")
 
 
 class Committed(NamedTuple):
-    """What a committed transaction asks for: topics to ring, and the earliest moment that falls due."""
+    """What a committed transaction asks for: topics to ring, and the earliest moments at which something is due."""
 
     rings: frozenset[int]
-    due_ms: int | None
+    due_ms: int | None  # a hold or an interval ends
+    enters_ms: int | None = None  # a delayed message enters its queue
+    check_ms: int | None = None  # the producers of a half message are asked
 
 
 class _Request(NamedTuple):
@@ -62,10 +66,21 @@ class _Outcome(NamedTuple):
 class Writer:
     """Owns the writing connection and the thread it lives in."""
 
-    def __init__(self, database: Database, clock: Clock, after_commit: Callable[[Committed], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        after_commit: Callable[[Committed], None],
+        announce: Callable[[Transaction], str],
+    ) -> None:
+        """`announce` says what other servers are to hear of a transaction, in the writer's thread."""
         self._database = database
         self._clock = clock
         self._after_commit = after_commit
+        self._announce = announce
+        self.backlog_bytes_max = BACKLOG_BYTES_MAX
+        self._backlog_bytes = 0  # what requests bring that are not answered yet; of it, the batch that is being done:
+        self._batch_bytes = 0
         self._waiting: list[_Request] = []
         self._batches: queue.SimpleQueue[list[_Request] | None] = queue.SimpleQueue()
         self._busy = False
@@ -106,12 +121,17 @@ class Writer:
     ) -> asyncio.Future[S]:
         """Like `submit`, for a caller that does not wait.
 
-        `size` is what the request brings in bytes, `answers` how many messages its answer may take out.
+        `size` is what the request brings in bytes, `answers` how many messages its answer may take out. What brings
+        bytes is refused (`TooManyRequests`) while too many wait: the store is slower than the senders, and memory ends.
         """
         answer: asyncio.Future[S] = self._loop.create_future()
+        if size and self._backlog_bytes and self._backlog_bytes + size > self.backlog_bytes_max:
+            answer.set_exception(self._too_much(size))
+            return answer
         if self._closed:
             answer.set_exception(Internal("the server is stopping; nothing was done, repeat the request"))
             return answer
+        self._backlog_bytes += size
         self._waiting.append(_Request(verb, wish, size, answers, answer))
         self._idle.clear()
         self._gather()
@@ -152,6 +172,7 @@ class Writer:
             return
         batch = self._take()
         answers = sum(request.answers for request in batch)
+        self._batch_bytes = sum(request.size for request in batch)
         self._pace.left(len(batch), self._loop.time(), answers=answers)
         self._busy = True
         self._batches.put(batch)
@@ -167,6 +188,7 @@ class Writer:
         return batch
 
     def _answer(self, outcomes: Sequence[_Outcome], committed: Committed) -> None:
+        self._backlog_bytes -= self._batch_bytes
         self._after_commit(committed)
         for request, result in outcomes:
             if request.answer.done():
@@ -181,6 +203,12 @@ class Writer:
         else:
             self._idle.set()
 
+    def _too_much(self, size: int) -> TooManyRequests:
+        return TooManyRequests(
+            f"{self._backlog_bytes} bytes wait to be stored, {size} more would be over {self.backlog_bytes_max};"
+            " nothing was stored, send again a little later (popmq serve --send-backlog MIB)"
+        )
+
     # From here on: the writer's own thread.
 
     def _work(self) -> None:
@@ -194,7 +222,7 @@ class Writer:
             self._loop.call_soon_threadsafe(self._answer, tally.outcomes, tally.committed())
         self._disconnect()
 
-    def _run(self, batch: Sequence[_Request], tally: _Tally, *, careful: bool = False) -> None:
+    def _run(self, batch: Sequence[_Request], tally: _Tally, *, careful: bool = False, tries: int = TRIES) -> None:
         """Run the batch as one transaction; on failure again in halves."""
         try:
             conn = self._begin()
@@ -208,6 +236,9 @@ class Writer:
         tx = Transaction(conn, self._clock.now_ms(), careful)
         try:
             outcomes = _execute(tx, batch)
+        except RepeatedId as error:
+            self._rolled_back(error)
+            self._run(batch, tally, careful=True)
         except IntegrityError as error:
             self._rolled_back(error)
             if careful:
@@ -219,6 +250,8 @@ class Writer:
             self._rolled_back(error)
             if self._conn is None:
                 tally.fail(batch, self._plain(error))
+            elif is_taken_back(error) and tries > 1:
+                self._run(batch, tally, careful=careful, tries=tries - 1)
             else:
                 self._run_halves(batch, tally, self._plain(error), careful=careful)
         except Exception as error:  # noqa: BLE001
@@ -239,7 +272,7 @@ class Writer:
 
     def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], tally: _Tally) -> None:
         try:
-            tx.conn.exec_driver_sql("COMMIT")
+            self._database.commit(tx.conn, self._announce(tx))
         except DBAPIError as error:
             # Nobody knows whether it is stored; the connection is not to be trusted with another try.
             self._disconnect()
@@ -299,23 +332,24 @@ class _Tally:
     def __init__(self) -> None:
         self.outcomes: list[_Outcome] = []
         self._rings: set[int] = set()
-        self._due_ms: int | None = None
+        self._due: list[int | None] = [None, None, None]
 
     def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
         self.outcomes += outcomes
         self._rings |= tx.rings
-        if tx.due_ms is not None:
-            self._due_ms = tx.due_ms if self._due_ms is None else min(self._due_ms, tx.due_ms)
+        both = zip(self._due, (tx.due_ms, tx.enters_ms, tx.check_ms), strict=True)
+        self._due = [old if new is None else new if old is None else min(old, new) for old, new in both]
 
     def fail(self, batch: Sequence[_Request], error: PopError) -> None:
         self.outcomes += [_Outcome(request, error) for request in batch]
 
     def committed(self) -> Committed:
-        return Committed(frozenset(self._rings), self._due_ms)
+        return Committed(frozenset(self._rings), *self._due)
 
 
 def _execute(tx: Transaction, batch: Sequence[_Request]) -> list[_Outcome]:
     """Call each verb once with all its requests, in the house's one order."""
+    lock(tx, (request.wish for request in batch))
     by_verb: dict[Verb, list[_Request]] = {}
     for request in batch:
         by_verb.setdefault(request.verb, []).append(request)
@@ -324,4 +358,5 @@ def _execute(tx: Transaction, batch: Sequence[_Request]) -> list[_Outcome]:
         requests = by_verb[verb]
         results = verb(tx, [request.wish for request in requests])
         outcomes += map(_Outcome, requests, results)
+    finish(tx)
     return outcomes

@@ -1,0 +1,89 @@
+"""What an operator does to users and policies. Every refusal is a `PopError`; none shows a secret."""
+
+from __future__ import annotations
+
+from popserver.broker.access import Access
+from popserver.broker.reader import Reader
+from popserver.broker.writer import Writer
+from popserver.domain.acl import (
+    Action,
+    Effect,
+    Policy,
+    ResourceKind,
+    Right,
+    User,
+    Verdict,
+    check_access_key,
+    check_policy,
+    check_secret,
+)
+from popserver.domain.names import Resource
+from popserver.store import acl as store
+from popserver.store.acl import Acl
+
+
+class Users:
+    """Users and policies, changed through the writer; `access` knows of a change before it is answered."""
+
+    def __init__(self, writer: Writer, reader: Reader, access: Access) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._access = access
+
+    async def add(self, access_key: str, secret: str, *, is_admin: bool) -> User:
+        """Make a user; raises `AlreadyExists`."""
+        check_access_key(access_key)
+        check_secret(secret)
+        user = await self._writer.submit(store.create_user, store.CreateUser(access_key, secret, is_admin))
+        await self._access.reload()
+        return user
+
+    async def ensure_admin(self, access_key: str, secret: str) -> bool:
+        """Make the admin unless there is a user of that name; whether the secret is that user's."""
+        check_access_key(access_key)
+        check_secret(secret)
+        wish = store.CreateUser(access_key, secret, is_admin=True, or_find=True)
+        return (await self._writer.submit(store.create_user, wish)).secret == secret
+
+    async def rotate(self, access_key: str, secret: str) -> User:
+        """Give the user another secret: the old one counts no more, not even for a session that is open."""
+        check_secret(secret)
+        return await self._change(store.ChangeUser(access_key, secret=secret))
+
+    async def set_disabled(self, access_key: str, disabled: bool) -> User:
+        """Shut a user out, or let it in again; raises `BadRequest` for the last admin while callers must sign."""
+        return await self._change(store.ChangeUser(access_key, None, disabled, keep_admin=self._access.is_on))
+
+    async def remove(self, access_key: str) -> None:
+        """Remove a user with its policies; raises `BadRequest` for the last admin while callers must sign."""
+        await self._writer.submit(store.delete_user, store.DeleteUser(access_key, keep_admin=self._access.is_on))
+        await self._access.reload()
+
+    async def add_policy(
+        self, access_key: str, effect: Effect, actions: tuple[Action, ...], kind: ResourceKind, resource: Resource
+    ) -> Policy:
+        """Say what a user may do; the actions join those of the policy that says the same of the same resource."""
+        check_policy(actions, kind, resource)
+        wish = store.AddPolicy(access_key, effect, actions, kind, resource)
+        policy = await self._writer.submit(store.add_policy, wish)
+        await self._access.reload()
+        return policy
+
+    async def remove_policy(self, policy_id: int) -> Policy:
+        policy = await self._writer.submit(store.remove_policy, store.RemovePolicy(policy_id))
+        await self._access.reload()
+        return policy
+
+    async def everything(self) -> Acl:
+        """Everybody and every policy, as stored now."""
+        return await self._reader.read(store.load)
+
+    async def explain(self, access_key: str, right: Right) -> tuple[bool, Verdict, str]:
+        """Whether the user may, what decides it, and why; as stored now."""
+        await self._access.reload()
+        return self._access.explain(access_key, right)
+
+    async def _change(self, change: store.ChangeUser) -> User:
+        user = await self._writer.submit(store.change_user, change)
+        await self._access.reload()
+        return user
