@@ -8,8 +8,8 @@ status would be taken for a broken connection and retried.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 import structlog
@@ -17,17 +17,24 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.domain.errors import BadRequest, ClientIdRequired, Internal, PopError
+from popserver.domain.errors import BadRequest, Internal, PopError
+from popserver.front.inner import peer_address
 from popserver.rpc import status
-
-CLIENT_ID_LENGTH_MAX = 255
 
 log = structlog.get_logger("popserver.rpc")
 
 # Writes one frame of a streamed answer.
 Write = Callable[[Any], Awaitable[None]]
-# Told the client id of every call that is let in.
-Seen = Callable[[str], None]
+
+
+class Gate(Protocol):
+    """Stands before every verb of a service; whoever may not pass gets the `PopError` it raises."""
+
+    def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
+        """Before the request is looked at: who calls?"""
+
+    def allow(self, method: str, request: Any, caller: Caller) -> None:
+        """May the caller do what the request asks? A stream of requests is asked about frame by frame, by its verb."""
 
 
 class Verb(NamedTuple):
@@ -39,7 +46,9 @@ class Verb(NamedTuple):
 
     answer: Callable[..., Awaitable[Any]]
     refuse: Callable[[Any, pb.Status], list[Any]] | None = None
-    anonymous: bool = False  # may come without a client id
+    anonymous: bool = False  # may come without a client id, and then unsigned
+    # Waits before a refusal of (request, caller) is told, where a client would ask again at once for ever.
+    hold_up: Callable[[Any, Caller], Awaitable[None]] | None = None
 
 
 class Unreadable(NamedTuple):
@@ -52,12 +61,19 @@ class Unreadable(NamedTuple):
 class Caller:
     """Who calls, by the headers of the call (contract 2.1); unknown languages, odd dates, missing headers are fine."""
 
-    __slots__ = ("_context", "_headers", "client_id")
+    __slots__ = ("_context", "_headers", "client_id", "require", "stands_on", "user")
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._headers: dict[str, Any] = dict(context.invocation_metadata() or ())
+        # With users, the id within the user's own: nobody can be, or end, a client of somebody else.
         self.client_id: str = self.header("x-mq-client-id").strip()
+        # The access key of whoever signed the call; empty where nobody need sign.
+        self.user = ""
+        # Raises unless the caller is still let in and has these rights; the gate puts it there.
+        self.require: Callable[[Sequence[Any]], None] = _let_through
+        # What it needs for as long as its stream is open.
+        self.stands_on: Sequence[Any] = ()
 
     def header(self, name: str) -> str:
         value = self._headers.get(name, "")
@@ -67,15 +83,20 @@ class Caller:
     def namespace(self) -> str:
         return self.header("x-mq-namespace")
 
+    @property
+    def peer(self) -> str:
+        """Where the call comes from: `HOST:PORT`, or nothing where that is not known."""
+        return peer_address(self._context.peer())
+
     def remaining_ms(self) -> int | None:
         """Until the call's deadline; None where it has none."""
         remaining_s = self._context.time_remaining()
         return None if remaining_s is None else int(remaining_s * 1_000)
 
 
-def handlers(service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, seen: Seen) -> Any:
+def handlers(service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, gate: Gate) -> Any:
     """Every method of the service with its verb; KeyError where one has none."""
-    by_name = {method.name: _handler(method, verbs[method.name], message_classes, seen) for method in service.methods}
+    by_name = {method.name: _handler(method, verbs[method.name], message_classes, gate) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, by_name)
 
 
@@ -86,10 +107,14 @@ def readable(request: Any) -> Any:
     return request
 
 
-def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, seen: Seen) -> grpc.RpcMethodHandler[Any, Any]:
+def _let_through(_needs: Sequence[Any]) -> None:
+    """Where nobody signs, everybody may everything."""
+
+
+def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, gate: Gate) -> grpc.RpcMethodHandler[Any, Any]:
     request_class: type[Message] = getattr(message_classes, method.input_type.name)
     response_class: type[Message] = getattr(message_classes, method.output_type.name)
-    call = _Call(method.name, verb, response_class, seen)
+    call = _Call(method.name, verb, response_class, gate)
     coders: dict[str, Any] = {
         "request_deserializer": _reader(request_class),
         "response_serializer": response_class.SerializeToString,
@@ -116,17 +141,17 @@ def _reader(message_class: type[Message]) -> Callable[[bytes], Any]:
 class _Call:
     """One method's way through the door."""
 
-    def __init__(self, name: str, verb: Verb, response_class: type[Message], seen: Seen) -> None:
+    def __init__(self, name: str, verb: Verb, response_class: type[Message], gate: Gate) -> None:
         self._name = name
         self._verb = verb
         self._response_class: Callable[..., Message] = response_class
-        self._seen = seen
+        self._gate = gate
 
     async def unary(self, request: Any, context: Any) -> Any:
         caller = Caller(context)
         try:
-            self._admit(caller)
-            return await self._verb.answer(readable(request), caller)
+            self._let_in(request, caller)
+            return await self._verb.answer(request, caller)
         except PopError as refusal:
             return self._refusal(request, refusal)[0]
         except Exception:  # noqa: BLE001
@@ -135,10 +160,12 @@ class _Call:
     async def stream(self, request: Any, context: Any) -> None:
         caller = Caller(context)
         try:
-            self._admit(caller)
-            await self._verb.answer(readable(request), caller, context.write)
+            self._let_in(request, caller)
+            await self._verb.answer(request, caller, context.write)
             return
         except PopError as refusal:
+            if self._verb.hold_up is not None:
+                await self._verb.hold_up(request, caller)
             frames = self._refusal(request, refusal)
         except Exception:  # noqa: BLE001
             if context.cancelled():
@@ -152,16 +179,9 @@ class _Call:
         await context.send_initial_metadata(())
         await self.stream(requests, context)
 
-    def _admit(self, caller: Caller) -> None:
-        if caller.client_id:
-            if len(caller.client_id) > CLIENT_ID_LENGTH_MAX:
-                raise BadRequest(
-                    f"client id '{caller.client_id[:32]}…' has {len(caller.client_id)} characters,"
-                    f" at most {CLIENT_ID_LENGTH_MAX} are allowed"
-                )
-            self._seen(caller.client_id)
-        elif not self._verb.anonymous:
-            raise ClientIdRequired
+    def _let_in(self, request: Any, caller: Caller) -> None:
+        self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+        self._gate.allow(self._name, readable(request), caller)
 
     def _refusal(self, request: Any, refusal: PopError) -> list[Any]:
         refused = status.of(refusal)
@@ -172,7 +192,7 @@ class _Call:
     def _failure(self, caller: Caller) -> Internal:
         request_id = caller.header("x-mq-request-id")
         # The traceback as text: a renderer given the exception itself may print local variables, and so bodies.
-        where = {"rpc": self._name, "client_id": caller.client_id, "request_id": request_id}
+        where = {"rpc": self._name, "client_id": caller.client_id, "request_id": request_id, "peer": caller.peer}
         log.error("call failed", **where, exception=traceback.format_exc())
         return Internal(
             f"the server failed on {self._name}; whether it took effect is unknown, repeat it"

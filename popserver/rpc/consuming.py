@@ -8,10 +8,11 @@ from typing import Any
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import BATCH_SIZE_MAX, Broker
+from popserver.broker.clients import Client
 from popserver.domain.errors import BadRequest, IllegalInvisibleTime, IllegalPollingTime, PopError
 from popserver.domain.message import Delivery
 from popserver.domain.retry import Holder
-from popserver.rpc import convert, status
+from popserver.rpc import convert, needs, status
 from popserver.rpc.calls import Caller, Write
 from popserver.rpc.limits import Limits
 
@@ -19,6 +20,9 @@ from popserver.rpc.limits import Limits
 _KNOWS_ILLEGAL_POLLING_TIME = "5.0.3"
 # Half of what clients allow an ordinary call: kept back where a receive names no polling time (contract 1.7).
 _REQUEST_TIMEOUT_HALF_MS = 1_500
+
+
+ATTEMPT_ID_LENGTH_MAX = 255
 
 
 class Consuming:
@@ -33,17 +37,16 @@ class Consuming:
         """Frames: status, messages, delivery timestamp (contract 1.7). The request's queue id means nothing."""
         clients = self._broker.clients
         client = clients.call_opened(caller.client_id)
+        if request.auto_renew:
+            clients.pushes(caller.client_id)
         try:
-            deliveries = await self._receive(request, caller)
-        except PopError:
-            if request.auto_renew and caller.header("x-mq-language") == "GO":
-                await asyncio.sleep(self._limits.push_refusal_pause_ms / 1_000)
-            raise
+            deliveries = await self._receive(request, caller, client)
+            self._check_again(deliveries, request, caller)
         finally:
             clients.call_closed(client)
         if client.has_left and request.auto_renew:
             # Granted after its goodbye, so nobody would look after these holds.
-            self._broker.orphan(deliveries)
+            self._broker.withdraw(deliveries)
             deliveries = []
         await self._write(deliveries, request, write)
 
@@ -96,14 +99,19 @@ class Consuming:
         )
         return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 
+    async def hold_up(self, request: Any, caller: Caller) -> None:
+        """The Go push client asks again 20 ms after any refusal (contract 1.7)."""
+        if caller.header("x-mq-language") == "GO" and getattr(request, "auto_renew", False):
+            await asyncio.sleep(self._limits.push_refusal_pause_ms / 1_000)
+
     def refuse_to_receive(self, _request: Any, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._broker.clock.now_ms())]
 
-    async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller) -> list[Delivery]:
+    async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client) -> list[Delivery]:
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
-        wanted = convert.tag_filter(request.filter_expression)
+        wanted = convert.filter_of(request.filter_expression)
         invisible_ms = 0 if holder is Holder.PUSH else self._invisible_ms(request)
         poll_ms = poll_ms_of(request, caller, self._limits)
         return await self._broker.receive(
@@ -115,7 +123,18 @@ class Consuming:
             holder=holder,
             client_id=caller.client_id,
             poll_until_ms=self._broker.clock.now_ms() + poll_ms,
+            attempt_id=_attempt_id(request),
+            # A push client that was not told to would work on several messages of one group at once.
+            heads_only=holder is Holder.PUSH and not client.works_in_order,
         )
+
+    def _check_again(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller) -> None:
+        """Rights may have changed while the poll waited; what it was granted then goes to others."""
+        try:
+            caller.require(needs.OF["ReceiveMessage"](request, caller))
+        except PopError:
+            self._broker.withdraw(deliveries)
+            raise
 
     async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
         topic = request.message_queue.topic
@@ -171,6 +190,18 @@ def poll_ms_of(request: wire.ReceiveMessageRequest, caller: Caller, limits: Limi
             " use a longer deadline"
         )
     return max(0, min(poll_ms, remaining_ms - limits.poll_margin_ms))
+
+
+def _attempt_id(request: wire.ReceiveMessageRequest) -> str | None:
+    """What names the receive; nothing, or a blank, names none (contract 5.3)."""
+    attempt_id = request.attempt_id.strip()
+    if len(attempt_id) > ATTEMPT_ID_LENGTH_MAX:
+        raise BadRequest(
+            f"attempt id '{attempt_id[:32]}…' has {len(attempt_id)} characters, at most {ATTEMPT_ID_LENGTH_MAX} may be"
+        )
+    if "\x00" in attempt_id:
+        raise BadRequest("the attempt id holds a zero byte, which not every database can keep")
+    return attempt_id or None
 
 
 def refuse_to_change(request: Any, refused: pb.Status) -> list[wire.ChangeInvisibleDurationResponse]:

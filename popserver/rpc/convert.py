@@ -7,25 +7,27 @@ Delivered messages are filled field by field, the cheapest way by measurement: a
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.domain import recall
 from popserver.domain.errors import (
     BadRequest,
-    IllegalFilterExpression,
     MessageCorrupted,
     MessagePropertiesTooLarge,
     MessagePropertyConflictWithType,
     NotBuilt,
+    Unsupported,
 )
-from popserver.domain.filtering import TagFilter
-from popserver.domain.filtering.tag import parse as parse_tags
-from popserver.domain.message import BodyEncoding, Delivery, Message, MessageType, check_message_group
+from popserver.domain.filtering import Filter, sql, tag
+from popserver.domain.message import BodyEncoding, Delivery, Message, MessageType, StoredMessage, check_message_group
 from popserver.domain.names import Resource
+from popserver.domain.recall import Recall
 from popserver.domain.topic import Topic
+from popserver.domain.transaction import Resolution
 
 BROKER_NAME = "popmq"
 BORN_AT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
@@ -50,8 +52,7 @@ _EXCLUSIVE: dict[str, MessageType | None] = {
     "priority": MessageType.PRIORITY,
     "lite_topic": None,
 }
-# Older Java clients cannot read a route that lists any other type (contract 1.2).
-_ROUTED_TYPES = frozenset({MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION})
+_RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
 # Unspecified counts as IDENTITY: that is what a sender means who does not set it.
 _ENCODINGS = {0: BodyEncoding.IDENTITY, pb.IDENTITY: BodyEncoding.IDENTITY, pb.GZIP: BodyEncoding.GZIP}
 
@@ -75,11 +76,10 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
     """A message as it was sent. Raises what the wire alone can get wrong; `domain.message.check` is next."""
     system = sent.system_properties
     message_type, message_group = _kind(system)
+    priority = system.priority if message_type is MessageType.PRIORITY else None
     encoding = _ENCODINGS.get(system.body_encoding)
     if encoding is None:
         raise MessageCorrupted(f"body encoding {system.body_encoding} is not known; use IDENTITY (1) or GZIP (2)")
-    if system.HasField("orphaned_transaction_recovery_duration"):
-        _check_recovery(duration_ms(system.orphaned_transaction_recovery_duration))
     trace_context = None
     if system.HasField("trace_context"):
         trace_context = _text("trace_context", system.trace_context, TRACE_CONTEXT_LENGTH_MAX)
@@ -97,6 +97,9 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
         _born_at_ms(system) if system.HasField("born_timestamp") else now_ms,
         _text("born_host", system.born_host, BORN_HOST_LENGTH_MAX),
         trace_context,
+        _deliver_at_ms(system.delivery_timestamp) if message_type is MessageType.DELAY else None,
+        priority,
+        _recovery_ms(system) if system.HasField("orphaned_transaction_recovery_duration") else None,
     )
 
 
@@ -133,11 +136,47 @@ def frame(delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms:
         set_ms(system.invisible_duration, invisible_ms)
     if sent.message_group is not None:
         system.message_group = sent.message_group
+    if sent.priority is not None:
+        system.priority = sent.priority
+    if sent.deliver_at_ms is not None:
+        set_ms(system.delivery_timestamp, sent.deliver_at_ms)
     if sent.trace_context is not None:
         system.trace_context = sent.trace_context
     if stored.dead_letter_of is not None:
         system.dead_letter_queue.topic, system.dead_letter_queue.message_id = stored.dead_letter_of
     return answer
+
+
+def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> pb.Message:
+    """A message as a receive would carry it, without the hold: nobody holds what is only looked at."""
+    filled: pb.Message = frame(Delivery(stored, "", 0, 0), topic, store_host, None).message
+    filled.system_properties.ClearField("receipt_handle")
+    filled.system_properties.ClearField("delivery_attempt")
+    return filled
+
+
+def orphan_check(stored: StoredMessage, transaction_id: str, store_host: str) -> wire.TelemetryCommand:
+    """What a producer is asked about a half message that nobody decided (contract 8.1)."""
+    name = stored.message.topic
+    topic = pb.Resource(resource_namespace=name.namespace, name=name.name)
+    command = wire.RecoverOrphanedTransactionCommand(
+        message=unheld(stored, topic, store_host), transaction_id=transaction_id
+    )
+    return wire.TelemetryCommand(
+        status=pb.Status(code=pb.OK, message="OK"), recover_orphaned_transaction_command=command
+    )
+
+
+def recall_handle(topic: Resource, message_id: str, deliver_at_ms: int) -> str:
+    """By which the delayed message can be taken back."""
+    return recall.encode(Recall(topic.name, BROKER_NAME, deliver_at_ms, message_id))
+
+
+def resolution(number: int) -> Resolution | None:
+    """What a producer decided; None for nothing yet."""
+    if number not in _RESOLUTIONS:
+        raise BadRequest(f"transaction resolution {number} is not known; use COMMIT (1) or ROLLBACK (2)")
+    return _RESOLUTIONS[number]
 
 
 def delivered_at(now_ms: int) -> Any:
@@ -147,35 +186,51 @@ def delivered_at(now_ms: int) -> Any:
     return answer
 
 
-def tag_filter(expression: pb.FilterExpression) -> TagFilter:
-    """What a subscription wants; an unspecified type is a tag expression (contract 7.1)."""
+def filter_of(expression: pb.FilterExpression) -> Filter:
+    """What a subscription wants; an unspecified type is a tag expression (contract 7.1).
+
+    Raises `IllegalFilterExpression`, and for any other type `Unsupported`: there are no class filters (row M19).
+    """
     if expression.type == pb.SQL:
-        raise NotBuilt("SQL filter expressions are not offered by this version; use a tag expression such as 'A || B'")
+        return sql.parse(expression.expression)
     if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
-        raise IllegalFilterExpression(f"filter type {expression.type} is not known; use TAG (1)")
-    return parse_tags(expression.expression)
+        raise Unsupported(
+            f"filter type {expression.type} is neither TAG (1) nor SQL (2), and class filters are not offered;"
+            " use a SQL expression on the message's properties"
+        )
+    return tag.parse(expression.expression)
 
 
-def queues(topic: Topic, named: pb.Resource, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
-    """A topic's route: topic and endpoints as the client wrote them (contract 1.2), every queue for both directions."""
-    broker = pb.Broker(name=BROKER_NAME, id=0, endpoints=endpoints)
+def broker(name: str, endpoints: pb.Endpoints) -> pb.Broker:
+    """A server, as clients see one; they heed no other id than 0 (contract 1.2)."""
+    return pb.Broker(name=name, id=0, endpoints=endpoints)
+
+
+def queues(topic: Topic, named: pb.Resource, brokers: Sequence[pb.Broker]) -> list[pb.MessageQueue]:
+    """A topic's route: the topic as the client wrote it, every queue for both directions.
+
+    The queues are spread over the servers, which all serve all of them; each server has one at least.
+    """
     accepts = message_types(topic.accepts)
     return [
         pb.MessageQueue(
-            topic=named, id=queue.number, permission=pb.READ_WRITE, broker=broker, accept_message_types=accepts
+            topic=named,
+            id=topic.queues[index % len(topic.queues)].number,
+            permission=pb.READ_WRITE,
+            broker=brokers[index % len(brokers)],
+            accept_message_types=accepts,
         )
-        for queue in topic.queues
+        for index in range(max(len(topic.queues), len(brokers)))
     ]
 
 
-def every_queue(named: pb.Resource, endpoints: pb.Endpoints) -> pb.MessageQueue:
+def every_queue(named: pb.Resource, broker: pb.Broker) -> pb.MessageQueue:
     """All queues of a topic at once: the id -1."""
-    broker = pb.Broker(name=BROKER_NAME, id=0, endpoints=endpoints)
     return pb.MessageQueue(topic=named, id=-1, permission=pb.READ_WRITE, broker=broker)
 
 
 def message_types(types: Iterable[MessageType]) -> list[pb.MessageType.ValueType]:
-    return [_TYPES[each] for each in types if each in _ROUTED_TYPES]
+    return [_TYPES[each] for each in types]
 
 
 def endpoints(host: str, port: int) -> pb.Endpoints:
@@ -205,6 +260,11 @@ def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
     return message_type, system.message_group
 
 
+def _deliver_at_ms(timestamp: Any) -> int:
+    """Never before the time given: a part of a millisecond counts as a whole one."""
+    return int(timestamp.seconds) * 1_000 - -int(timestamp.nanos) // 1_000_000
+
+
 def _born_at_ms(system: pb.SystemProperties) -> int:
     born_at_ms = duration_ms(system.born_timestamp)
     if not 0 <= born_at_ms <= BORN_AT_MS_MAX:
@@ -212,11 +272,13 @@ def _born_at_ms(system: pb.SystemProperties) -> int:
     return born_at_ms
 
 
-def _check_recovery(recovery_ms: int) -> None:
+def _recovery_ms(system: pb.SystemProperties) -> int:
+    recovery_ms = duration_ms(system.orphaned_transaction_recovery_duration)
     if not 0 <= recovery_ms <= RECOVERY_DURATION_MS_MAX:
         raise BadRequest(
             f"orphaned_transaction_recovery_duration is {recovery_ms} ms, allowed: 0 to {RECOVERY_DURATION_MS_MAX} ms"
         )
+    return recovery_ms
 
 
 def _text(field: str, value: str, length_max: int) -> str:

@@ -19,6 +19,4 @@ pull_message = not_built("PullMessage is not offered by this version; consume wi
 update_offset = not_built("UpdateOffset is not offered by this version; finish messages with AckMessage")
 get_offset = not_built("GetOffset is not offered by this version; the server keeps the progress of ReceiveMessage")
 query_offset = not_built("QueryOffset is not offered by this version; SendMessage and ReceiveMessage report offsets")
-end_transaction = not_built("EndTransaction is not offered by this version; send NORMAL messages with SendMessage")
-recall_message = not_built("RecallMessage is not offered by this version; there are no delayed messages to recall")
 sync_lite_subscription = not_built("lite topics are not offered by this version; subscribe to an ordinary topic")

@@ -21,3 +21,8 @@ class Limits(NamedTuple):
     messages_max: int = 128  # of one SendMessage request
     ack_entries_max: int = 1_024  # of one AckMessage request
     request_bytes_max: int = 32 * 1024 * 1024
+    silence_ms: int = 5 * SECOND_MS  # a connection without its first byte
+    handshake_ms: int = 10 * SECOND_MS  # one that has begun to speak, but not made itself understood
+    silent_max: int = 1_000  # connections without their first byte; of more, the oldest goes
+    idle_ms: int = 120 * SECOND_MS  # a connection without a call; an open stream is one (contract 0)
+    calls_per_connection_max: int = 10_000  # at a time; the parked polls of a big client are among them

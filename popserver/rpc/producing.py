@@ -1,4 +1,4 @@
-"""SendMessage: many messages of one topic, each with an outcome of its own."""
+"""What producers ask for: sending (each message has its own outcome), ending a transaction, recalling."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import Broker
 from popserver.domain.errors import BadRequest, MessageCorrupted, PopError
 from popserver.domain.message import Message, SendResult
+from popserver.domain.names import Resource
 from popserver.rpc import convert, status
 from popserver.rpc.calls import Caller
 from popserver.rpc.limits import Limits
@@ -29,9 +30,25 @@ class Producing:
         self._check(sent)
         read = self._read(sent, caller)
         good = [each for each in read if isinstance(each, Message)]
-        stored = iter(await self._store(good))
+        stored = iter(await self._store(good, caller.client_id))
         outcomes = [next(stored) if isinstance(each, Message) else each for each in read]
-        return _answer(sent, outcomes)
+        return _answer(sent, convert.resource(sent[0].topic, caller.namespace), outcomes)
+
+    async def end_transaction(self, request: wire.EndTransactionRequest, caller: Caller) -> wire.EndTransactionResponse:
+        """Idempotent, the first decision counts; an unspecified resolution decides nothing (contract 1.11)."""
+        await self._broker.transactions.end(
+            convert.resource(request.topic, caller.namespace),
+            request.message_id,
+            request.transaction_id,
+            convert.resolution(request.resolution),
+        )
+        return wire.EndTransactionResponse(status=status.OK)
+
+    async def recall_message(self, request: wire.RecallMessageRequest, caller: Caller) -> wire.RecallMessageResponse:
+        """Takes a delayed message back, as long as it is not due (contract 8.2)."""
+        topic = convert.resource(request.topic, caller.namespace)
+        message_id = await self._broker.pending.recall(topic, request.recall_handle)
+        return wire.RecallMessageResponse(status=status.OK, message_id=message_id)
 
     def _check(self, sent: Sequence[pb.Message]) -> None:
         if not sent:
@@ -60,16 +77,16 @@ class Producing:
                 read.append(refusal)
         return read
 
-    async def _store(self, batch: list[Message]) -> Sequence[Outcome]:
+    async def _store(self, batch: list[Message], client_id: str) -> Sequence[Outcome]:
         if not batch:
             return ()
         try:
-            return await self._broker.send(batch)
+            return await self._broker.send(batch, client_id)
         except PopError as refusal:
             return [refusal] * len(batch)
 
 
-def _answer(sent: Sequence[pb.Message], outcomes: Sequence[Outcome]) -> wire.SendMessageResponse:
+def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outcome]) -> wire.SendMessageResponse:
     entries, statuses = [], []
     for each, outcome in zip(sent, outcomes, strict=True):
         message_id = each.system_properties.message_id
@@ -78,5 +95,12 @@ def _answer(sent: Sequence[pb.Message], outcomes: Sequence[Outcome]) -> wire.Sen
             entries.append(wire.SendResultEntry(status=statuses[-1], message_id=message_id))
         else:
             statuses.append(status.OK)
-            entries.append(wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset))
+            # Of a repeated idempotency key it is the first message's id, not this one's.
+            message_id = outcome.message_id
+            entry = wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset)
+            if outcome.transaction_id:
+                entry.transaction_id = outcome.transaction_id
+            if outcome.deliver_at_ms is not None:
+                entry.recall_handle = convert.recall_handle(topic, message_id, outcome.deliver_at_ms)
+            entries.append(entry)
     return wire.SendMessageResponse(status=status.over_all(statuses), entries=entries)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import Broker
+from popserver.domain.address import split_address
 from popserver.rpc import convert, status
 from popserver.rpc.calls import Caller
+from popserver.rpc.listening import address_of
 
 
 class Routing:
@@ -18,20 +20,46 @@ class Routing:
 
     async def query_route(self, request: wire.QueryRouteRequest, caller: Caller) -> wire.QueryRouteResponse:
         topic = await self._broker.catalog.topic(convert.resource(request.topic, caller.namespace))
-        queues = convert.queues(topic, request.topic, self._endpoints(request.endpoints))
+        queues = convert.queues(topic, request.topic, self._brokers(request.endpoints))
         return wire.QueryRouteResponse(status=status.OK, message_queues=queues)
 
     async def query_assignment(
         self, request: wire.QueryAssignmentRequest, caller: Caller
     ) -> wire.QueryAssignmentResponse:
-        """Every queue to every member (mission row K1), as one assignment: a client polls once per assignment, and
-        a poll takes from all queues whatever id it names."""
+        """Every queue to every member (mission row K1), as one assignment per server: a client polls once per
+        assignment, and a poll takes from all queues whatever id it names."""
         await self._broker.catalog.subscription(
             convert.resource(request.group, caller.namespace), convert.resource(request.topic, caller.namespace)
         )
-        queue = convert.every_queue(request.topic, self._endpoints(request.endpoints))
-        return wire.QueryAssignmentResponse(status=status.OK, assignments=[pb.Assignment(message_queue=queue)])
+        queues = [convert.every_queue(request.topic, each) for each in self._brokers(request.endpoints)]
+        assignments = [pb.Assignment(message_queue=queue) for queue in queues]
+        return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
+
+    def _brokers(self, dialled: pb.Endpoints) -> list[pb.Broker]:
+        """This server and the others that share its database. A client that named several addresses knows them."""
+        own = self._endpoints(dialled)
+        servers = self._broker.members.reachable()
+        if len(servers) == 1 or len(own.addresses) > 1:
+            return [convert.broker(convert.BROKER_NAME, own)]
+        own_id = self._broker.members.server_id
+        return [
+            convert.broker(
+                f"{convert.BROKER_NAME}-{each.address or each.server_id}",
+                own if each.server_id == own_id else convert.endpoints(*split_address(each.address)),
+            )
+            for each in servers
+        ]
 
     def _endpoints(self, dialled: pb.Endpoints) -> pb.Endpoints:
-        """What the client dialled, unchanged: it opens one channel per distinct value (contract 1.2)."""
-        return dialled if dialled.addresses and dialled.scheme != pb.ADDRESS_SCHEME_UNSPECIFIED else self._own
+        """What the client dialled, unchanged: it opens one channel per distinct value (contract 1.2).
+
+        Unless that is where another server is, or was: some clients name the address they began with whomever they ask.
+        """
+        if not dialled.addresses or dialled.scheme == pb.ADDRESS_SCHEME_UNSPECIFIED:
+            return self._own
+        members = self._broker.members
+        if members.address and all(
+            members.is_elsewhere(address_of(each.host, each.port)) for each in dialled.addresses
+        ):
+            return convert.endpoints(*split_address(members.address))
+        return dialled

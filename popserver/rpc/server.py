@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +12,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from popproto.pool import POOL
 from popproto.v2 import service_pb2
+from popserver.broker.access import Access
 from popserver.broker.broker import Broker
-from popserver.domain.errors import CannotListen
+from popserver.front.open_files import connections_max
 from popserver.rpc import convert
 from popserver.rpc.calls import handlers
 from popserver.rpc.consuming import Consuming
+from popserver.rpc.gates import Door
 from popserver.rpc.limits import Limits
+from popserver.rpc.listening import PLAINTEXT, Listening, Place, listen
 from popserver.rpc.producing import Producing
 from popserver.rpc.routing import Routing
 from popserver.rpc.service import verbs
@@ -36,12 +38,11 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 class PopServer:
     """A listening server; it answers nothing before `start`."""
 
-    def __init__(
-        self, server: grpc.aio.Server, host: str, port: int, broker: Broker, session: Session, health_: Any
-    ) -> None:
-        self.port = port
-        self.address = address_of(host, port)
+    def __init__(self, server: grpc.aio.Server, place: Place, broker: Broker, session: Session, health_: Any) -> None:
+        self.port = place.port
+        self.address = place.address
         self._server = server
+        self._front = place.front
         self._broker = broker
         self._session = session
         self._health = health_
@@ -51,17 +52,23 @@ class PopServer:
         for name in HEALTH_NAMES:
             await self._health.set(name, _SERVING)
         await self._server.start()
+        if self._front is not None:
+            await self._front.start()
 
     async def drain(self, timeout_s: float) -> None:
         """Leave: health says NOT_SERVING, parked polls are answered empty, calls on their way finish, then the port
         closes; what is not done after `timeout_s` is cut off."""
         await self._health.enter_graceful_shutdown()
         await self._broker.drain()
+        if self._front is not None:
+            self._front.close()
         stopping = asyncio.ensure_future(self._server.stop(timeout_s))
         await asyncio.sleep(0)
         # Last of all: a client whose stream ends comes back at once, and must not be let in again.
         self._session.close()
         await stopping
+        if self._front is not None:
+            await self._front.finish()
 
 
 def build(
@@ -72,26 +79,24 @@ def build(
     limits: Limits,
     version: str,
     extra: Sequence[Any] = (),
+    listening: Listening = PLAINTEXT,
+    access: Access | None = None,
 ) -> PopServer:
     """A server bound to host and port (0: any free one, see `.port`). Call it in the running event loop.
 
-    `extra` are further services as `calls.handlers` makes them. Raises `CannotListen` where the address is taken.
+    `extra` are further services as `calls.handlers` makes them. Without `access` nobody need sign. Raises
+    `CannotListen` where the address is taken.
     """
     server = grpc.aio.server(options=_options(limits))
-    bound = _bind(server, host, port)
-    own = convert.endpoints(host, bound)
-    session = Session(broker, limits, version)
-    table = verbs(
-        Routing(broker, own), session, Producing(broker, limits), Consuming(broker, limits, address_of(host, bound))
-    )
-    services = [handlers(SERVICE, table, service_pb2, broker.clients.seen), *extra]
+    place = listen(server, host, port, listening, limits)
+    own = convert.endpoints(host, place.port)
+    session = Session(broker, limits, version, place.address)
+    table = verbs(Routing(broker, own), session, Producing(broker, limits), Consuming(broker, limits, place.address))
+    access = access or Access(broker.reader, broker.clock)
+    access.on_change(session.expel)
+    services = [handlers(SERVICE, table, service_pb2, Door(access, broker.clients.seen, broker.clock)), *extra]
     server.add_generic_rpc_handlers(services)
-    return PopServer(server, host, bound, broker, session, _add_health_and_reflection(server, services))
-
-
-def address_of(host: str, port: int) -> str:
-    """`HOST:PORT`; an IPv6 host stands in brackets, or its last part would be taken for the port."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return PopServer(server, place, broker, session, _add_health_and_reflection(server, services))
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
@@ -100,6 +105,12 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # Two servers must not share a port: half of the calls would go to the other one.
         ("grpc.so_reuseport", 0),
+        # A peer that connects and does not make itself understood is let go; so many may be there at all.
+        ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
+        ("grpc.max_allowed_incoming_connections", connections_max(files_each=1)),
+        # So is one that is mute: keepalive asks its machine alone, not whether it wants anything.
+        ("grpc.max_connection_idle_ms", limits.idle_ms),
+        ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
         # By default gRPC drops calls at random once a thousand arrive faster than they are taken up.
         ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
@@ -110,22 +121,6 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # A peer that vanished without a word is noticed, not kept for hours.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ]
-
-
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    address = address_of(host, port)
-    try:
-        # Asked first, the system says no in silence; gRPC would write a line of its own beside ours.
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-        return server.add_insecure_port(address)
-    except (OSError, RuntimeError):
-        raise CannotListen(
-            f"cannot listen on {address}: the port is taken or the address is not this machine's;"
-            " stop the other server, or choose another with --port"
-        ) from None
 
 
 def _add_health_and_reflection(server: grpc.aio.Server, services: Sequence[Any]) -> Any:

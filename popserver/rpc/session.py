@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import Broker
+from popserver.broker.producers import Check
 from popserver.domain.errors import ClientIdRequired, PopError
 from popserver.domain.names import check_group
-from popserver.rpc import convert, settings, status
+from popserver.rpc import convert, needs, settings, status
 from popserver.rpc.calls import Caller, Write, readable
 from popserver.rpc.limits import Limits
 
@@ -17,11 +19,12 @@ from popserver.rpc.limits import Limits
 class Session:
     """Who is there."""
 
-    def __init__(self, broker: Broker, limits: Limits, version: str) -> None:
+    def __init__(self, broker: Broker, limits: Limits, version: str, store_host: str) -> None:
         self._broker = broker
         self._limits = limits
         self._version = version
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._store_host = store_host
+        self._streams: dict[asyncio.Task[Any], Caller] = {}
         self._closing = False
 
     async def heartbeat(self, request: wire.HeartbeatRequest, caller: Caller) -> wire.HeartbeatResponse:
@@ -30,6 +33,8 @@ class Session:
             raise ClientIdRequired
         if request.group.name:
             check_group(convert.resource(request.group, caller.namespace))
+        if request.client_type == pb.PUSH_CONSUMER:
+            self._broker.clients.pushes(caller.client_id)
         return wire.HeartbeatResponse(status=status.OK)
 
     async def telemetry(self, commands: Any, caller: Caller, write: Write) -> None:
@@ -40,19 +45,25 @@ class Session:
         stream = asyncio.current_task()
         assert stream is not None
         clients = self._broker.clients
-        self._streams.add(stream)
+        self._streams[stream] = caller
         clients.connected(caller.client_id, stream)
+        say = _in_turn(write)
         try:
             async for command in commands:
                 clients.seen(caller.client_id)
                 answer = await self._answer(command, caller)
                 if answer is not None:
-                    await write(answer)
+                    await say(answer)
+                    if answer.settings.client_type == pb.PRODUCER:
+                        await self._welcome(answer.settings, caller, stream, say)
         except asyncio.CancelledError:
             if not self._closing:
+                # Ended by `expel`, the client is told why.
+                caller.require(caller.stands_on)
                 raise
         finally:
-            self._streams.discard(stream)
+            del self._streams[stream]
+            self._broker.transactions.producers.left(caller.client_id, stream)
             if not self._closing:
                 clients.disconnected(caller.client_id, stream)
 
@@ -60,8 +71,17 @@ class Session:
         self, _request: wire.NotifyClientTerminationRequest, caller: Caller
     ) -> wire.NotifyClientTerminationResponse:
         """What the client still holds comes to others soon. Harmless for a client never seen."""
+        self._broker.transactions.producers.left(caller.client_id)
         self._broker.clients.ended(caller.client_id)
         return wire.NotifyClientTerminationResponse(status=status.OK)
+
+    def expel(self) -> None:
+        """End the streams of those who may no longer do what they came for."""
+        for stream, caller in self._streams.items():
+            try:
+                caller.require(caller.stands_on)
+            except PopError:
+                stream.cancel()
 
     def close(self) -> None:
         """End every telemetry stream; its client does not count as gone, it will be back."""
@@ -69,13 +89,43 @@ class Session:
         for stream in self._streams:
             stream.cancel()
 
+    async def _welcome(self, agreed: pb.Settings, caller: Caller, stream: object, say: Write) -> None:
+        """From now on the producer can be asked about half messages that nobody decided (contract 8.1)."""
+
+        async def ask(check: Check) -> None:
+            # The question carries the message: who may send there no more is not asked.
+            caller.require(needs.of_check(check.stored.message.topic))
+            await say(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
+
+        topics = [convert.resource(each, caller.namespace) for each in agreed.publishing.topics]
+        await self._broker.transactions.joined(caller.client_id, stream, topics, ask)
+
     async def _answer(self, command: Any, caller: Caller) -> wire.TelemetryCommand | None:
         try:
             if not readable(command).HasField("settings"):
                 return None
+            wanted = needs.of_settings(command.settings, caller)
+            caller.require(wanted)
+            caller.stands_on = wanted
             merged = await settings.merge(
                 command.settings, caller.namespace, self._broker.catalog, self._limits, self._version
             )
         except PopError as refusal:
             return wire.TelemetryCommand(status=status.of(refusal))
+        self._broker.clients.settled(
+            caller.client_id,
+            works_in_order=merged.subscription.fifo,
+            role=settings.role_of(command.settings, caller.namespace),
+        )
         return wire.TelemetryCommand(status=status.OK, settings=merged)
+
+
+def _in_turn(write: Write) -> Write:
+    """One frame after the other: answers and commands meet on a client's one stream."""
+    lock = asyncio.Lock()
+
+    async def say(frame: Any) -> None:
+        async with lock:
+            await write(frame)
+
+    return say

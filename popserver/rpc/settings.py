@@ -6,16 +6,21 @@ they sent is dropped or changed.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.broker import BATCH_SIZE_MAX
 from popserver.broker.catalog import Catalog
+from popserver.broker.consumers import Kind, Role
 from popserver.domain.errors import BadRequest, InvalidClientProperties, UnrecognizedClientType
-from popserver.domain.message import BODY_BYTES_MAX
+from popserver.domain.group import INTERVALS_MAX
+from popserver.domain.message import BODY_BYTES_MAX, MessageType
 from popserver.domain.names import check_topic
-from popserver.domain.retry import RetryPolicy
+from popserver.domain.retry import SECOND_MS, RetryPolicy
+from popserver.domain.subscription import subscription
+from popserver.domain.topic import Topic
 from popserver.rpc import convert
 from popserver.rpc.limits import Limits
 
@@ -30,7 +35,7 @@ CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
 CAPABILITIES = "admin,batch"
 
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
-_CONSUMERS = (pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER)
+_CONSUMERS = {pb.PUSH_CONSUMER: Kind.PUSH, pb.SIMPLE_CONSUMER: Kind.SIMPLE, pb.PULL_CONSUMER: Kind.PULL}
 
 
 async def merge(sent: pb.Settings, namespace: str, catalog: Catalog, limits: Limits, version: str) -> pb.Settings:
@@ -55,6 +60,22 @@ async def merge(sent: pb.Settings, namespace: str, catalog: Catalog, limits: Lim
     return merged
 
 
+def role_of(sent: pb.Settings, namespace: str) -> Role | None:
+    """What a consumer with these settings, found good, works for; None for a producer."""
+    kind = _CONSUMERS.get(sent.client_type)
+    if kind is None:
+        return None
+    filters = [
+        (convert.resource(entry.topic, namespace), convert.filter_of(entry.expression))
+        for entry in sent.subscription.subscriptions
+    ]
+    return Role(convert.resource(sent.subscription.group, namespace), kind, subscription(filters))
+
+
+def client_type(kind: Kind) -> pb.ClientType.ValueType:
+    return next(each for each, known in _CONSUMERS.items() if known is kind)
+
+
 def _publish(merged: pb.Settings, namespace: str) -> None:
     if merged.HasField("subscription"):
         raise BadRequest("a producer's settings carry a subscription; send publishing instead")
@@ -74,20 +95,41 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
     if not merged.HasField("subscription"):
         raise BadRequest("a consumer's settings carry no subscription; send the group and what it wants")
     subscription = merged.subscription
-    for entry in subscription.subscriptions:
-        check_topic(convert.resource(entry.topic, namespace))
-        convert.tag_filter(entry.expression)
-    group = await catalog.group(convert.resource(subscription.group, namespace))
+    is_ours = "popmq.client" in merged.client_properties
     subscription.fifo = False
+    for entry in subscription.subscriptions:
+        name = convert.resource(entry.topic, namespace)
+        check_topic(name)
+        convert.filter_of(entry.expression)
+        subscription.fifo |= _needs_order(await catalog.known_topic(name), is_ours=is_ours)
+    # The Node client overlooks a ladder, and one that works in order and knows none never tries again: its first
+    # failure would be a dead letter. Not told, it gets heads, and the server does the retrying.
+    subscription.fifo &= is_ours or merged.user_agent.language != pb.NODE_JS
+    group = await catalog.group(convert.resource(subscription.group, namespace))
     subscription.receive_batch_size = BATCH_SIZE_MAX
     convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
-    _retry(merged.backoff_policy, group.retry)
+    _retry(merged.backoff_policy, group.retry, in_order=subscription.fifo and not is_ours)
 
 
-def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy) -> None:
+def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
+    """Whether a push consumer must take its messages in order.
+
+    Official clients then take all of them one after the other, whatever group they are in or none: so only where there
+    are no others. Elsewhere they get one message of a group at a time.
+    """
+    if topic is None or MessageType.FIFO not in topic.accepts:
+        return False
+    return is_ours or MessageType.NORMAL not in topic.accepts
+
+
+def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> None:
+    """The ladder; or, for a client that retries in place by itself, the same interval again and again (row L6)."""
     backoff.Clear()
     backoff.max_attempts = retry.max_attempts
-    for interval_ms in retry.intervals_ms:
+    # In whole seconds: the Python client reads no smaller ones, and would burn all attempts at once.
+    in_place_ms = SECOND_MS * math.ceil(retry.fifo_interval_ms / SECOND_MS)
+    fixed = [in_place_ms] * min(retry.max_attempts, INTERVALS_MAX)
+    for interval_ms in fixed if in_order else retry.intervals_ms:
         convert.set_ms(backoff.customized_backoff.next.add(), interval_ms)
 
 

@@ -30,9 +30,13 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.MessagePropertiesTooLarge: pb.MESSAGE_PROPERTIES_TOO_LARGE,
     errors.ClientIdRequired: pb.CLIENT_ID_REQUIRED,
     errors.UnrecognizedClientType: pb.UNRECOGNIZED_CLIENT_TYPE,
+    errors.InvalidTransactionId: pb.INVALID_TRANSACTION_ID,
+    errors.TooLate: pb.PRECONDITION_FAILED,
     errors.AlreadyExists: pb.PRECONDITION_FAILED,
+    errors.Unauthorized: pb.UNAUTHORIZED,
     errors.Forbidden: pb.FORBIDDEN,
     errors.NotBuilt: pb.NOT_IMPLEMENTED,
+    errors.Unsupported: pb.UNSUPPORTED,
     # What it names is not there.
     errors.NotFound: pb.NOT_FOUND,
     errors.TopicNotFound: pb.TOPIC_NOT_FOUND,

@@ -1,0 +1,117 @@
+"""The gates before the services: who calls, how much, and whether that is allowed.
+
+In this order, and nothing is looked at or remembered of a caller before it is known: signature, client id, quota,
+rights. Where nobody need sign and nothing is limited, a gate costs a header and two comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from popserver.broker.access import Access, Need
+from popserver.broker.clock import Clock
+from popserver.domain.acl import User
+from popserver.domain.errors import BadRequest, ClientIdRequired, Forbidden
+from popserver.rpc import needs
+from popserver.rpc.calls import Caller
+
+CLIENT_ID_LENGTH_MAX = 255
+
+# Told the client id of every call that is let in.
+Seen = Callable[[str], None]
+Require = Callable[[Sequence[Need]], None]
+
+# Refused, these would only make more work: a hold that is not ended comes again, a client not heard of is taken for
+# gone. They count, so that whoever ends much receives less.
+_ONLY_COUNTED = frozenset(
+    {
+        "AckMessage",
+        "ChangeInvisibleDuration",
+        "ForwardMessageToDeadLetterQueue",
+        "Heartbeat",
+        "Telemetry",
+        "NotifyClientTermination",
+    }
+)
+
+
+class Door:
+    """The gate before the messages: users with rights, clients with ids."""
+
+    def __init__(self, access: Access, seen: Seen, clock: Clock) -> None:
+        self._access = access
+        self._seen = seen
+        self._clock = clock
+
+    def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
+        """Raise `Unauthorized`, `ClientIdRequired`, `BadRequest` for an endless client id, `TooManyRequests`."""
+        client_id = caller.client_id
+        if not client_id and anonymous:
+            # Only looks whether somebody is there; it neither learns nor changes anything (contract 1.4).
+            return
+        if self._access.is_on:
+            self._sign_in(caller)
+        if not client_id:
+            raise ClientIdRequired
+        if len(client_id) > CLIENT_ID_LENGTH_MAX:
+            raise BadRequest(
+                f"client id '{client_id[:32]}…' has {len(client_id)} characters,"
+                f" at most {CLIENT_ID_LENGTH_MAX} are allowed"
+            )
+        if self._access.requests is not None:
+            limit = self._access.requests.charge if method in _ONLY_COUNTED else self._access.requests.take
+            limit(_holder(caller), 1, self._clock.now_ms())
+        self._seen(caller.client_id)
+
+    def allow(self, method: str, request: Any, caller: Caller) -> None:
+        """Raise `Forbidden` for what the caller may not do, `TooManyRequests` for more messages than it may send."""
+        if self._access.is_on:
+            caller.require(needs.OF[method](request, caller))
+        if self._access.messages is not None and method == "SendMessage":
+            self._access.messages.take(_holder(caller), len(request.messages), self._clock.now_ms())
+
+    def _sign_in(self, caller: Caller) -> None:
+        user = _signer(self._access, caller)
+        caller.require = _rights_of(self._access, user)
+        caller.user = user.access_key
+        if caller.client_id:
+            caller.client_id = f"{user.access_key}/{caller.client_id}"
+
+
+class Desk:
+    """The gate before the administration: admins, where callers must sign. An operator is no client."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
+        """Raise `Unauthorized`, or `Forbidden` for a user who is no admin."""
+        if not self._access.is_on:
+            return
+        user = _signer(self._access, caller)
+        if not user.is_admin:
+            raise Forbidden(
+                f"user '{user.access_key}' may not call {method}: it is for admins; sign as one, or make one with:"
+                " popmq acl user add NAME --admin"
+            )
+
+    def allow(self, method: str, request: Any, caller: Caller) -> None:
+        """Whoever came in may everything."""
+
+
+def _holder(caller: Caller) -> str:
+    """Who a quota is for."""
+    return f"user '{caller.user}'" if caller.user else f"client '{caller.client_id}'"
+
+
+def _signer(access: Access, caller: Caller) -> User:
+    return access.authenticate(caller.header("authorization"), caller.header("x-mq-date-time"))
+
+
+def _rights_of(access: Access, user: User) -> Require:
+    def require(wanted: Sequence[Need]) -> None:
+        access.check_current(user)
+        access.check(user, wanted)
+
+    return require

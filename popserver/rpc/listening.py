@@ -1,0 +1,119 @@
+"""Where the server listens, and whether it speaks TLS there.
+
+`plaintext` and `tls` are gRPC's own ports. gRPC cannot take both on one port: for `permissive` the front owns the
+public port and passes each connection on to one of two listeners inside (docs/design/0008).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import grpc
+
+from popserver.domain.errors import CannotListen
+from popserver.front import front
+from popserver.front.front import Front
+from popserver.front.inner import InnerListeners
+from popserver.front.open_files import connections_max
+from popserver.rpc.limits import Limits
+
+if TYPE_CHECKING:
+    # Its libraries take a while to load; who speaks no TLS does without them.
+    from popserver.front.certificate import Certificate
+    from popserver.front.source import Source
+
+Mode = Literal["permissive", "plaintext", "tls"]
+# A connection through the front: the client's, the front's own, and gRPC's end of that.
+FILES_THROUGH_FRONT = 3
+
+
+class Listening(NamedTuple):
+    """How to listen; every mode but plaintext needs a certificate."""
+
+    mode: Mode
+    certificate: Source | None = None
+
+
+class Place(NamedTuple):
+    """Where the server listens now; `front` is there in permissive mode."""
+
+    host: str
+    port: int
+    front: Front | None = None
+
+    @property
+    def address(self) -> str:
+        return address_of(self.host, self.port)
+
+
+PLAINTEXT = Listening("plaintext")
+
+
+def listen(server: grpc.aio.Server, host: str, port: int, listening: Listening, limits: Limits) -> Place:
+    """Bind the server to host and port (0: any free one). Raises `CannotListen` where the address is taken."""
+    try:
+        if listening.mode == "permissive":
+            return _behind_front(server, host, port, _credentials(listening), limits)
+        return _directly(server, host, port, None if listening.mode == "plaintext" else _credentials(listening))
+    except (OSError, RuntimeError):
+        raise CannotListen(
+            f"cannot listen on {address_of(host, port)}: the port is taken or the address is not this machine's;"
+            " stop the other server, or choose another with --port"
+        ) from None
+
+
+def address_of(host: str, port: int) -> str:
+    """`HOST:PORT`; an IPv6 host stands in brackets, or its last part would be taken for the port."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _behind_front(
+    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, limits: Limits
+) -> Place:
+    inner = InnerListeners()
+    patience = front.Limits(
+        limits.silence_ms / 1_000, limits.silent_max, connections_max(files_each=FILES_THROUGH_FRONT)
+    )
+    server.add_insecure_port(inner.plaintext)
+    server.add_secure_port(inner.tls, credentials)
+    try:
+        public = Front(host, port, inner, patience)
+    except OSError:
+        inner.close()
+        raise
+    return Place(host, public.port, public)
+
+
+def _directly(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> Place:
+    # Asked first, the system says no in silence; gRPC would write a line of its own beside ours.
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(place)
+    address = address_of(host, port)
+    if credentials is None:
+        return Place(host, server.add_insecure_port(address))
+    return Place(host, server.add_secure_port(address, credentials))
+
+
+def _credentials(listening: Listening) -> grpc.ServerCredentials:
+    source = listening.certificate
+    assert source is not None, f"{listening.mode} needs a certificate"
+
+    def fresh() -> grpc.ServerCertificateConfiguration | None:
+        """Asked at every handshake; None keeps what gRPC has."""
+        certificate = source.fresh()
+        return None if certificate is None else _configuration(certificate)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(source.certificate),
+        cast("Any", fresh),
+        require_client_authentication=source.certificate.client_ca is not None,
+    )
+
+
+def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificate.key, certificate.chain)], root_certificates=certificate.client_ca
+    )
