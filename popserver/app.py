@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
 from popserver import __version__
+from popserver.broker.access import Access, Rules
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
-from popserver.config import Config
+from popserver.broker.users import Users
+from popserver.config import Config, check_exposure
+from popserver.domain.transaction import CheckPolicy
 from popserver.rpc import admin
 from popserver.rpc.limits import Limits
+from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.rpc.server import PopServer, build
 from popserver.store import Database, migrate, reading
+from popserver.store.members import clock_ms, newest_beat_ms
 from popserver.store.messages import newest_stored_at_ms
+
+_ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
+
+READABLE_BY_OTHERS = 0o044
+
+log = structlog.get_logger("popserver")
 
 
 class App:
@@ -21,6 +37,7 @@ class App:
         self.clock = clock or SystemClock()
         self.database: Database | None = None
         self.broker: Broker
+        self.access: Access
         self.server: PopServer
 
     @property
@@ -33,7 +50,10 @@ class App:
 
         Raises a `PopError` that says what is in the way.
         """
-        self.database = Database(self.config.database_url, durability=self.config.durability)
+        config = self.config
+        has_auth = config.auth or config.tls_client_ca is not None
+        check_exposure(config.host, has_auth=has_auth, insecure=config.insecure)
+        self.database = Database(config.database_url, durability=config.durability)
         try:
             migrate.upgrade(self.database)
             self.broker = Broker(
@@ -41,7 +61,17 @@ class App:
                 self.clock,
                 auto_create=self.config.creates_on_the_way,
                 retention_ms=self.config.retention,
+                key_window_ms=self.config.idempotency_window,
+                delay_ms_max=self.config.max_delay,
+                checks=CheckPolicy(
+                    self.config.transaction_timeout,
+                    self.config.transaction_check_interval,
+                    self.config.transaction_checks,
+                ),
+                # A clock that stands still has no company.
+                shared=not self.database.is_sqlite and isinstance(self.clock, SystemClock),
             )
+            self.broker.writer.backlog_bytes_max = self.config.send_backlog * 1024 * 1024
             await self._start_broker()
         except BaseException:
             self.database.close()
@@ -50,6 +80,7 @@ class App:
     async def stop(self) -> None:
         """Let clients finish, do what waits, close the store."""
         await self.server.drain(self.config.drain_timeout / 1_000)
+        await self.access.close()
         await self.broker.stop()
         if self.database is not None:
             self.database.close()
@@ -57,18 +88,81 @@ class App:
     async def _start_broker(self) -> None:
         self.broker.writer.start()
         try:
-            # Asked in the writer: a server that may not write this database must not call itself ready.
-            self.clock.start_at_least(await self.broker.writer.submit(reading.read, newest_stored_at_ms))
+            await self._start_clock()
             await self.broker.start()
+            await self._open_access()
+            listening = self._listening()
             self.server = build(
                 self.broker,
                 host=self.config.host,
                 port=self.config.port,
                 limits=Limits(invisible_ms_min=self.config.min_invisible),
                 version=__version__,
-                extra=[admin.service(self.broker, __version__)],
+                extra=[admin.service(self.broker, __version__, self.access)],
+                listening=listening,
+                access=self.access,
             )
+            await self.broker.members.list_at(self.config.advertise or self._own_address())
             await self.server.start()
+            self._announce(listening)
         except BaseException:
             await self.broker.stop()
             raise
+
+    async def _start_clock(self) -> None:
+        """Where the database's stands, if servers share it, and never behind what is stored."""
+        broker = self.broker
+        if broker.members.is_shared and isinstance(clock := self.clock, SystemClock):
+            await broker.reader.read(lambda conn: clock.start_at(lambda: clock_ms(conn)))
+        # Asked in the writer: a server that may not write this database must not call itself ready.
+        for newest in (newest_stored_at_ms, newest_beat_ms):
+            self.clock.start_at_least(await broker.writer.submit(reading.read, newest))
+
+    def _own_address(self) -> str:
+        """Where it listens, unless that is no place to go to."""
+        return "" if self.config.host in _ANYWHERE else self.server.address
+
+    async def _open_access(self) -> None:
+        config, broker = self.config, self.broker
+        rules = Rules(config.auth, config.auth_max_age, config.max_send_rate, config.max_request_rate)
+        self.access = Access(broker.reader, self.clock, rules, is_shared=not broker.database.is_sqlite)
+        if config.auth and config.admin_access_key:
+            secret = config.admin_secret.get_secret_value()
+            if not await Users(broker.writer, broker.reader, self.access).ensure_admin(config.admin_access_key, secret):
+                log.warning("the admin has another secret than the configuration; its own counts")
+        await self.access.start()
+        broker.users_changed = self.access.look
+        file = self._database_file()
+        if config.auth and file is not None and file.stat().st_mode & READABLE_BY_OTHERS:
+            log.warning("the database holds secrets, and others may read it: chmod 600", file=str(file))
+
+    def _listening(self) -> Listening:
+        config = self.config
+        if config.tls == "plaintext":
+            return PLAINTEXT
+        # Loaded here: whoever speaks no TLS does without its libraries.
+        from popserver.front.source import Wishes, open_source
+
+        folder, prefix = self._place_of_own_certificate()
+        wishes = Wishes(config.host, config.tls_cert, config.tls_key, config.tls_client_ca, folder, prefix)
+        return Listening(config.tls, open_source(wishes, lambda: datetime.now(UTC)))
+
+    def _announce(self, listening: Listening) -> None:
+        if listening.certificate is not None:
+            from popserver.front.source import announce
+
+            announce(listening.certificate, datetime.now(UTC))
+
+    def _place_of_own_certificate(self) -> tuple[Path | None, str]:
+        """The folder, and what file names there begin with."""
+        assert self.database is not None
+        if self.config.tls_dir is not None:
+            return self.config.tls_dir, ""
+        file = self._database_file()
+        return (None, "") if file is None else (file.parent, f"{file.name}.")
+
+    def _database_file(self) -> Path | None:
+        assert self.database is not None
+        if self.database.is_sqlite and not self.database.is_memory:
+            return Path(self.database.url.database or "").resolve()
+        return None

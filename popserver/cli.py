@@ -29,6 +29,9 @@ _SERVE = (
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8081); 0 takes a free one")
+    parser.add_argument(
+        "--advertise", metavar="HOST:PORT", help="where clients of other servers on the same Postgres reach this one"
+    )
     _add_database_url(parser)
     parser.add_argument("--durability", choices=("full", "relaxed"), help="full: an OK is on the disk (full)")
     parser.add_argument(
@@ -38,10 +41,60 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration let in (10s)")
     parser.add_argument("--retention", metavar="DURATION", help="how long messages are kept (72h); 0s: for ever")
+    parser.add_argument("--max-delay", metavar="DURATION", help="how far ahead a message may be due (40d); 0s: any")
+    _add_transactions(parser)
+    parser.add_argument(
+        "--idempotency-window", metavar="DURATION", help="how long a repeated idempotency key is known (24h); 0s: never"
+    )
     parser.add_argument("--drain-timeout", metavar="DURATION", help="how long calls may finish at the end (30s)")
+    _add_tls(parser)
+    _add_auth(parser)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", choices=("console", "json"))
     parser.set_defaults(run=_serve)
+
+
+def _add_transactions(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--transaction-timeout", metavar="DURATION", help="after this producers are asked about a half message (6s)"
+    )
+    parser.add_argument("--transaction-check-interval", metavar="DURATION", help="between two such checks (30s)")
+    parser.add_argument("--transaction-checks", metavar="NUMBER", type=int, help="after so many it is discarded (15)")
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tls",
+        choices=("permissive", "plaintext", "tls"),
+        help="permissive: TLS and plaintext on one port (permissive)",
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM (the server makes its own)")
+    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's key, PEM")
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", help="let in only clients with a certificate of this CA, PEM"
+    )
+    parser.add_argument(
+        "--tls-dir", metavar="FOLDER", help="where the server's own certificate is kept (beside a SQLite file)"
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", default=None, help="listen beyond this machine without asking who calls"
+    )
+
+
+def _add_auth(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--auth",
+        action=argparse.BooleanOptionalAction,
+        help="callers must sign, and may do what policies allow; see popmq acl (no)",
+    )
+    parser.add_argument(
+        "--auth-max-age", metavar="DURATION", help="refuse signatures older than this; for clients that sign UTC (0s)"
+    )
+    parser.add_argument(
+        "--max-send-rate", type=int, metavar="N", help="messages a user may send per second; 0: any number (0)"
+    )
+    parser.add_argument("--max-request-rate", type=int, metavar="N", help="requests a user may make per second (0)")
+    parser.add_argument("--send-backlog", type=int, metavar="MIB", help="how much may wait to be stored (128)")
 
 
 def _add_db(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +113,13 @@ def _add_database_url(parser: argparse.ArgumentParser) -> None:
 def _serve(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     from popserver import logs
+    from popserver.front import open_files
 
     config = _config(arguments)
     if config is None:
         return USAGE
     logs.configure(config.log_level, config.log_format)
+    open_files.raise_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run_server(config, started, as_json=arguments.json))
 
@@ -86,6 +141,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     assert app.database is not None
     facts = {
         "grpc": app.endpoint,
+        "tls": config.tls,
         "store": app.database.name,
         "durability": config.durability,
         "schema": HEAD,
@@ -154,7 +210,7 @@ def _config(arguments: argparse.Namespace) -> Any:
     """The settings from command line, environment and file; None, and one sentence each, where they are wrong."""
     from pydantic import ValidationError
 
-    from popserver.config import FILE, Config
+    from popserver.config import FILE, SECRET, Config
 
     given = {
         name: value for name, value in vars(arguments).items() if name in Config.model_fields and value is not None
@@ -164,7 +220,10 @@ def _config(arguments: argparse.Namespace) -> Any:
     except ValidationError as error:
         for mistake in error.errors():
             name = ".".join(map(str, mistake["loc"]))
-            print(f"popmq: {name}={mistake['input']!r}: {mistake['msg']}", file=sys.stderr)
+            # What concerns several settings at once names them itself. Where a secret may stand, no value is shown.
+            shows = name in Config.model_fields and name not in SECRET
+            where = f"{name}={mistake['input']!r}: " if shows else f"{name}: " if name else ""
+            print(f"popmq: {where}{mistake['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return None
     except (ValueError, OSError) as error:
         print(f"popmq: {FILE} cannot be read ({error}); correct it, or move it away", file=sys.stderr)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -14,9 +14,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from popserver.domain.address import split_address
+from popserver.domain.errors import CannotListen
 from popserver.durations import parse_duration_ms
 
 FILE = Path("popmq.toml")
+SECRET = frozenset({"admin_secret", "database_url"})  # settings whose values are not for the eye
 
 
 class Config(BaseSettings):
@@ -26,19 +29,76 @@ class Config(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8081, ge=0, le=65_535)
+    advertise: str = ""  # HOST:PORT at which clients of other servers on the same Postgres reach this one
     database_url: str = "sqlite:///popmq.db"
     durability: Literal["full", "relaxed"] = "full"
     auto_create: bool | None = None  # None: topics and groups make themselves on a loopback server only
     min_invisible: int = Field(default=10_000, ge=0)  # ms
     retention: int = Field(default=72 * 3_600_000, ge=0)  # ms; 0 keeps messages for ever
+    max_delay: int = Field(default=40 * 24 * 3_600_000, ge=0)  # ms; 0 for any
+    transaction_timeout: int = Field(default=6_000, gt=0)  # ms; then a half message's producers are first asked
+    transaction_check_interval: int = Field(default=30_000, gt=0)  # ms
+    transaction_checks: int = Field(default=15, ge=0)  # then an undecided half message is discarded
+    idempotency_window: int = Field(default=24 * 3_600_000, ge=0)  # ms; 0 heeds no idempotency key
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     drain_timeout: int = Field(default=30_000, ge=0)  # ms
+    tls: Literal["permissive", "plaintext", "tls"] = "permissive"
+    tls_cert: Path | None = None  # PEM; with tls_key. None: the server makes its own
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None  # PEM; who shows no certificate of this CA is not let in
+    tls_dir: Path | None = None  # for what the server makes; None: beside a SQLite file, else memory
+    insecure: bool = False  # open to whoever reaches it
+    auth: bool = False  # callers must sign, and may do what policies allow
+    auth_max_age: int = Field(default=0, ge=0)  # ms; 0 asks nothing: some clients sign local time as if it were UTC
+    admin_access_key: str = ""  # made at the start, with auth, unless there is a user of that name
+    admin_secret: SecretStr = SecretStr("")
+    max_send_rate: int = Field(default=0, ge=0)  # messages per second and user, or client without auth; 0: no limit
+    max_request_rate: int = Field(default=0, ge=0)  # likewise
+    send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that may wait to be stored
 
-    @field_validator("min_invisible", "retention", "drain_timeout", mode="before")
+    @field_validator(
+        "min_invisible",
+        "retention",
+        "max_delay",
+        "transaction_timeout",
+        "transaction_check_interval",
+        "idempotency_window",
+        "drain_timeout",
+        "auth_max_age",
+        mode="before",
+    )
     @classmethod
     def _read_duration(cls, value: Any) -> Any:
         return parse_duration_ms(value) if isinstance(value, str) else value
+
+    @field_validator("advertise")
+    @classmethod
+    def _check_advertise(cls, value: str) -> str:
+        if value:
+            split_address(value)
+        return value
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("a certificate and its key belong together: give both tls_cert and tls_key, or neither")
+        if self.tls_client_ca is not None and self.tls != "tls":
+            raise ValueError(
+                f"tls_client_ca keeps nobody out while tls={self.tls} lets plaintext in without a certificate;"
+                " set tls=tls"
+            )
+        if self.tls == "plaintext" and (self.tls_cert or self.tls_dir):
+            raise ValueError("tls=plaintext shows no certificate; leave tls_cert, tls_key and tls_dir out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_admin(self) -> Self:
+        if bool(self.admin_access_key) != bool(self.admin_secret.get_secret_value()):
+            raise ValueError(
+                "the first admin needs both: set POPMQ_ADMIN_ACCESS_KEY and POPMQ_ADMIN_SECRET, or neither"
+            )
+        return self
 
     @property
     def creates_on_the_way(self) -> bool:
@@ -74,3 +134,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def check_exposure(host: str, *, has_auth: bool, insecure: bool) -> None:
+    """Raise `CannotListen` for a server that whoever reaches it could read, fill and empty, unless that is wanted.
+
+    `has_auth`: whether callers must show who they are.
+    """
+    if not (is_loopback(host) or has_auth or insecure):
+        raise CannotListen(
+            f"will not listen on {host}: whoever reaches that address could read and delete every message;"
+            " listen on 127.0.0.1, let in only clients with a certificate (--tls tls --tls-client-ca FILE),"
+            " or only callers who sign (--auth), or say --insecure where the network itself keeps strangers out"
+        )

@@ -99,13 +99,15 @@ def embedded(
     """Run a broker while the block runs.
 
     `database` is a URL, or a path to a SQLite file; the default lives in memory. Further options are those of
-    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. Topics and groups make themselves. Nothing but
-    the arguments counts: neither `popmq.toml` nor the environment.
+    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. Topics and groups make themselves. It speaks
+    plaintext alone, unless `tls` says otherwise. Nothing but the arguments counts: neither `popmq.toml` nor the
+    environment.
     """
     if "database_url" in options:
         raise TypeError("embedded() takes its database as the first argument: embedded('sqlite:///file.db')")
     url = database if "://" in str(database) else f"sqlite:///{database}"
-    config = GivenConfig(**{"drain_timeout": 1_000, **options, "database_url": url, "port": port, "host": "127.0.0.1"})
+    given = {"drain_timeout": 1_000, "tls": "plaintext", **options}
+    config = GivenConfig(**{**given, "database_url": url, "port": port, "host": "127.0.0.1"})
     broker = EmbeddedBroker(config, manual_clock=manual_clock)
     try:
         broker.start()

@@ -1,0 +1,1 @@
+"""What stands before gRPC: the public port, and the certificate the server shows."""

@@ -1,0 +1,221 @@
+"""One port for TLS and plaintext: the first byte of a connection says which, and gRPC's own listeners do the rest.
+
+A TLS connection begins with a handshake record (0x16), a plaintext one with HTTP/2's preface ("PRI * …"). Whoever sends
+anything else, or nothing for a while, is let go. The front reads that one byte and passes everything on as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import socket
+from typing import Any, NamedTuple
+
+import structlog
+
+from popserver.front.inner import InnerListeners
+from popserver.front.splice import Side
+
+TLS_HANDSHAKE = 0x16
+PREFACE = ord("P")
+BACKLOG = 1_024
+SAY_FULL_EVERY_S = 60.0
+# When the server has ended its calls, their last bytes are passed on within this time.
+FINISH_S = 1.0
+
+log = structlog.get_logger("popserver.front")
+
+
+class Limits(NamedTuple):
+    """How much of strangers the front puts up with."""
+
+    silence_s: float = 5.0  # before the first byte
+    silent_max: int = 1_000  # connections without one; of more, the oldest goes
+    connections_max: int = 5_000
+
+
+class Front:
+    """Listens on host and port (0: any free one, see `.port`). Raises OSError where it cannot."""
+
+    def __init__(self, host: str, port: int, inner: InnerListeners, limits: Limits) -> None:
+        self.inner = inner
+        self.limits = limits
+        self._sockets = _listen(host, port)
+        self.port: int = self._sockets[0].getsockname()[1]
+        self._servers: list[asyncio.Server] = []
+        self._clients: set[_Client] = set()
+        self._silent: dict[_Client, None] = {}  # the oldest first
+        self._said_full_at_s = -math.inf
+        self._all_gone = asyncio.Event()
+
+    async def start(self) -> None:
+        """Let clients in."""
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            self._servers.append(await loop.create_server(lambda: _Client(self), sock=listening, backlog=BACKLOG))
+
+    def close(self) -> None:
+        """Let nobody in any more; who is in stays."""
+        for server in self._servers:
+            server.close()
+        for listening in self._sockets:
+            listening.close()
+        for client in list(self._silent):
+            client.transport.abort()
+
+    async def finish(self) -> None:
+        """Pass on the last bytes of connections that the server has ended, then end the others too."""
+        self._all_gone.clear()
+        if self._clients:
+            try:
+                await asyncio.wait_for(self._all_gone.wait(), FINISH_S)
+            except TimeoutError:
+                for client in list(self._clients):
+                    client.transport.abort()
+                await asyncio.sleep(0)  # for the sockets to be closed
+        self.inner.close()
+
+    def arrived(self, client: _Client) -> bool:
+        """Whether there is room for one more."""
+        if len(self._clients) >= self.limits.connections_max:
+            self._say_full()
+            return False
+        self._clients.add(client)
+        self._silent[client] = None
+        if len(self._silent) > self.limits.silent_max:
+            next(iter(self._silent)).turn_away("it said nothing, and others wait")
+        return True
+
+    def spoke(self, client: _Client) -> None:
+        self._silent.pop(client, None)
+
+    def left(self, client: _Client) -> None:
+        self._silent.pop(client, None)
+        self._clients.discard(client)
+        if not self._clients:
+            self._all_gone.set()
+
+    def _say_full(self) -> None:
+        """Now and then: a flood must not fill the log as well."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._said_full_at_s >= SAY_FULL_EVERY_S:
+            self._said_full_at_s = now_s
+            log.warning("connections turned away", reason="no more are allowed", limit=self.limits.connections_max)
+
+
+class _Client(Side):
+    """A client's connection; joined with one to the right inner listener as soon as it speaks."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__()
+        self._front = front
+        self._heard: list[bytes] = []
+        self._patience: asyncio.TimerHandle | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self.peer = "unknown"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.peer = _peer_of(transport)
+        if not self._front.arrived(self):
+            self.transport.abort()
+            return
+        silence_s = self._front.limits.silence_s
+        self._patience = asyncio.get_running_loop().call_later(silence_s, self.turn_away, "it said nothing")
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            self.other.transport.write(data)
+            return
+        self._heard.append(data)
+        if self._joining is None:
+            self._choose(data[0])
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_waiting()
+        if self._joining is not None:
+            self._joining.cancel()
+        self._front.left(self)
+        super().connection_lost(error)
+
+    def turn_away(self, why: str) -> None:
+        log.debug("connection turned away", peer=self.peer, reason=why)
+        self.transport.abort()
+
+    def _choose(self, first: int) -> None:
+        self._stop_waiting()
+        self._front.spoke(self)
+        if first not in (TLS_HANDSHAKE, PREFACE):
+            self.turn_away(f"its first byte is 0x{first:02x}: neither TLS nor HTTP/2")
+            return
+        self.transport.pause_reading()
+        self._joining = asyncio.get_running_loop().create_task(self._join(tls=first == TLS_HANDSHAKE))
+
+    async def _join(self, *, tls: bool) -> None:
+        inner = Side(self)
+        try:
+            connection = await self._front.inner.connect(tls=tls, peer=self.peer)
+            await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=connection)
+        except OSError as error:
+            log.warning("connection turned away", peer=self.peer, reason=str(error))
+            self.transport.abort()
+            return
+        if self.transport.is_closing():
+            inner.transport.abort()
+            return
+        self.other = inner
+        inner.transport.write(b"".join(self._heard))
+        self._heard.clear()
+        self.transport.resume_reading()
+        log.debug("connection joined", peer=self.peer, tls=tls)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """One socket per address of the host, all on one port; an address family this machine lacks is left out."""
+    places = dict.fromkeys(
+        (family, place) for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    )
+    listening: list[socket.socket] = []
+    lacking: OSError | None = None
+    for family, place in places:
+        wanted = listening[0].getsockname()[1] if listening else port
+        try:
+            listening.append(_bound(family, (place[0], wanted, *place[2:])))
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                for each in listening:
+                    each.close()
+                raise
+            lacking = error
+    if lacking is not None and not listening:
+        raise lacking
+    return listening
+
+
+def _bound(family: int, place: tuple[Any, ...]) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # "::" means every address of the machine, as it does for gRPC; any other is itself alone.
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if place[0] == "::" else 1)
+        bound.bind(place)
+        bound.setblocking(False)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _peer_of(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    if not name:
+        return "unknown"
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,79 @@
+"""The listeners behind the front: Unix sockets that gRPC serves, so that no second TCP port is open.
+
+On Linux they are abstract names: nothing lies on the disk, nothing is left behind by a kill. Elsewhere they are files
+in a folder that only this user may enter. On Linux the front's own end of each connection is bound to a name as well,
+one that holds the client's address: gRPC then shows it as the call's peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+# How long to wait for room in a listener's queue of connections, one pause after the other.
+_PAUSES_S = (0.01, 0.05, 0.25, 1.0)
+_ABSTRACT = "unix-abstract:"
+_PREFIX = "popmq-"
+
+
+class InnerListeners:
+    """One for plaintext, one for TLS; `plaintext` and `tls` are what gRPC binds."""
+
+    def __init__(self, *, abstract: bool = sys.platform == "linux") -> None:
+        self._folder = None if abstract else Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._token = f"{_PREFIX}{secrets.token_hex(8)}"
+        self._numbers = itertools.count(1)
+        self.plaintext = self._grpc_name("plaintext")
+        self.tls = self._grpc_name("tls")
+
+    async def connect(self, *, tls: bool, peer: str) -> socket.socket:
+        """A connection to one of them, for the client at `peer`. Raises OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            if self._folder is None:
+                # The number: a client may come back under its old address before that one is free again.
+                connection.bind(f"\0{self._token}/{next(self._numbers)}/{peer}")
+            await _connect(connection, self._socket_name("tls" if tls else "plaintext"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def close(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _grpc_name(self, kind: str) -> str:
+        return f"{_ABSTRACT}{self._token}/{kind}" if self._folder is None else f"unix:{self._folder / kind}"
+
+    def _socket_name(self, kind: str) -> str:
+        return f"\0{self._token}/{kind}" if self._folder is None else str(self._folder / kind)
+
+
+def peer_address(grpc_peer: str) -> str:
+    """`HOST:PORT` of the client behind a call, from what gRPC calls its peer; the front's is seen through.
+
+    >>> peer_address("unix-abstract:popmq-0a1b/7/10.0.0.7:4711"), peer_address("ipv4:10.0.0.7:4711")
+    ('10.0.0.7:4711', '10.0.0.7:4711')
+    """
+    kind, _, address = grpc_peer.partition(":")
+    if kind.startswith("unix"):
+        address = address.rpartition("/")[2]
+    return address.replace("%5B", "[").replace("%5D", "]").replace("%25", "%")
+
+
+async def _connect(connection: socket.socket, name: str) -> None:
+    """Like `loop.sock_connect`, which takes the "no room" of a Unix socket for "on its way"."""
+    for pause_s in _PAUSES_S:
+        try:
+            return connection.connect(name)
+        except BlockingIOError:
+            await asyncio.sleep(pause_s)
+    return connection.connect(name)

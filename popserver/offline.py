@@ -1,0 +1,71 @@
+"""The administration of users without a server: the same verbs, straight on the database.
+
+For the first admin, and for whoever lost the last one's secret. It stands in for the client's way to a server: a call
+goes in as a request of popmq.v1.Admin and comes out as its answer, status included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from popproto.v1 import admin_pb2 as wire
+from popserver.broker import users as broker_users
+from popserver.broker.access import Access
+from popserver.broker.broker import Broker
+from popserver.broker.clock import SystemClock
+from popserver.domain.errors import PopError
+from popserver.rpc import status
+from popserver.rpc.users import Users
+from popserver.store import Database, migrate
+
+Answer = Callable[..., Awaitable[Any]]
+
+
+class Offline:
+    """Takes the place of a transport. A database that a server has is refused where it can have but one."""
+
+    reached = True
+
+    def __init__(self, database_url: str, namespace: str) -> None:
+        self._database_url = database_url
+        self.namespace = namespace
+        self.where = "the database"
+
+    async def unary(self, pick: Callable[[Any], Answer], request: Any, _timeout: float) -> Any:
+        return await pick(self)(request)
+
+    async def close(self) -> None:
+        """Every call opens and closes the database for itself."""
+
+    @property
+    def admin(self) -> Offline:
+        return self
+
+    def __getattr__(self, method: str) -> Answer:
+        async def call(request: Any) -> Any:
+            try:
+                return await self._call(method, request)
+            except PopError as refusal:
+                return getattr(wire, f"{method}Response")(status=status.of(refusal))
+
+        if f"{method}Request" not in dir(wire):
+            raise AttributeError(method)
+        return call
+
+    async def _call(self, method: str, request: Any) -> Any:
+        database = Database(self._database_url)
+        try:
+            migrate.upgrade(database)
+            # Its messages are left alone: nothing of it is started but the way to the database.
+            broker = Broker(database, SystemClock(), auto_create=False)
+            broker.writer.start()
+            try:
+                access = Access(broker.reader, broker.clock)
+                verbs = Users(broker_users.Users(broker.writer, broker.reader, access)).verbs
+                return await verbs[method](request, self)
+            finally:
+                await broker.writer.close()
+                broker.reader.close()
+        finally:
+            database.close()
