@@ -10,6 +10,12 @@ Synchronous and safe in threads; `popclient.aio` has the same names for asyncio.
     with SimpleConsumer("127.0.0.1:8081", "billing", "flights") as consumer:
         for message in consumer:
             consumer.ack(message)
+
+    def listener(message):
+        handle(message.body)
+        return ConsumeResult.SUCCESS
+
+    PushConsumer("127.0.0.1:8081", "billing", "flights", listener).run()
 """
 
 from __future__ import annotations
@@ -23,9 +29,11 @@ from popclient.errors import (
     ClientClosed,
     FailedToConsume,
     Forbidden,
+    HoldLost,
     InvalidReceiptHandle,
     MultipleResults,
     NotFound,
+    OutOfOrder,
     PayloadTooLarge,
     PaymentRequired,
     PopError,
@@ -40,11 +48,16 @@ from popclient.errors import (
     UnexpectedAnswer,
     Unreachable,
     UnsupportedByServer,
+    UnsupportedByStore,
 )
+from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor
 from popclient.message import DeadLetterOrigin, FilterExpression, Message, MessageView, SendReceipt, SendResults
+from popclient.transaction import TransactionResolution
 
 if TYPE_CHECKING:
-    from popclient.producer import Producer
+    from popclient.keep_alive import KeepAlive
+    from popclient.producer import Producer, Transaction
+    from popclient.push_consumer import PushConsumer
     from popclient.simple_consumer import SimpleConsumer
 else:
 
@@ -59,27 +72,41 @@ else:
         return sorted({*globals(), *__all__})
 
 
-_MODULE_OF = {"Producer": "popclient.producer", "SimpleConsumer": "popclient.simple_consumer"}
+_MODULE_OF = {
+    "KeepAlive": "popclient.keep_alive",
+    "Producer": "popclient.producer",
+    "PushConsumer": "popclient.push_consumer",
+    "SimpleConsumer": "popclient.simple_consumer",
+    "Transaction": "popclient.producer",
+}
 
 __all__ = [
     "BadRequest",
     "ClientClosed",
     "ClientConfig",
+    "ConsumeResult",
+    "ConsumeStatus",
+    "Consumption",
     "DeadLetterOrigin",
     "FailedToConsume",
     "FilterExpression",
     "Forbidden",
+    "HoldLost",
+    "Interceptor",
     "InvalidReceiptHandle",
+    "KeepAlive",
     "Message",
     "MessageView",
     "MultipleResults",
     "NotFound",
+    "OutOfOrder",
     "PayloadTooLarge",
     "PaymentRequired",
     "PopError",
     "PreconditionFailed",
     "Producer",
     "PropertiesTooLarge",
+    "PushConsumer",
     "QuotaExceeded",
     "RequestTimeout",
     "SendReceipt",
@@ -89,8 +116,11 @@ __all__ = [
     "SimpleConsumer",
     "Tls",
     "TooManyRequests",
+    "Transaction",
+    "TransactionResolution",
     "Unauthorized",
     "UnexpectedAnswer",
     "Unreachable",
     "UnsupportedByServer",
+    "UnsupportedByStore",
 ]

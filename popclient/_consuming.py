@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import defaultdict, deque
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
 from popclient import _convert as convert
-from popclient._carrier import Carrier
-from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply
+from popclient._lanes import Joint, Reply
+from popclient._loop import LoopThread
 from popclient._polling import Asking, Poll, Polls
 from popclient._session import Session, log
+from popclient._settling import Settling
 from popclient._tasks import Tasks
+from popclient._tracing import receiving
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, check, error_of
+from popclient.errors import ClientClosed, PopError
+from popclient.keep_alive import Keeping
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
-from popproto.v2 import service_pb2 as rpc
 
-ENTRIES_PER_ACK: Final = 512
-ACK_REQUESTS_AT_ONCE: Final = 4
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
 WORTH_A_POLL: Final = timedelta(seconds=1)
 # A topic with messages answers at once; only one that stays silent this long lets the next topic have a go.
@@ -34,8 +35,14 @@ class SimpleConsumerCore:
     """Receives, acks and prolongs for one group."""
 
     def __init__(
-        self, config: ClientConfig, group: str, topics: Mapping[str, FilterExpression], defaults: Asking
+        self,
+        config: ClientConfig,
+        group: str,
+        topics: Mapping[str, FilterExpression],
+        defaults: Asking,
+        thread: LoopThread | None = None,
     ) -> None:
+        self._thread = thread
         self.config = config
         self.group = group
         self.topics = dict(topics)
@@ -46,15 +53,16 @@ class SimpleConsumerCore:
             group,
             lambda: convert.subscription(group, self.topics, config.namespace, defaults.await_duration),
         )
-        self._group = convert.resource(group, config.namespace)
         self._turn = itertools.count()
         self._ready: deque[MessageView] = deque()
         self._refilling = asyncio.Lock()
-        self._carrier = Carrier(self.session, self._exchange_acks)
-        self._acks: Lanes[tuple[str, str, str]] = Lanes(self._new_ack_lane)
+        self._settling = Settling(self.session, group)
         self._tasks = Tasks()
         self._polls = Polls(
-            self.session, self._group, self.topics, lambda views: self._tasks.spawn(self._give_back(views))
+            self.session,
+            convert.resource(group, config.namespace),
+            self.topics,
+            lambda views: self._tasks.spawn(self._settling.give_back(views)),
         )
         self._closing = False
 
@@ -68,6 +76,15 @@ class SimpleConsumerCore:
 
     async def receive(self, asking: Asking) -> list[MessageView]:
         """Messages of one of the topics, at most `max_messages`; none when `await_duration` has passed."""
+        began_ns = time.time_ns()
+        if brought := await self._receive(asking):
+            keeping = Keeping(self._settling.change_invisible_duration, asking.invisible, self._thread)
+            for view in brought:
+                view._keeping = keeping
+            receiving(self.config, self.group, brought[0].topic, brought, began_ns)
+        return brought
+
+    async def _receive(self, asking: Asking) -> list[MessageView]:
         if not self.session.settled:
             await self.start()
         mine: list[Poll] = []
@@ -185,8 +202,14 @@ class SimpleConsumerCore:
         """Acks it; the reply gets None or a PopError."""
         if self._closing:
             reply.set_result(ClientClosed())
+        elif view._keeper is not None:
+            self._tasks.spawn(self._ack_at_rest(view, reply))
         else:
-            self._acks.submit(view.topic, Call((view.topic, view.message_id, view.receipt_handle), 0, reply))
+            self._settling.submit_ack(view, reply)
+
+    async def _ack_at_rest(self, view: MessageView, reply: Reply) -> None:
+        await _at_rest(view)
+        self._settling.submit_ack(view, reply)
 
     def submit_acks(self, views: Sequence[MessageView], reply: Reply) -> None:
         """Acks them; the reply gets the list of outcomes."""
@@ -194,65 +217,14 @@ class SimpleConsumerCore:
         for index, view in enumerate(views):
             self.submit_ack(view, joint.part(index))
 
-    def _new_ack_lane(self, _topic: str) -> Lane[tuple[str, str, str]]:
-        return Lane(self._carrier.carry, lambda: Limits(ENTRIES_PER_ACK, 1, ACK_REQUESTS_AT_ONCE))
-
-    async def _exchange_acks(self, entries: Sequence[tuple[str, str, str]]) -> Sequence[Any]:
-        request = rpc.AckMessageRequest(group=self._group, topic=convert.resource(entries[0][0], self.config.namespace))
-        for _, message_id, receipt_handle in entries:
-            request.entries.add(message_id=message_id, receipt_handle=receipt_handle)
-        answer = await self.session.transport.unary(
-            lambda link: link.messaging.AckMessage, request, self.config.request_timeout
-        )
-        if answer.entries and all(entry.receipt_handle for entry in answer.entries):
-            return _by_handle([handle for _, _, handle in entries], answer.entries)
-        if len(answer.entries) == len(entries):
-            return [_ack_outcome(entry) for entry in answer.entries]
-        if answer.status.code == pb.OK:
-            return [None] * len(entries)
-        raise error_of(answer.status)
-
-    async def change_invisible_duration(
-        self, view: MessageView, duration: timedelta, *, suspend: bool | None = None
-    ) -> None:
+    async def change_invisible_duration(self, view: MessageView, duration: timedelta) -> None:
         """Restarts the hold; the view gets the new handle, or keeps the old one when this fails."""
-        self.session.require_open()
-        request = rpc.ChangeInvisibleDurationRequest(
-            group=self._group,
-            topic=convert.resource(view.topic, self.config.namespace),
-            receipt_handle=view.receipt_handle,
-            message_id=view.message_id,
-            suspend=suspend,
-        )
-        request.invisible_duration.FromTimedelta(duration)
-        asked_at: datetime = convert.now()
-        answer = await self.session.transport.unary(
-            lambda link: link.messaging.ChangeInvisibleDuration, request, self.config.request_timeout
-        )
-        check(answer.status)
-        view._renew_hold(answer.receipt_handle or view.receipt_handle, asked_at + duration)
+        await _at_rest(view)
+        await self._settling.change_invisible_duration(view, duration)
 
     async def forward_to_dead_letter_queue(self, view: MessageView) -> None:
-        self.session.require_open()
-        request = rpc.ForwardMessageToDeadLetterQueueRequest(
-            group=self._group,
-            topic=convert.resource(view.topic, self.config.namespace),
-            receipt_handle=view.receipt_handle,
-            message_id=view.message_id,
-            delivery_attempt=view.delivery_attempt,
-            max_delivery_attempts=self.session.settings.backoff_policy.max_attempts,
-        )
-        answer = await self.session.transport.unary(
-            lambda link: link.messaging.ForwardMessageToDeadLetterQueue, request, self.config.request_timeout
-        )
-        check(answer.status)
-
-    async def _give_back(self, views: Sequence[MessageView]) -> None:
-        """Makes them Ready at once without burning an attempt; what fails comes back when its hold ends."""
-        work = (self.change_invisible_duration(view, timedelta(0), suspend=True) for view in views)
-        for outcome in await asyncio.gather(*work, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                log.debug("a message was not given back: %s", outcome)
+        await _at_rest(view)
+        await self._settling.forward_to_dead_letter_queue(view)
 
     # ---- The end ----
 
@@ -271,15 +243,13 @@ class SimpleConsumerCore:
             patience = deadline - clock()
         finally:
             self._tasks.cancel()
-            self._acks.abandon()
-            self._carrier.abandon()
+            self._settling.abandon()
             await self.session.close(patience)
 
     async def _flush(self) -> None:
         brought = await self._polls.stop()
-        await self._give_back([*brought, *self._all_ready()])
-        await self._acks.flush()
-        await self._carrier.flush()
+        await self._settling.give_back([*brought, *self._all_ready()])
+        await self._settling.flush()
         await self._tasks.ended()
 
     def _all_ready(self) -> Iterator[MessageView]:
@@ -288,25 +258,10 @@ class SimpleConsumerCore:
             yield view
 
 
-def _by_handle(handles: Sequence[str], entries: Sequence[rpc.AckMessageResultEntry]) -> list[PopError | None]:
-    """The outcome of each handle, in whatever order the server answers.
-
-    One handle may be acked twice at once: then each has its own answer, or all share the last one.
-    """
-    answers: defaultdict[str, deque[PopError | None]] = defaultdict(deque)
-    for entry in entries:
-        answers[entry.receipt_handle].append(_ack_outcome(entry))
-    return [_next_of(answers[handle]) for handle in handles]
-
-
-def _next_of(answers: deque[PopError | None]) -> PopError | None:
-    if not answers:
-        return UnexpectedAnswer("the server did not say what became of this ack")
-    return answers.popleft() if len(answers) > 1 else answers[0]
-
-
-def _ack_outcome(entry: rpc.AckMessageResultEntry) -> PopError | None:
-    return None if entry.status.code == pb.OK else error_of(entry.status)
+async def _at_rest(view: MessageView) -> None:
+    """Returns when nobody renews the message's hold any more: its handle is then the one that counts."""
+    if view._keeper is not None:
+        await view._keeper.end()
 
 
 async def _first_of(polls: Sequence[Poll], timeout: float | None) -> None:

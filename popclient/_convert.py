@@ -65,6 +65,21 @@ def outbound(message: Message, namespace: str) -> Outbound:
         raise TypeError(f"the body of a message is bytes or text, all else but times is text; {message!r}") from defect
 
 
+def half(message: Message, namespace: str, check_after: timedelta | None) -> Outbound:
+    """The half of a transaction, on its way."""
+    if (kind := _kind(message)) != pb.NORMAL:
+        raise ValueError(
+            f"a message in a transaction has no message group, no delivery time and no priority, but this one is"
+            f" {pb.MessageType.Name(kind)}"
+        )
+    ordinary = outbound(message, namespace)
+    wire = pb.Message.FromString(ordinary.wire)
+    wire.system_properties.message_type = pb.TRANSACTION
+    if check_after is not None:
+        wire.system_properties.orphaned_transaction_recovery_duration.FromTimedelta(check_after)
+    return ordinary._replace(kind=pb.TRANSACTION, wire=wire.SerializeToString())
+
+
 def _serialised(
     message: Message, message_id: str, kind: pb.MessageType.ValueType, body: bytes, namespace: str
 ) -> bytes:
@@ -82,9 +97,12 @@ def _serialised(
     _fill_time(system.born_timestamp, time.time_ns())
     if message.delivery_timestamp is not None:
         system.delivery_timestamp.FromDatetime(message.delivery_timestamp)
+    elif message.delay is not None:
+        delay = as_timedelta("delay", message.delay)
+        _fill_time(system.delivery_timestamp, time.time_ns() + delay // timedelta(microseconds=1) * 1_000)
     return pb.Message(
         topic=resource(message.topic, namespace),
-        user_properties=message.properties,
+        user_properties=message.all_properties,
         system_properties=system,
         body=body,
     ).SerializeToString()
@@ -93,7 +111,7 @@ def _serialised(
 def _kind(message: Message) -> pb.MessageType.ValueType:
     if message.message_group is not None:
         return pb.FIFO
-    if message.delivery_timestamp is not None:
+    if message.delivery_timestamp is not None or message.delay is not None:
         return pb.DELAY
     return pb.NORMAL if message.priority is None else pb.PRIORITY
 
@@ -193,6 +211,21 @@ def send_backoff(of: pb.Settings, attempt: int) -> float:
         return float(min(0.01 * 2 ** (attempt - 1), 1.0))
     initial, longest = policy.initial.ToTimedelta(), policy.max.ToTimedelta()
     return float(min(initial.total_seconds() * (policy.multiplier or 1.0) ** (attempt - 1), longest.total_seconds()))
+
+
+# Before a message comes again, where the server has not said.
+RETRY_INTERVAL: Final = timedelta(seconds=10)
+
+
+def retry_interval(of: pb.Settings, attempt: int) -> timedelta:
+    """How long a message waits that has failed at its `attempt` (from 1), by the policy the server pushed."""
+    policy = of.backoff_policy
+    if policy.customized_backoff.next:
+        ladder = policy.customized_backoff.next
+        return ladder[min(max(attempt, 1), len(ladder)) - 1].ToTimedelta()
+    if policy.HasField("exponential_backoff"):
+        return timedelta(seconds=send_backoff(of, min(max(attempt, 1), 64)))
+    return RETRY_INTERVAL
 
 
 def now() -> datetime:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
 import os
 import threading
 import weakref
@@ -68,7 +69,7 @@ class LoopThread:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[Callable[[], object]] = deque()
         self._woken = False
         self._clients: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._ending = False
@@ -81,14 +82,15 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    def post(self, work: Callable[[], None]) -> None:
+    def post(self, work: Callable[[], object]) -> None:
         """Has the loop call `work` soon, in the order posted."""
         if not self.alive:
             raise ClientClosed("this client was made before the process forked; make a new one in the child")
         self._inbox.append(work)
         if not self._woken:
             self._woken = True
-            self.loop.call_soon_threadsafe(self._drain)
+            # Without the caller's context: what is begun here is not done on his behalf alone.
+            self.loop.call_soon_threadsafe(self._drain, context=contextvars.Context())
 
     def _drain(self) -> None:
         # Before looking, not after: what is posted from now on wakes the loop again.

@@ -7,10 +7,11 @@ A poll is a task of its own: a caller that gives up waiting does not end it. Wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ import grpc
 from popclient import _convert as convert
 from popclient._session import Session, log
 from popclient._transport import Link
-from popclient.errors import ClientClosed, UnexpectedAnswer, error_of
+from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, error_of
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -30,6 +31,8 @@ POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll 
 # less leaves its poll behind, for the next receive to take up.
 SHORTEST_POLL: Final = 5.0
 LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (row A11)
+# What the server has answered is there at once; an attempt that was granted nothing would wait a whole poll.
+RECALL_PATIENCE: Final = 0.2
 STRAY_PATIENCE: Final = 1.0  # seconds that messages nobody waits for are kept for the next receive
 
 
@@ -140,6 +143,9 @@ class Polls:
         brought: list[MessageView] = []
         try:
             status = await self._session.transport.call(partial(self._attempt, request, brought), patience)
+        except asyncio.CancelledError:
+            brought = await recall(self._session, request, asking.invisible, brought)
+            raise
         finally:
             poll.messages = brought
         if brought:
@@ -156,20 +162,15 @@ class Polls:
         """Reads one stream into `brought`. What came before it breaks is handed out at once: its hold is running."""
         timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
         request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
-        status, hold = None, request.invisible_duration.ToTimedelta()
+        hold = request.invisible_duration.ToTimedelta()
         call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self._session.transport.headers())
         try:
-            async for frame in call:
-                if frame.HasField("message"):
-                    until = brought[0].invisible_until if brought else convert.now() + hold
-                    brought.append(MessageView(frame.message, until))
-                elif frame.HasField("status"):
-                    status = frame.status
+            return await read_messages(call, hold, brought)
         except grpc.aio.AioRpcError as failure:
             if not brought:
                 raise
             log.info("a receive broke after %d messages: %s", len(brought), failure.details())
-        return status
+        return None
 
     def _request(self, topic: str, asking: Asking, route: Sequence[pb.MessageQueue]) -> rpc.ReceiveMessageRequest:
         request = rpc.ReceiveMessageRequest(
@@ -190,6 +191,44 @@ class Polls:
         if not brokers:
             return pb.MessageQueue(topic=convert.resource(topic, self._session.config.namespace))
         return brokers[next(self._queue_turn) % len(brokers)]
+
+
+async def recall(
+    session: Session,
+    request: rpc.ReceiveMessageRequest,
+    hold: timedelta,
+    brought: Sequence[MessageView],
+    patience: float = RECALL_PATIENCE,
+) -> list[MessageView]:
+    """What the server granted to a receive that was cancelled on its way, beside what it has brought.
+
+    Its attempt is repeated once, for `patience` seconds at most: what was granted is held for us, and only whoever
+    knows of it can give it back (mission row K9). A server that repeats nothing is not asked.
+    """
+    granted: list[MessageView] = []
+    if session.is_popmq and patience > 0:
+        request.long_polling_timeout.FromTimedelta(timedelta(seconds=SHORTEST_POLL))
+        with contextlib.suppress(TimeoutError, PopError, grpc.aio.AioRpcError, grpc.aio.UsageError):
+            async with asyncio.timeout(patience):
+                link = await session.transport.link()
+                timeout, headers = SHORTEST_POLL + POLL_MARGIN, session.transport.headers()
+                call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=headers)
+                await read_messages(call, hold, granted)
+    return list({view.message_id: view for view in (*brought, *granted)}.values())
+
+
+async def read_messages(
+    call: AsyncIterable[rpc.ReceiveMessageResponse], hold: timedelta, brought: list[MessageView]
+) -> pb.Status | None:
+    """Reads the answer of a receive to its end, the messages into `brought`; returns its status."""
+    status = None
+    async for frame in call:
+        if frame.HasField("message"):
+            until = brought[0].invisible_until if brought else convert.now() + hold
+            brought.append(MessageView(frame.message, until))
+        elif frame.HasField("status"):
+            status = frame.status
+    return status
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 from popclient import _convert as convert
 from popclient._carrier import Carrier
@@ -13,12 +15,15 @@ from popclient._convert import Outbound
 from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
 from popclient._session import Session
 from popclient._tasks import Tasks
+from popclient._transactions import Checks, Decide, HalfMessage
 from popclient._transport import Link
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, UnexpectedAnswer, error_of, for_caller
+from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, check, error_of, for_caller
+from popclient.message import Message, SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
+Answer = TypeVar("Answer")
 MESSAGES_PER_REQUEST: Final = 128
 BODIES_PER_REQUEST: Final = 4 * 1024 * 1024  # bytes; a single message may be larger
 REQUESTS_AT_ONCE: Final = 4
@@ -29,10 +34,12 @@ SINGLE_REQUESTS_AT_ONCE: Final = 64
 class ProducerCore:
     """Opens topics at first use and sends; see `submit`."""
 
-    def __init__(self, config: ClientConfig, topics: Iterable[str]) -> None:
+    def __init__(self, config: ClientConfig, topics: Iterable[str], decide: Decide | None = None) -> None:
         self.config = config
         self._topics = {topics} if isinstance(topics, str) else set(topics)
         self.session = Session(config, pb.PRODUCER, None, lambda: convert.publishing(self._topics, config.namespace))
+        self._checks = Checks(self, decide)
+        self.session.on_orphan = self._checks.asked
         self._carrier = Carrier(self.session, self._exchange)
         self._lanes: Lanes[Outbound] = Lanes(self._new_lane)
         self._opening: dict[str, list[Call[Outbound]]] = {}
@@ -76,15 +83,50 @@ class ProducerCore:
         waiting = self._opening.pop(topic, [])
         settle(waiting, [for_caller(failure) for _ in waiting])
 
+    # ---- Taking back, deciding ----
+
+    async def recall(self, topic: str, handle: str | SendReceipt) -> str:
+        """Takes a delayed message back; returns its id."""
+        recall_handle = handle.recall_handle if isinstance(handle, SendReceipt) else handle
+        if not recall_handle:
+            raise ValueError("there is no recall handle; only the receipt of a delayed message has one")
+        request = rpc.RecallMessageRequest(topic=self.named(topic), recall_handle=recall_handle)
+        answer = await self.ask(lambda link: link.messaging.RecallMessage, request)
+        return answer.message_id
+
+    def half(self, message: Message, check_after: float | timedelta | None) -> HalfMessage:
+        """A transaction that begins with this message."""
+        after = None if check_after is None else convert.as_timedelta("check_after", check_after)
+        return HalfMessage(self, convert.half(message, self.config.namespace, after))
+
+    def named(self, topic: str) -> pb.Resource:
+        return convert.resource(topic, self.config.namespace)
+
+    async def ask(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
+        """One call that may be repeated without harm, tried as often as a send."""
+        self.session.require_open()
+        for attempt in itertools.count(1):
+            try:
+                answer = await self.session.transport.unary(pick, request, self.config.request_timeout)
+                check(answer.status)  # type: ignore[attr-defined]
+            except PopError as failure:
+                if not failure.retryable or attempt >= self.config.max_attempts:
+                    raise
+                await asyncio.sleep(convert.send_backoff(self.session.settings, attempt))
+            else:
+                return answer
+        raise AssertionError("unreachable")
+
     # ---- Lanes ----
 
     @property
-    def _batches(self) -> bool:
+    def batches(self) -> bool:
+        """Does the server take many messages in one request?"""
         return "batch" in self.session.capabilities
 
     def _destination(self, message: Outbound) -> tuple[str, int, str]:
         """Without batches each message group needs a lane of its own, or one request at a time would serve them all."""
-        return message.topic, message.kind, "" if self._batches else message.message_group
+        return message.topic, message.kind, "" if self.batches else message.message_group
 
     def _new_lane(self, destination: tuple[str, int, str]) -> Lane[Outbound]:
         if destination[1] == pb.FIFO:
@@ -92,7 +134,7 @@ class ProducerCore:
         return Lane(self._carrier.carry, self._limits)
 
     def _limits(self) -> Limits:
-        if self._batches:
+        if self.batches:
             return Limits(MESSAGES_PER_REQUEST, BODIES_PER_REQUEST, REQUESTS_AT_ONCE)
         return Limits(1, BODIES_PER_REQUEST, SINGLE_REQUESTS_AT_ONCE)
 
@@ -128,9 +170,11 @@ class ProducerCore:
             self._tasks.cancel()
             self._lanes.abandon()
             self._carrier.abandon()
+            self._checks.abandon()
             await self.session.close(patience)
 
     async def _flush(self) -> None:
         await self._tasks.ended()
         await self._lanes.flush()
         await self._carrier.flush()
+        await self._checks.flush()

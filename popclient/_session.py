@@ -55,6 +55,7 @@ class Session:
         self.settings = pb.Settings()
         self.capabilities: frozenset[str] = frozenset()
         self.closing = False
+        self.on_orphan: Callable[[rpc.RecoverOrphanedTransactionCommand], None] = lambda _: None
         self._client_type = client_type
         self._group = None if group is None else convert.resource(group, config.namespace)
         self._pub_sub = pub_sub
@@ -92,6 +93,19 @@ class Session:
     def settled(self) -> bool:
         """Has the handshake been made, or been waited for in vain?"""
         return self._answered.is_set() and self._refusal is None
+
+    @property
+    def is_popmq(self) -> bool:
+        """Does this server do more than RocketMQ's own?"""
+        return bool(self.capabilities)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Must a push consumer take message groups in order?
+
+        With PopMQ always; elsewhere the server says, and who has not heard it does.
+        """
+        return self.is_popmq or self.settings.subscription.fifo or not self.settings.HasField("subscription")
 
     def require_open(self) -> None:
         if self.closing:
@@ -204,6 +218,8 @@ class Session:
             self._refused(error_of(command.status))
         elif kind == "settings":
             self._agreed(command.settings)
+        elif kind == "recover_orphaned_transaction_command":
+            self.on_orphan(command.recover_orphaned_transaction_command)
         elif kind == "print_thread_stack_trace_command":
             await self._say(_stack_traces(command.print_thread_stack_trace_command.nonce))
         elif kind == "verify_message_command":
@@ -333,6 +349,6 @@ def _stack_traces(nonce: str) -> rpc.TelemetryCommand:
 
 def _no_verification(nonce: str) -> rpc.TelemetryCommand:
     return rpc.TelemetryCommand(
-        status=pb.Status(code=pb.NOT_IMPLEMENTED, message="this client has no listener to try a message on"),
+        status=pb.Status(code=pb.NOT_IMPLEMENTED, message="this client tries no messages out"),
         verify_message_result=rpc.VerifyMessageResult(nonce=nonce),
     )

@@ -13,17 +13,15 @@ import hmac
 import itertools
 import os
 import secrets
-import ssl
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc
 
 from popclient._convert import HOSTNAME, VERSION
+from popclient._tls import Credentials, NoHandshake, credentials_for, hint
 from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
 from popclient.errors import (
     ClientClosed,
@@ -158,7 +156,7 @@ class Transport:
                 answer = await attempt(link, self._share(link, deadline - clock()))
             except grpc.aio.AioRpcError as failure:
                 self._judge(link, failure, over())
-            except _NoHandshake as failure:
+            except NoHandshake as failure:
                 self.turn_from(failure.endpoint)
                 if over():
                     raise
@@ -184,7 +182,8 @@ class Transport:
         elif not slow:
             raise _translated(code, details)
         if final:
-            raise Unreachable(f"no answer from {self.where}: {code.name.lower()}, {details}")
+            why = hint(details, self._tls) or f"{code.name.lower()}, {details}"
+            raise Unreachable(f"no answer from {self.where}: {why}")
 
     @property
     def where(self) -> str:
@@ -208,7 +207,7 @@ class Transport:
         if link is None:
             if self._closed:
                 raise ClientClosed
-            credentials = await _credentials(self._tls, endpoint) if self._tls else None
+            credentials = await credentials_for(self._tls, endpoint) if self._tls else None
             link = self._links.setdefault(endpoint, Link(endpoint, _channel(endpoint, self._tls, credentials)))
         return link
 
@@ -233,71 +232,9 @@ _KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[PopError]]] = {
 }
 
 
-def _channel(endpoint: Endpoint, tls: Tls | None, credentials: _Credentials | None) -> grpc.aio.Channel:
+def _channel(endpoint: Endpoint, tls: Tls | None, credentials: Credentials | None) -> grpc.aio.Channel:
     if tls is None or credentials is None:
         return grpc.aio.insecure_channel(str(endpoint), options=_CHANNEL_OPTIONS)
     name = tls.server_name or credentials.name
     override = (("grpc.ssl_target_name_override", name),) if name else ()
     return grpc.aio.secure_channel(str(endpoint), credentials.channel, options=(*_CHANNEL_OPTIONS, *override))
-
-
-class _NoHandshake(Unreachable):
-    """The server did not show a certificate."""
-
-    def __init__(self, endpoint: Endpoint, why: Exception) -> None:
-        super().__init__(f"no TLS handshake with {endpoint}: {why or 'timed out'}", name="Unreachable")
-        self.endpoint = endpoint
-
-
-class _Credentials:
-    def __init__(self, channel: grpc.ChannelCredentials, name: str | None = None) -> None:
-        self.channel = channel
-        self.name = name
-
-
-async def _credentials(tls: Tls, endpoint: Endpoint) -> _Credentials:
-    make = partial(grpc.ssl_channel_credentials, private_key=_pem(tls.key), certificate_chain=_pem(tls.cert))
-    if not tls.insecure:
-        return _Credentials(make(root_certificates=_pem(tls.ca)))
-    # gRPC in Python cannot skip the check; so the certificate the server shows is taken as the root to check against.
-    try:
-        pem, name = await asyncio.wait_for(_shown_certificate(endpoint), timeout=3)
-    except (OSError, TimeoutError) as failure:
-        raise _NoHandshake(endpoint, failure) from failure
-    return _Credentials(make(root_certificates=pem), name)
-
-
-async def _shown_certificate(endpoint: Endpoint) -> tuple[bytes, str | None]:
-    """The certificate the server shows (PEM) and a name it is valid for."""
-    blind = ssl.create_default_context()
-    blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
-    der = await _handshake(endpoint, blind, binary=True)
-    pem = ssl.DER_cert_to_PEM_cert(der)
-    # Only a verified certificate is handed out in readable form; so verify it against itself.
-    trusting = ssl.create_default_context(cadata=pem)
-    trusting.check_hostname = False
-    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    shown = await _handshake(endpoint, trusting, binary=False)
-    names = [value for kind, value in shown.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
-    return pem.encode(), names[0] if names else None
-
-
-async def _handshake(endpoint: Endpoint, context: ssl.SSLContext, *, binary: bool) -> Any:
-    context.set_alpn_protocols(["h2"])
-    _, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, server_hostname=endpoint.host)
-    try:
-        return writer.get_extra_info("ssl_object").getpeercert(binary)
-    finally:
-        writer.close()
-
-
-def _pem(given: str | Path | bytes | None) -> bytes | None:
-    if given is None or isinstance(given, bytes):
-        return given
-    try:
-        return Path(given).read_bytes()
-    except OSError as failure:
-        sentence = (
-            f"the TLS file {str(given)!r} cannot be read ({failure.strerror}); name a PEM file, or give its bytes"
-        )
-        raise PopError(sentence) from failure

@@ -19,6 +19,16 @@ from typing import Any, Self, TypeVar
 from popclient import _convert as convert
 from popclient._loop import loop_thread
 from popclient._transport import Link, Transport, new_client_id
+from popclient.access import (
+    Explanation,
+    NewUser,
+    Policy,
+    User,
+    explanation_of,
+    new_secret,
+    policy_of,
+    user_of,
+)
 from popclient.config import ClientConfig
 from popclient.errors import UnsupportedByServer, check
 from popclient.message import MessageView
@@ -68,12 +78,52 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic that a consumer wants, by a filter: its kind is TAG or SQL."""
+
+    topic: str
+    kind: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A client that works for a group, as the asked server knows it.
+
+    kind: PUSH, SIMPLE or PULL. connected: it has an open stream. `more_subscriptions` of its topics are left out.
+    """
+
+    client_id: str
+    kind: str
+    last_seen: datetime
+    connected: bool
+    subscriptions: tuple[Subscription, ...]
+    more_subscriptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redeliveries:
+    """Of `deliveries` that the asked server handed out in the time `over`, `retries` were not a message's first."""
+
+    deliveries: int
+    retries: int
+    over: timedelta
+
+    @property
+    def ratio(self) -> float:
+        """0 to 1."""
+        return self.retries / self.deliveries if self.deliveries else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A consumer group.
 
     max_attempts: the first delivery included. retry_intervals: before each further attempt; the last one repeats.
+    fifo_retry_interval: the same for a message of a message group, whose group waits with it.
     consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
-    lag: per topic, filled by `get_group` alone.
+    Filled by `get_group` alone: lag, per topic; consumers, who works for it with the asked server; redeliveries;
+    hints, a sentence for each thing that deserves a look.
     """
 
     name: str
@@ -85,6 +135,10 @@ class Group:
     mode: str
     created_at: datetime
     lag: tuple[GroupLag, ...]
+    fifo_retry_interval: timedelta
+    consumers: tuple[Consumer, ...]
+    redeliveries: Redeliveries
+    hints: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +176,46 @@ class MessageFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """Why a message is where it is in a group: one sentence, what it rests on, and the group's history of it."""
+
+    sentence: str
+    evidence: dict[str, str]
+    history: tuple[HistoryEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterTrial:
+    """What a SQL filter says of stored messages: of `examined` ones `matched` are wanted.
+
+    `incomparable` more are not, because a property is not what the expression takes it for. Not `complete`: older
+    messages were left out. `newest` are some of the matches, newest first, without their bodies.
+    """
+
+    examined: int
+    matched: int
+    incomparable: int
+    complete: bool
+    newest: tuple[MessageView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledMessage:
+    """A message in no queue yet.
+
+    kind: DELAY, or HALF of a transaction. due_at: when it enters its queue, or when its producers are asked next.
+    checks: how often they were asked. id: its place among those that are due at the same time.
+    """
+
+    id: int
+    message: MessageView
+    kind: str
+    due_at: datetime
+    checks: int
+    transaction_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message a group has given up. `topic` is where it came from; `message` is None once it is deleted."""
 
@@ -138,7 +232,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The server in numbers. `store` is its database URL without the password."""
+    """The server in numbers. `store` is its database URL without the password.
+
+    oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
+    hints: a sentence for each thing that deserves a look.
+    """
 
     version: str
     store: str
@@ -152,7 +250,10 @@ class Status:
     dead_letters: int
     parked_polls: int
     connected_clients: int
+    discarded_transactions: int
     lag: tuple[GroupLag, ...]
+    oldest_overdue: timedelta
+    hints: tuple[str, ...]
 
 
 class Admin:
@@ -160,15 +261,22 @@ class Admin:
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     connect_timeout: seconds to wait for a server that has not answered yet; then Unreachable.
+    transport: another way to the server than the endpoints.
 
     Every method raises a PopError: BadRequest, NotFound, Unreachable, UnsupportedByServer and so on.
     """
 
-    def __init__(self, endpoints: str | ClientConfig | None = None, *, connect_timeout: float = 1.0) -> None:
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None = None,
+        *,
+        connect_timeout: float = 1.0,
+        transport: Transport | None = None,
+    ) -> None:
         self._config = ClientConfig.of(endpoints)
         self._connect_timeout = connect_timeout
         self._thread = loop_thread()
-        self._transport = Transport(self._config, new_client_id())
+        self._transport = transport or Transport(self._config, new_client_id())
 
     # ---- Topics ----
 
@@ -208,6 +316,7 @@ class Admin:
         *,
         max_attempts: int = 0,
         retry_intervals: Iterable[float | timedelta] = (),
+        fifo_retry_interval: float | timedelta | None = None,
         consume_from: str = "",
         history: str = "",
     ) -> Group:
@@ -216,6 +325,7 @@ class Admin:
             group=self._named(name), max_attempts=max_attempts, consume_from=consume_from, history=history
         )
         _add_intervals(request.retry_intervals, retry_intervals)
+        _set_interval(request, fifo_retry_interval)
         return _group(self._call(lambda link: link.admin.CreateGroup, request).group)
 
     def update_group(
@@ -224,11 +334,13 @@ class Admin:
         *,
         max_attempts: int | None = None,
         retry_intervals: Iterable[float | timedelta] = (),
+        fifo_retry_interval: float | timedelta | None = None,
         history: str | None = None,
     ) -> Group:
         """What is not given stays as it is."""
         request = wire.UpdateGroupRequest(group=self._named(name), max_attempts=max_attempts, history=history)
         _add_intervals(request.retry_intervals, retry_intervals)
+        _set_interval(request, fifo_retry_interval)
         return _group(self._call(lambda link: link.admin.UpdateGroup, request).group)
 
     def delete_group(self, name: str) -> None:
@@ -262,6 +374,65 @@ class Admin:
             _view(answer.message), tuple(map(_state, answer.states)), tuple(map(_history_entry, answer.history))
         )
 
+    def why(self, message_id: str, group: str, topic: str | None = None) -> Why:
+        """Why the message is where it is in that group; without a topic all of them are searched."""
+        request = wire.WhyRequest(
+            topic=None if topic is None else self._named(topic), group=self._named(group), message_id=message_id
+        )
+        answer = self._call(lambda link: link.admin.Why, request)
+        evidence = {fact.name: fact.value for fact in answer.evidence}
+        return Why(answer.sentence, evidence, tuple(map(_history_entry, answer.history)))
+
+    def try_filter(
+        self, expression: str, topic: str, *, last: float | timedelta | None = None, max_messages: int = 10
+    ) -> FilterTrial:
+        """What a SQL filter would have wanted of the messages stored in the `last` time, or of all. Nothing changes.
+
+        `last` is seconds or a timedelta; at most the newest 100,000 messages are examined. Raises BadRequest, saying
+        where, for an expression that is illegal.
+        """
+        request = wire.TryFilterRequest(topic=self._named(topic), expression=expression, max=max_messages)
+        if last is not None:
+            request.last.FromTimedelta(convert.as_timedelta("last", last))
+        answer = self._call(lambda link: link.admin.TryFilter, request)
+        return FilterTrial(
+            examined=answer.examined,
+            matched=answer.matched,
+            incomparable=answer.incomparable,
+            complete=answer.complete,
+            newest=tuple(_views(answer.messages)),
+        )
+
+    # ---- Messages in no queue yet ----
+
+    def list_scheduled(
+        self, topic: str, *, after: ScheduledMessage | None = None, max_messages: int = PAGE
+    ) -> list[ScheduledMessage]:
+        """One page of delayed and half messages, by due time; the last one, given as `after`, leads to the next."""
+        request = wire.ListScheduledRequest(topic=self._named(topic), max=max_messages)
+        if after is not None:
+            request.after_due_at.FromDatetime(after.due_at)
+            request.after_id = after.id
+        answer = self._call(lambda link: link.admin.ListScheduled, request)
+        return [
+            ScheduledMessage(
+                each.id, _view(each.message), each.kind, _time(each.due_at), each.checks, each.transaction_id
+            )
+            for each in answer.messages
+        ]
+
+    def scheduled(self, topic: str) -> Iterator[ScheduledMessage]:
+        """All of them, by due time, page by page."""
+        page = self.list_scheduled(topic)
+        while page:
+            yield from page
+            page = self.list_scheduled(topic, after=page[-1])
+
+    def cancel_scheduled(self, topic: str, message_ids: Iterable[str] = (), *, key: str | None = None) -> list[str]:
+        """Removes delayed and half messages, by id or (at most 1,000 at once) by key; the ids of what was there."""
+        request = wire.CancelScheduledRequest(topic=self._named(topic), message_ids=message_ids, key=key)
+        return list(self._call(lambda link: link.admin.CancelScheduled, request).message_ids)
+
     # ---- Dead letters ----
 
     def list_dead_letters(
@@ -288,6 +459,72 @@ class Admin:
         request = wire.GetDeadLetterRequest(group=self._named(group), message_id=message_id)
         return _dead_letter(self._call(lambda link: link.admin.GetDeadLetter, request).dead_letter)
 
+    # ---- Users and policies ----
+
+    def create_user(self, access_key: str, secret: str | None = None, *, is_admin: bool = False) -> NewUser:
+        """Without a secret it gets a random one; the answer is the only place that ever shows it."""
+        secret = new_secret() if secret is None else secret
+        request = wire.CreateUserRequest(access_key=access_key, secret=secret, is_admin=is_admin)
+        return NewUser(user_of(self._call(lambda link: link.admin.CreateUser, request).user), secret)
+
+    def rotate_secret(self, access_key: str, secret: str | None = None) -> NewUser:
+        """Another secret for the user, a random one where none is given. The old one counts no more at once."""
+        secret = new_secret() if secret is None else secret
+        request = wire.UpdateUserRequest(access_key=access_key, secret=secret)
+        return NewUser(user_of(self._call(lambda link: link.admin.UpdateUser, request).user), secret)
+
+    def disable_user(self, access_key: str) -> User:
+        """Shut a user out, its open sessions included; what it may do is remembered."""
+        return self._set_disabled(access_key, disabled=True)
+
+    def enable_user(self, access_key: str) -> User:
+        return self._set_disabled(access_key, disabled=False)
+
+    def delete_user(self, access_key: str) -> None:
+        """With its policies."""
+        self._call(lambda link: link.admin.DeleteUser, wire.DeleteUserRequest(access_key=access_key))
+
+    def list_users(self) -> list[User]:
+        """By name. Servers bound the list."""
+        return [user_of(each) for each in self._call(lambda link: link.admin.ListUsers, wire.ListUsersRequest()).users]
+
+    def add_policy(
+        self, access_key: str, effect: str, actions: Iterable[str], resource_kind: str, pattern: str
+    ) -> Policy:
+        """Say what a user may do (`effect` ALLOW) or may not (DENY); see `Policy` for the words.
+
+        The pattern is one of the config's namespace. The actions join those of the policy that says the same of it.
+        """
+        request = wire.AddPolicyRequest(
+            access_key=access_key,
+            effect=effect.upper(),
+            actions=actions,
+            resource_kind=resource_kind,
+            pattern=self._named(pattern),
+        )
+        return policy_of(self._call(lambda link: link.admin.AddPolicy, request).policy)
+
+    def remove_policy(self, policy_id: int) -> Policy:
+        """The policy that is gone."""
+        answer = self._call(lambda link: link.admin.RemovePolicy, wire.RemovePolicyRequest(id=policy_id))
+        return policy_of(answer.policy)
+
+    def list_policies(self, access_key: str = "") -> list[Policy]:
+        """One user's, or everybody's. Servers bound the list."""
+        answer = self._call(lambda link: link.admin.ListPolicies, wire.ListPoliciesRequest(access_key=access_key))
+        return [policy_of(each) for each in answer.policies]
+
+    def explain_access(self, access_key: str, action: str, resource_kind: str, name: str) -> Explanation:
+        """Whether the user may PUB or SUB the topic or group, and why."""
+        request = wire.ExplainAccessRequest(
+            access_key=access_key, action=action, resource_kind=resource_kind, resource=self._named(name)
+        )
+        return explanation_of(self._call(lambda link: link.admin.ExplainAccess, request))
+
+    def _set_disabled(self, access_key: str, *, disabled: bool) -> User:
+        request = wire.UpdateUserRequest(access_key=access_key, disabled=disabled)
+        return user_of(self._call(lambda link: link.admin.UpdateUser, request).user)
+
     # ---- The server ----
 
     def status(self) -> Status:
@@ -305,7 +542,10 @@ class Admin:
             dead_letters=answer.dead_letters,
             parked_polls=answer.parked_polls,
             connected_clients=answer.connected_clients,
+            discarded_transactions=answer.discarded_transactions,
             lag=tuple(map(_lag, answer.lag)),
+            oldest_overdue=answer.oldest_overdue.ToTimedelta(),
+            hints=tuple(answer.hints),
         )
 
     def close(self) -> None:
@@ -348,6 +588,11 @@ def _types(names: Iterable[str]) -> list[pb.MessageType.ValueType]:
 def _add_intervals(to: Any, intervals: Iterable[float | timedelta]) -> None:
     for interval in intervals:
         to.add().FromTimedelta(convert.as_timedelta("retry interval", interval))
+
+
+def _set_interval(request: Any, interval: float | timedelta | None) -> None:
+    if interval is not None:
+        request.fifo_retry_interval.FromTimedelta(convert.as_timedelta("retry interval in order", interval))
 
 
 def _time(timestamp: Any) -> datetime:
@@ -400,6 +645,26 @@ def _group(group: wire.Group) -> Group:
         mode=group.mode,
         created_at=_time(group.created_at),
         lag=tuple(map(_lag, group.lag)),
+        fifo_retry_interval=group.fifo_retry_interval.ToTimedelta(),
+        consumers=tuple(map(_consumer, group.consumers)),
+        redeliveries=Redeliveries(
+            group.redeliveries.deliveries, group.redeliveries.retries, group.redeliveries.over.ToTimedelta()
+        ),
+        hints=tuple(group.hints),
+    )
+
+
+def _consumer(consumer: wire.Consumer) -> Consumer:
+    return Consumer(
+        client_id=consumer.client_id,
+        kind=pb.ClientType.Name(consumer.client_type).removesuffix("_CONSUMER"),
+        last_seen=_time(consumer.last_seen),
+        connected=consumer.connected,
+        subscriptions=tuple(
+            Subscription(each.topic.name, pb.FilterType.Name(each.expression.type), each.expression.expression)
+            for each in consumer.subscriptions
+        ),
+        more_subscriptions=consumer.more_subscriptions,
     )
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 DEFAULT_PORT: Final = 8081
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:8081"
@@ -29,15 +29,21 @@ class Tls:
 
     Without `ca` the roots that gRPC ships decide. `ca`, `cert` and `key` are PEM: a path or the bytes; `cert` and
     `key` identify this client (mutual TLS). `insecure` takes whatever certificate the server shows, as the official
-    Java, Go, C++ and C# clients do: private, but open to whoever can stand in between. `server_name` is compared with
-    the certificate in place of the host.
+    Java, Go, C++ and C# clients do: private, but open to whoever can stand in between; only one that has ended is
+    refused. `server_name` is compared with the certificate in place of the host.
     """
 
     ca: str | Path | bytes | None = None
     cert: str | Path | bytes | None = None
-    key: str | Path | bytes | None = None
+    key: str | Path | bytes | None = field(default=None, repr=False)
     insecure: bool = False
     server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("a certificate and its key belong together: give Tls both cert and key, or neither")
+        if self.insecure and self.ca is not None:
+            raise ValueError("Tls(insecure=True) trusts whatever is shown, so a ca has no say; leave one of them out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class ClientConfig:
         three seconds more.
     max_attempts: how often a message is tried before `send` fails, the first time included.
     close_timeout: seconds that closing may take.
+    tracing: spans in a process with an OpenTelemetry tracer provider; see popclient.otel. "link": processing a message
+        is a trace of its own, linked to that of its sending; "child": it continues the sender's; "off": no spans.
     on_disconnect, on_reconnect: called when the session with the server is lost (with the reason) and when it is back.
         They run in the client's event loop: be quick, do not block.
     """
@@ -68,6 +76,7 @@ class ClientConfig:
     request_timeout: float = 3.0
     max_attempts: int = 3
     close_timeout: float = 5.0
+    tracing: Literal["link", "child", "off"] = "link"
     on_disconnect: Callable[[Exception], None] | None = None
     on_reconnect: Callable[[], None] | None = None
 
@@ -85,6 +94,8 @@ class ClientConfig:
         _at_least("request_timeout", self.request_timeout, 0.001)
         _at_least("max_attempts", self.max_attempts, 1)
         _at_least("close_timeout", self.close_timeout, 0)
+        if self.tracing not in ("link", "child", "off"):
+            raise ValueError(f"tracing is {self.tracing!r}; it must be 'link', 'child' or 'off'")
 
     @classmethod
     def of(cls, given: str | ClientConfig | None) -> ClientConfig:

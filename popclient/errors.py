@@ -45,6 +45,10 @@ class InvalidReceiptHandle(BadRequest):
     """The hold is over: it expired, was replaced by a newer one, or the message is done."""
 
 
+class HoldLost(InvalidReceiptHandle):
+    """The transaction must not be committed: the message is done already, or somebody else has it or will get it."""
+
+
 class Unauthorized(PopError):
     """The access key or the signature was refused."""
 
@@ -101,8 +105,16 @@ class ServerTimeout(PopError):
     retryable = True
 
 
+class OutOfOrder(PopError):
+    """A message before this one in its message group is not acked; ack them in their order."""
+
+
 class UnsupportedByServer(PopError):
     """This server does not offer the call."""
+
+
+class UnsupportedByStore(PopError):
+    """This database does not allow that; the sentence says which does."""
 
 
 class FailedToConsume(PopError):

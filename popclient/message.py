@@ -6,11 +6,18 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Literal, NamedTuple, overload
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, overload
 
 from popclient.errors import MultipleResults, PopError
 from popproto.v2 import definition_pb2 as pb
+
+if TYPE_CHECKING:
+    from popclient.keep_alive import KeepAlive, Keeping
+
+# The property by which any client's message names its idempotency key.
+IDEMPOTENCY_KEY: Final = "popmq.idempotency-key"
+PRIORITY_MAX: Final = 32_767
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +46,13 @@ class Message:
     tag: one word that consumers can select by. keys: words to look the message up by. properties: text to text.
     message_group: messages of one group are delivered in the order in which they were sent.
     delivery_timestamp: an aware datetime; delivered then, not before. priority: 0 or more, higher first, a hint.
-        Of the three last ones at most one.
+    delay: seconds or a timedelta, counted from the moment of sending by this machine's clock; delivered after that.
+        Of these four at most one.
     trace_context: W3C traceparent, carried along.
     message_id: drawn when empty. Give one that only this message can have, and a repeated send stores it once.
+    idempotency_key: your own name for what the message says, such as "order-42-paid". Within the server's window (24 h)
+        a topic stores one message of a key; whoever sends it again gets the first one's result. Travels as the property
+        `popmq.idempotency-key`; only PopMQ servers heed it.
     """
 
     topic: str
@@ -54,16 +65,27 @@ class Message:
     priority: int | None = None
     trace_context: str | None = None
     message_id: str = ""
+    idempotency_key: str | None = None
+    delay: float | timedelta | None = None
 
     def __post_init__(self) -> None:
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
         object.__setattr__(self, "keys", keys)
-        if (self.message_group, self.delivery_timestamp, self.priority).count(None) < 2:
-            names = ("message_group", "delivery_timestamp", "priority")
+        if (self.message_group, self.delivery_timestamp, self.priority, self.delay).count(None) < 3:
+            names = ("message_group", "delivery_timestamp", "priority", "delay")
             wanted = [name for name in names if getattr(self, name) is not None]
             raise ValueError(f"{' and '.join(wanted)} exclude each other; give one of them")
+        if self.priority is not None and not 0 <= self.priority <= PRIORITY_MAX:
+            raise ValueError(f"priority {self.priority} is not within 0 and {PRIORITY_MAX}; the highest comes first")
         if self.delivery_timestamp is not None and self.delivery_timestamp.tzinfo is None:
             raise ValueError(f"delivery_timestamp {self.delivery_timestamp} has no time zone; use an aware datetime")
+
+    @property
+    def all_properties(self) -> Mapping[str, str]:
+        """The properties as they travel, the idempotency key among them."""
+        if self.idempotency_key is None:
+            return self.properties
+        return {**self.properties, IDEMPOTENCY_KEY: self.idempotency_key}
 
 
 class SendReceipt(NamedTuple):
@@ -141,7 +163,17 @@ class MessageView:
     Fields are read from the wire's own form when asked for, so that receiving many messages stays cheap.
     """
 
-    __slots__ = ("_body", "_invisible_until", "_receipt_handle", "_system", "_wire", "message_id", "topic")
+    __slots__ = (
+        "_body",
+        "_invisible_until",
+        "_keeper",
+        "_keeping",
+        "_receipt_handle",
+        "_system",
+        "_wire",
+        "message_id",
+        "topic",
+    )
 
     def __init__(self, wire: pb.Message, invisible_until: datetime) -> None:
         system = wire.system_properties
@@ -150,8 +182,15 @@ class MessageView:
         self._body: bytes | None = None
         self._receipt_handle = system.receipt_handle
         self._invisible_until = invisible_until
+        self._keeping: Keeping | None = None
+        self._keeper: KeepAlive | None = None
         self.topic: str = wire.topic.name
         self.message_id: str = system.message_id
+
+    @classmethod
+    def unheld(cls, wire: pb.Message) -> MessageView:
+        """Of a message that nobody holds."""
+        return cls(wire, datetime.now(UTC))
 
     @property
     def body(self) -> bytes:
@@ -255,6 +294,19 @@ class MessageView:
         digest = self._system.body_digest
         compute = _DIGESTS.get(digest.type)
         return compute is not None and compute(self._wire.body) != digest.checksum.upper().lstrip("0")
+
+    def keep_alive(self) -> KeepAlive:
+        """Keeps the hold while a block runs: `with message.keep_alive():`, or `async with`. See `KeepAlive`.
+
+        For messages of a SimpleConsumer; those of a PushConsumer are held as long as it lives.
+        """
+        if self._keeping is None:
+            raise RuntimeError(f"{self!r} was not received by a SimpleConsumer; there is no hold to keep alive")
+        return self._keeping.keep(self)
+
+    def _try_again_here(self) -> None:
+        """The next attempt is made by this client, without the server."""
+        self._system.delivery_attempt += 1
 
     def _renew_hold(self, receipt_handle: str, invisible_until: datetime) -> None:
         self._receipt_handle = receipt_handle

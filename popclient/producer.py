@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, overload
 
 from popclient._convert import outbound
 from popclient._lanes import unwrap
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread, loop_thread
 from popclient._producing import ProducerCore
+from popclient._tracing import carrying, sending
+from popclient._transactions import HalfMessage, in_a_thread
 from popclient.config import ClientConfig
 from popclient.message import Message, SendReceipt, SendResults
+from popclient.transaction import Checker, TransactionResolution
 
 
 class Producer:
@@ -20,6 +23,8 @@ class Producer:
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: looked up by `start` or on entering `with`; others at their first message.
+    checker: asked, in a thread of its own, what became of the work behind a half message of one of the topics that
+        nobody decided about, be it this producer's or another's; returns a TransactionResolution.
     on_disconnect, on_reconnect: see ClientConfig.
 
     >>> with Producer("127.0.0.1:8081") as producer:            # doctest: +SKIP
@@ -32,12 +37,13 @@ class Producer:
         endpoints: str | ClientConfig | None = None,
         topics: str | Iterable[str] = (),
         *,
+        checker: Checker | None = None,
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._thread = loop_thread()
-        self._core = ProducerCore(self._config, topics)
+        self._core = ProducerCore(self._config, topics, in_a_thread(checker) if checker else None)
         self._thread.close_at_exit(self._core)
 
     def start(self) -> None:
@@ -59,6 +65,8 @@ class Producer:
         message_group: str | None = None,
         delivery_timestamp: datetime | None = None,
         priority: int | None = None,
+        idempotency_key: str | None = None,
+        delay: float | timedelta | None = None,
     ) -> SendReceipt: ...
     def send(self, message: Message | str, body: bytes | str = b"", /, **fields: object) -> SendReceipt:
         """Sends one message and returns once the server has stored it.
@@ -66,8 +74,10 @@ class Producer:
         Tries up to `max_attempts` times under one message id, so that a server which drops repeats stores it once.
         Raises a PopError: BadRequest, NotFound, PayloadTooLarge, Unreachable and so on.
         """
-        wire = outbound(as_message(message, body, fields), self._config.namespace)
-        receipt: SendReceipt = unwrap(self._thread.ask(lambda reply: self._core.submit(wire, reply)))
+        with sending(self._config, [as_message(message, body, fields)]) as work:
+            wire = outbound(work.messages[0], self._config.namespace)
+            receipt: SendReceipt = unwrap(self._thread.ask(lambda reply: self._core.submit(wire, reply)))
+            work.settle([receipt])
         return receipt
 
     def send_many(self, messages: Iterable[Message]) -> SendResults:
@@ -76,8 +86,27 @@ class Producer:
         `.raise_for_failures()` on the result turns failures into one MultipleResults.
         """
         given = list(messages)
-        wires = [outbound(message, self._config.namespace) for message in given]
-        return SendResults(given, self._thread.ask(lambda reply: self._core.submit_all(wires, reply)))
+        with sending(self._config, given) as work:
+            wires = [outbound(message, self._config.namespace) for message in work.messages]
+            outcomes = self._thread.ask(lambda reply: self._core.submit_all(wires, reply))
+            work.settle(outcomes)
+        return SendResults(given, outcomes)
+
+    def recall(self, topic: str, handle: str | SendReceipt) -> str:
+        """Takes a delayed message back, by its receipt or the recall handle in it; returns the message id.
+
+        Raises PreconditionFailed when it is due already, NotFound when it was taken back before.
+        """
+        return self._thread.run(lambda: self._core.recall(topic, handle))
+
+    def transaction(self, message: Message, *, check_after: float | timedelta | None = None) -> Transaction:
+        """A block that decides about the message: `with producer.transaction(message): …` stores it at once, and
+        delivers it when the block ends; when the block raises, it is never delivered.
+
+        Should this process die in between, the server asks the producers of the topic, first after `check_after`
+        (seconds or a timedelta up to an hour; the server's 6 s without it): see `checker` above.
+        """
+        return Transaction(self._core.half(carrying(self._config, message), check_after), self._thread)
 
     @property
     def client_id(self) -> str:
@@ -108,6 +137,44 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"<Producer {self._config.endpoints} {'healthy' if self.healthy else 'not connected'}>"
+
+
+class Transaction:
+    """A message whose fate this block decides; made by `Producer.transaction`. Used once."""
+
+    def __init__(self, half: HalfMessage, thread: LoopThread) -> None:
+        self._half = half
+        self._thread = thread
+
+    @property
+    def message_id(self) -> str:
+        return self._half.receipt.message_id
+
+    @property
+    def transaction_id(self) -> str:
+        return self._half.receipt.transaction_id
+
+    @property
+    def resolution(self) -> TransactionResolution | None:
+        """What was decided; None before that."""
+        return self._half.resolution
+
+    def commit(self) -> None:
+        """Delivers the message, before the block ends. May be repeated if it fails."""
+        self._thread.run(lambda: self._half.decide(TransactionResolution.COMMIT))
+
+    def rollback(self) -> None:
+        """Gives the message up; nobody will have seen it."""
+        self._thread.run(lambda: self._half.decide(TransactionResolution.ROLLBACK))
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._half.begin)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(lambda: self._half.leave(error is not None))
 
 
 def as_message(given: Message | str, body: bytes | str, fields: Mapping[str, object]) -> Message:

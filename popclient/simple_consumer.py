@@ -12,6 +12,7 @@ from popclient._convert import as_timedelta
 from popclient._lanes import unwrap
 from popclient._loop import loop_thread
 from popclient._polling import Asking
+from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.errors import MultipleResults, PopError
 from popclient.message import FilterExpression, MessageView
@@ -49,7 +50,7 @@ class SimpleConsumer:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._defaults = asking(max_messages, invisible_duration, await_duration)
         self._thread = loop_thread()
-        self._core = SimpleConsumerCore(self._config, group, as_topics(topics), self._defaults)
+        self._core = SimpleConsumerCore(self._config, group, as_topics(topics), self._defaults, self._thread)
         self._thread.close_at_exit(self._core)
 
     def start(self) -> None:
@@ -78,10 +79,16 @@ class SimpleConsumer:
         """
         if isinstance(messages, MessageView):
             view = messages
-            unwrap(self._thread.ask(lambda reply: self._core.submit_ack(view, reply)))
+            with acking(self._config, self.group, [view]) as work:
+                outcome = self._thread.ask(lambda reply: self._core.submit_ack(view, reply))
+                work.settle([outcome])
+            unwrap(outcome)
         else:
             views = as_views(messages)
-            raise_for_acks(views, self._thread.ask(lambda reply: self._core.submit_acks(views, reply)))
+            with acking(self._config, self.group, views) as work:
+                outcomes = self._thread.ask(lambda reply: self._core.submit_acks(views, reply))
+                work.settle(outcomes)
+            raise_for_acks(views, outcomes)
 
     def change_invisible_duration(self, message: MessageView, duration: float | timedelta) -> None:
         """Restarts the hold: it ends `duration` from now. The message gets its new handle; a failure keeps the old."""

@@ -7,24 +7,36 @@
         async for message in consumer:
             await consumer.ack(message)
 
+    await PushConsumer("127.0.0.1:8081", "billing", "flights", listener).run()
+
 Everything else (Message, ClientConfig, errors) is that of `popclient`.
 """
 
 from __future__ import annotations
 
-from popclient.aio.producer import Producer
+from popclient.aio.producer import Producer, Transaction
+from popclient.aio.push_consumer import PushConsumer
 from popclient.aio.simple_consumer import SimpleConsumer
 from popclient.config import ClientConfig, Tls
+from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor
 from popclient.message import FilterExpression, Message, MessageView, SendReceipt, SendResults
+from popclient.transaction import TransactionResolution
 
 __all__ = [
     "ClientConfig",
+    "ConsumeResult",
+    "ConsumeStatus",
+    "Consumption",
     "FilterExpression",
+    "Interceptor",
     "Message",
     "MessageView",
     "Producer",
+    "PushConsumer",
     "SendReceipt",
     "SendResults",
     "SimpleConsumer",
     "Tls",
+    "Transaction",
+    "TransactionResolution",
 ]

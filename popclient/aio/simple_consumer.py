@@ -11,6 +11,7 @@ from typing import Any, Self
 from popclient._consuming import SimpleConsumerCore
 from popclient._convert import as_timedelta
 from popclient._lanes import unwrap
+from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.message import MessageView
 from popclient.simple_consumer import Topics, as_topics, as_views, asking, raise_for_acks
@@ -64,12 +65,18 @@ class SimpleConsumer:
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if isinstance(messages, MessageView):
-            self._core.submit_ack(messages, reply)
-            unwrap(await reply)
+            with acking(self._config, self.group, [messages]) as work:
+                self._core.submit_ack(messages, reply)
+                outcome = await reply
+                work.settle([outcome])
+            unwrap(outcome)
         else:
             views = as_views(messages)
-            self._core.submit_acks(views, reply)
-            raise_for_acks(views, await reply)
+            with acking(self._config, self.group, views) as work:
+                self._core.submit_acks(views, reply)
+                outcomes = await reply
+                work.settle(outcomes)
+            raise_for_acks(views, outcomes)
 
     async def change_invisible_duration(self, message: MessageView, duration: float | timedelta) -> None:
         """Restarts the hold: it ends `duration` from now. The message gets its new handle; a failure keeps the old."""

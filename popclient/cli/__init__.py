@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any, Final, NoReturn
 
 from popclient.config import parse_endpoints
-from popclient.errors import NotFound, PopError, Unreachable
+from popclient.errors import NotFound, PopError, Unauthorized, Unreachable
 
 OK: Final = 0
 REFUSED: Final = 1
@@ -74,6 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return _say(f"{error.sentence}; start a server with: popmq serve, or name another with --endpoint", UNREACHABLE)
     except NotFound as error:
         return _say(error.sentence, NOT_FOUND)
+    except Unauthorized as error:
+        return _say(f"{error.sentence}; popmq takes them from POPMQ_ACCESS_KEY and POPMQ_ACCESS_SECRET", REFUSED)
     except PopError as error:
         return _say(error.sentence, REFUSED)
     except ModuleNotFoundError as missing:
@@ -91,6 +93,8 @@ def _extra_of(arguments: argparse.Namespace, missing: ModuleNotFoundError) -> st
         return _EXTRA_OF_MODULE[module]
     if arguments.run.__module__.startswith("popserver") and module not in {"popserver", "popclient", "popproto"}:
         return "server"
+    if module == "sqlalchemy":
+        return "sql"
     raise missing
 
 
@@ -128,7 +132,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
         self._add_globals(shown=is_root)
         if is_root:
-            self.set_defaults(endpoint=None, namespace="", json=False)
+            self.set_defaults(endpoint=None, access_key=None, namespace="", json=False)
+            self.set_defaults(ca=None, client_cert=None, client_key=None)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.instead is None:
@@ -149,6 +154,19 @@ class _Parser(argparse.ArgumentParser):
             metavar="HOST:PORT",
             type=_endpoint,
             text="the server; several separated by ';' (environment POPMQ_ENDPOINT, else 127.0.0.1:8081)",
+        )
+        add(
+            "--ca",
+            metavar="FILE",
+            text="speak TLS with a server certified by this CA, or by this certificate itself, PEM; 'public': by a CA"
+            " everybody knows; 'any': whatever it shows (environment POPMQ_CA)",
+        )
+        add("--client-cert", metavar="FILE", text="show the server this certificate, PEM (POPMQ_CLIENT_CERT)")
+        add("--client-key", metavar="FILE", text="its key, PEM (POPMQ_CLIENT_KEY)")
+        add(
+            "--access-key",
+            metavar="KEY",
+            text="who signs (environment POPMQ_ACCESS_KEY; the secret: POPMQ_ACCESS_SECRET, else it is asked for)",
         )
         add("--namespace", metavar="NAME", text="the namespace of topics and groups")
         add("--json", action="store_true", text="print one JSON document")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import re
 import sys
@@ -10,11 +11,13 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from popclient.cli import UsageError
-from popclient.config import ClientConfig
+from popclient.config import ClientConfig, Tls
 
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION_S_MAX = 3_650 * 86_400
+_NO_FILES = ("public", "any")  # whom --ca may name besides a file's CA
+_RESOURCE_KINDS = ("topic", "group")
 
 
 def duration(written: str) -> timedelta:
@@ -56,13 +59,75 @@ def key_value(written: str) -> tuple[str, str]:
     return name, value
 
 
+def resource(written: str) -> tuple[str, str]:
+    """`topic:orders*` or `group:billing` as kind and name; a name alone is a topic's."""
+    kind, colon, name = written.partition(":")
+    if not colon:
+        kind, name = "topic", written
+    if kind.lower() not in _RESOURCE_KINDS or not name:
+        raise argparse.ArgumentTypeError(f"'{written}' is no resource; write topic:NAME, topic:PREFIX* or group:NAME")
+    return kind.upper(), name
+
+
+def actions(written: str) -> list[str]:
+    """`PUB`, `SUB` or `PUB,SUB`."""
+    named = [part.strip().upper() for part in written.split(",")]
+    if not set(named) <= {"PUB", "SUB"}:
+        raise argparse.ArgumentTypeError(f"'{written}' is no action; write PUB, SUB or PUB,SUB")
+    return named
+
+
+def secret_source(written: str) -> str:
+    """`stdin`, `prompt` or `env:NAME`."""
+    if written in {"stdin", "prompt"} or (written.startswith("env:") and len(written) > len("env:")):
+        return written
+    # Not shown: it may be a secret typed in the wrong place.
+    raise argparse.ArgumentTypeError("that is no source of a secret; write stdin, prompt or env:NAME")
+
+
 def client_config(arguments: argparse.Namespace) -> ClientConfig:
-    """The server and the namespace that the global options mean."""
+    """The server, the namespace and the user that the global options mean."""
     endpoint = arguments.endpoint or os.environ.get("POPMQ_ENDPOINT", "")
+    access_key, access_secret = _credentials(arguments)
     try:
-        return ClientConfig(endpoints=endpoint, namespace=arguments.namespace)
+        return ClientConfig(
+            endpoints=endpoint,
+            namespace=arguments.namespace,
+            access_key=access_key,
+            access_secret=access_secret,
+            tls=_tls(arguments, endpoint),
+        )
     except ValueError as error:
         raise UsageError(error) from None
+
+
+def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
+    """Whether and how to speak TLS. Raises ValueError where that makes no sense."""
+
+    def given(name: str) -> str | None:
+        return getattr(arguments, name) or os.environ.get(f"POPMQ_{name.upper()}") or None
+
+    ca, cert, key = given("ca"), given("client_cert"), given("client_key")
+    if ca is None and "https://" in endpoint:
+        ca = "public"
+    if ca is None:
+        if cert or key:
+            raise ValueError("a client certificate is shown over TLS alone; say whom to trust with --ca")
+        return False
+    if (cert is None) != (key is None):
+        raise ValueError("a certificate and its key belong together: give both --client-cert and --client-key")
+    return Tls(ca=None if ca in _NO_FILES else ca, cert=cert, key=key, insecure=ca == "any")
+
+
+def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Who signs; empty ones stand for the client library's own environment. The secret is never an argument."""
+    access_key = arguments.access_key or os.environ.get("POPMQ_ACCESS_KEY", "")
+    access_secret = os.environ.get("POPMQ_ACCESS_SECRET", "")
+    if arguments.access_key and not access_secret:
+        access_secret = os.environ.get("ROCKETMQ_ACCESS_SECRET", "")
+        if not access_secret and sys.stdin.isatty():
+            access_secret = getpass.getpass(f"secret of {access_key}: ")
+    return access_key, access_secret
 
 
 def confirm(arguments: argparse.Namespace, what: str) -> bool:

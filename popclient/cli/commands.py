@@ -7,7 +7,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from popclient.cli.arguments import duration, durations, key_value, number
+from popclient.cli.arguments import actions as actions_named
+from popclient.cli.arguments import duration, durations, key_value, number, resource, secret_source
 
 QUEUES_MAX = 2**31 - 1  # of the wire; what a topic may have, the server says
 ATTEMPTS_MAX = 2**31 - 1
@@ -16,6 +17,7 @@ ID_MAX = 2**63 - 1
 PAGE_MAX = 1_000
 RECEIVE_MAX = 32
 SEND_MAX = 1_000_000
+SHOWN_MAX = 100
 
 
 def add_commands(commands: Any) -> None:
@@ -23,7 +25,11 @@ def add_commands(commands: Any) -> None:
     _add_topic(_actions(commands, "topic", "look after topics"))
     _add_group(_actions(commands, "group", "look after consumer groups"))
     _add_message(_actions(commands, "message", "send, receive and look at messages"))
+    _add_filter(_actions(commands, "filter", "try SQL filters"))
     _add_dlq(_actions(commands, "dlq", "look at dead letters"))
+    _add_acl(_actions(commands, "acl", "look after users and what they may do"))
+    _add_relay(commands)
+    _add_why(commands)
     _add(commands, "status", "the server in numbers, and how far each group is behind", "status:show")
 
 
@@ -44,7 +50,7 @@ def _add_topic(actions: Any) -> None:
 def _add_group(actions: Any) -> None:
     create = _add(actions, "create", "make a consumer group", "groups:create")
     create.add_argument("name", metavar="NAME")
-    _add_policy(create, "(17)", "(10s,30s,1m … 2h)", "(errors)")
+    _add_policy(create, "(17)", "(10s,30s,1m … 2h)", "(3s)", "(errors)")
     create.add_argument(
         "--consume-from",
         choices=("earliest", "latest"),
@@ -54,7 +60,7 @@ def _add_group(actions: Any) -> None:
     _add(actions, "show", "one group, and how far it is behind", "groups:show").add_argument("name", metavar="NAME")
     update = _add(actions, "update", "change attempts, retry intervals or history", "groups:update")
     update.add_argument("name", metavar="NAME")
-    _add_policy(update, "", "", "")
+    _add_policy(update, "", "", "", "")
     _add_delete(actions, "delete a group with its progress and its dead letters", "groups:delete")
 
 
@@ -67,6 +73,7 @@ def _add_message(actions: Any) -> None:
     send.add_argument(
         "--property", action="append", default=[], type=key_value, metavar="NAME=VALUE", help="may be repeated"
     )
+    send.add_argument("--delay", type=duration, help="deliver it so much later")
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="how many times to send it (1)")
 
     receive = _add(actions, "receive", "take messages for a group", "messages:receive")
@@ -79,7 +86,9 @@ def _add_message(actions: Any) -> None:
     receive.add_argument(
         "--wait", type=duration, default="15s", metavar="DURATION", help="how long to wait for the first one (15s)"
     )
-    receive.add_argument("--filter", default="*", metavar="TAGS", help="tags such as 'A || B' (*)")
+    wanted = receive.add_mutually_exclusive_group()
+    wanted.add_argument("--filter", default="*", metavar="TAGS", help="tags such as 'A || B' (*)")
+    wanted.add_argument("--sql", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
     receive.add_argument(
         "--ack",
         action=argparse.BooleanOptionalAction,
@@ -95,9 +104,28 @@ def _add_message(actions: Any) -> None:
     )
     _add_max(peek)
 
+    scheduled = _add(actions, "scheduled", "delayed messages and halves of transactions", "scheduled:list_all")
+    scheduled.add_argument("--topic", required=True)
+    scheduled.add_argument("--max", type=number(1, SEND_MAX), default=100, help="how many to show, by due time (100)")
+
+    cancel = _add(actions, "cancel", "take back what is scheduled; it cannot be undone", "scheduled:cancel")
+    cancel.add_argument("message_id", metavar="ID", nargs="*", help="a message's id")
+    cancel.add_argument("--topic", required=True)
+    cancel.add_argument("--key", help="all that have this key, at most 1,000 at once")
+
     get = _add(actions, "get", "one message: its state in every group, and its history", "messages:get")
     get.add_argument("message_id", metavar="ID")
     get.add_argument("--topic", help="look there alone")
+
+
+def _add_filter(actions: Any) -> None:
+    test = _add(actions, "test", "what a SQL filter would have wanted of stored messages", "filters:test")
+    test.add_argument("expression", metavar="EXPRESSION", help="such as \"a > 3 AND TAGS IN ('x', 'y')\"")
+    test.add_argument("--topic", required=True, help="whose messages to judge")
+    test.add_argument("--last", type=duration, metavar="DURATION", help="those stored in this time (all)")
+    test.add_argument(
+        "--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many of the newest matches to show (10)"
+    )
 
 
 def _add_dlq(actions: Any) -> None:
@@ -113,6 +141,74 @@ def _add_dlq(actions: Any) -> None:
     show.add_argument("message_id", metavar="ID", help="the message's id")
 
 
+def _add_why(commands: Any) -> None:
+    why = _add(commands, "why", "why a message is where it is, in one sentence", "why:explain")
+    why.add_argument("message_id", metavar="ID")
+    why.add_argument("--group", required=True, help="the consumer group that waits for it")
+    why.add_argument("--topic", help="look there alone")
+
+
+def _add_relay(commands: Any) -> None:
+    relay = _add(commands, "relay", "send what an outbox table holds, until stopped", "outbox:relay")
+    relay.add_argument(
+        "--database-url", required=True, metavar="URL", help="SQLAlchemy's URL of the database with the outbox"
+    )
+    relay.add_argument("--once", action="store_true", help="end when nothing is left to send")
+
+
+def _add_acl(actions: Any) -> None:
+    user = _actions(actions, "user", "look after users")
+    add = _add_offline(user, "add", "make a user", "acl:add_user")
+    add.add_argument("name", metavar="ACCESS_KEY")
+    add.add_argument("--admin", action="store_true", help="it may do everything, and administer the server")
+    _add_secret(add)
+    _add_offline(user, "list", "every user", "acl:list_users")
+    rotate = _add_offline(user, "rotate", "give a user another secret; the old one counts no more", "acl:rotate_secret")
+    rotate.add_argument("name", metavar="ACCESS_KEY")
+    _add_secret(rotate)
+    for name, text in (("disable", "shut a user out"), ("enable", "let a user in again")):
+        _add_offline(user, name, text, f"acl:{name}_user").add_argument("name", metavar="ACCESS_KEY")
+    remove = _add_offline(user, "remove", "remove a user with its policies", "acl:remove_user")
+    remove.add_argument("name", metavar="ACCESS_KEY")
+    remove.add_argument("--yes", action="store_true", help="do not ask")
+
+    policy = _actions(actions, "policy", "say what users may do")
+    add = _add_offline(policy, "add", "allow a user something, or deny it; a denial wins", "acl:add_policy")
+    add.add_argument("user", metavar="ACCESS_KEY")
+    add.add_argument("effect", type=str.upper, choices=("ALLOW", "DENY"), metavar="allow|deny")
+    add.add_argument("actions", type=actions_named, metavar="PUB|SUB|PUB,SUB")
+    _add_resource(add, "topic:NAME, topic:PREFIX* or group:NAME; of --namespace")
+    listing = _add_offline(policy, "list", "every policy", "acl:list_policies")
+    listing.add_argument("user", metavar="ACCESS_KEY", nargs="?", help="of this user alone")
+    remove = _add_offline(policy, "remove", "remove a policy", "acl:remove_policy")
+    remove.add_argument("id", type=number(1, ID_MAX), metavar="POLICY")
+
+    explain = _add_offline(actions, "explain", "whether a user may do something, and why", "acl:explain")
+    explain.add_argument("user", metavar="ACCESS_KEY")
+    explain.add_argument("what", type=str.upper, choices=("PUB", "SUB"), metavar="PUB|SUB")
+    _add_resource(explain, "topic:NAME or group:NAME; of --namespace")
+
+
+def _add_offline(commands: Any, name: str, text: str, work: str) -> argparse.ArgumentParser:
+    """A command that needs no server where it is told the database."""
+    parser = _add(commands, name, text, work)
+    parser.add_argument("--database-url", metavar="URL", help="do it on this database, while no server runs")
+    return parser
+
+
+def _add_secret(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--secret-from",
+        type=secret_source,
+        metavar="SOURCE",
+        help="the secret: stdin, prompt or env:NAME; without it one is made, and shown once",
+    )
+
+
+def _add_resource(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("resource", type=resource, metavar="RESOURCE", help=text)
+
+
 def _add_queues(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--queues", type=number(1, QUEUES_MAX), metavar="N", help=text)
 
@@ -122,7 +218,7 @@ def _add_types(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--type", action="append", default=[], type=str.upper, choices=kinds, dest="types", help=text)
 
 
-def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, history: str) -> None:
+def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_order: str, history: str) -> None:
     parser.add_argument(
         "--max-attempts",
         type=number(1, ATTEMPTS_MAX),
@@ -135,6 +231,12 @@ def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, hist
         default=[],
         metavar="DURATIONS",
         help=f"the pauses before a push consumer's next attempts, the last one repeats {retry}".rstrip(),
+    )
+    parser.add_argument(
+        "--fifo-retry",
+        type=duration,
+        metavar="DURATION",
+        help=f"the pause before a message group goes on with one of its messages that failed {in_order}".rstrip(),
     )
     parser.add_argument(
         "--history",

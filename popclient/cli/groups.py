@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
-from popclient.admin import Admin, Group, GroupLag
+from popclient.admin import Admin, Consumer, Group, GroupLag, Redeliveries
 from popclient.cli import OK, REFUSED, UsageError
 from popclient.cli.arguments import client_config, confirm
 from popclient.cli.output import fields, local, milliseconds, say, table, utc, written
@@ -18,6 +19,7 @@ def create(arguments: Namespace) -> int:
             arguments.name,
             max_attempts=arguments.max_attempts or 0,
             retry_intervals=arguments.retry,
+            fifo_retry_interval=arguments.fifo_retry,
             consume_from=(arguments.consume_from or "").upper(),
             history=arguments.history or "",
         )
@@ -52,24 +54,35 @@ def show(arguments: Namespace) -> int:
             ("namespace", group.namespace),
             ("attempts", group.max_attempts),
             ("retry after", _ladder(group)),
+            ("retry in order", written(group.fifo_retry_interval)),
             ("consume from", group.consume_from),
             ("history", group.history),
             ("mode", group.mode or "unused"),
             ("created", local(group.created_at)),
+            ("retries", _share(group.redeliveries)),
         ]
     )
-    document = {**_document(group), "lag": lag_documents(group.lag)}
-    return say(arguments, document, [*lines, "", *lag_table(group.lag)])
+    document = {
+        **_document(group),
+        "redeliveries": _share_document(group.redeliveries),
+        "consumers": list(map(_consumer_document, group.consumers)),
+        "hints": list(group.hints),
+        "lag": lag_documents(group.lag),
+    }
+    consumers = _consumer_table(group.consumers)
+    return say(arguments, document, [*lines, *hint_lines(group.hints), "", *consumers, "", *lag_table(group.lag)])
 
 
 def update(arguments: Namespace) -> int:
-    if arguments.max_attempts is None and not arguments.retry and arguments.history is None:
-        raise UsageError("nothing to change; give --max-attempts, --retry or --history")
+    given = arguments.max_attempts, arguments.retry or None, arguments.fifo_retry, arguments.history
+    if all(each is None for each in given):
+        raise UsageError("nothing to change; give --max-attempts, --retry, --fifo-retry or --history")
     with Admin(client_config(arguments)) as admin:
         changed = admin.update_group(
             arguments.name,
             max_attempts=arguments.max_attempts,
             retry_intervals=arguments.retry,
+            fifo_retry_interval=arguments.fifo_retry,
             history=arguments.history,
         )
     return say(arguments, _document(changed), [f"consumer group {changed.name}: {_policy(changed)}"])
@@ -115,8 +128,56 @@ def lag_documents(lag: Sequence[GroupLag]) -> list[dict[str, Any]]:
     ]
 
 
+def hint_lines(hints: Sequence[str]) -> list[str]:
+    return ["", *(f"hint: {each}" for each in hints)] if hints else []
+
+
+def _consumer_table(consumers: Sequence[Consumer]) -> list[str]:
+    columns = ["consumer", "kind", "connected", "last seen", "topic", "by", "expression"]
+    rows = [
+        (each.client_id, each.kind, "yes" if each.connected else "no", local(each.last_seen), *wanted)
+        for each in consumers
+        for wanted in _wants(each)
+    ]
+    return table(columns, rows, "no consumer works for it with this server now")
+
+
+def _wants(consumer: Consumer) -> list[tuple[str, str, str]]:
+    wants = [(each.topic, each.kind, each.expression) for each in consumer.subscriptions]
+    more = consumer.more_subscriptions
+    return [*wants, *([(f"{more} more", "", "")] if more else [])] or [("", "", "")]
+
+
+def _consumer_document(consumer: Consumer) -> dict[str, Any]:
+    return {
+        "client_id": consumer.client_id,
+        "kind": consumer.kind,
+        "connected": consumer.connected,
+        "last_seen_at": utc(consumer.last_seen),
+        "subscriptions": [
+            {"topic": each.topic, "kind": each.kind, "expression": each.expression} for each in consumer.subscriptions
+        ],
+        "more_subscriptions": consumer.more_subscriptions,
+    }
+
+
+def _share(share: Redeliveries) -> str:
+    if not share.deliveries:
+        return ""
+    over = written(timedelta(seconds=share.over // timedelta(seconds=1)))
+    return f"{share.retries} of {share.deliveries} deliveries ({share.ratio:.0%}) of this server in the last {over}"
+
+
+def _share_document(share: Redeliveries) -> dict[str, Any]:
+    return {"deliveries": share.deliveries, "retries": share.retries, "over_ms": milliseconds(share.over)}
+
+
 def _policy(group: Group) -> str:
-    return f"{group.max_attempts} attempts, retry after {_ladder(group)}, history {group.history}"
+    in_order = written(group.fifo_retry_interval)
+    return (
+        f"{group.max_attempts} attempts, retry after {_ladder(group)}, in order after {in_order},"
+        f" history {group.history}"
+    )
 
 
 def _ladder(group: Group) -> str:
@@ -129,6 +190,7 @@ def _document(group: Group) -> dict[str, Any]:
         "namespace": group.namespace,
         "max_attempts": group.max_attempts,
         "retry_intervals_ms": list(map(milliseconds, group.retry_intervals)),
+        "fifo_retry_interval_ms": milliseconds(group.fifo_retry_interval),
         "consume_from": group.consume_from,
         "history": group.history,
         "mode": group.mode,

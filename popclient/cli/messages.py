@@ -11,6 +11,7 @@ from typing import Any
 from popclient.admin import Admin, MessageFacts
 from popclient.cli import UsageError
 from popclient.cli.arguments import client_config
+from popclient.cli.history import history_document, history_lines
 from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
 from popclient.errors import PopError
 from popclient.message import FilterExpression, Message, MessageView, SendReceipt
@@ -28,6 +29,7 @@ def send(arguments: Namespace) -> int:
         tag=arguments.tag,
         keys=arguments.key,
         properties=dict(arguments.property),
+        delay=arguments.delay,
     )
     # The topic is looked up first: where nobody listens, or it is missing, nothing is tried again and again.
     with Producer(client_config(arguments), arguments.topic) as producer:
@@ -46,7 +48,8 @@ def send(arguments: Namespace) -> int:
 
 def receive(arguments: Namespace) -> int:
     """Print what is received, then ack it if asked to: what nobody could read is not lost."""
-    topics = {arguments.topic: FilterExpression(arguments.filter)}
+    wanted = FilterExpression(arguments.filter) if arguments.sql is None else FilterExpression.sql(arguments.sql)
+    topics = {arguments.topic: wanted}
     with SimpleConsumer(client_config(arguments), arguments.group, topics) as consumer:
         received = consumer.receive(arguments.max, arguments.invisible, arguments.wait)
         status = say(
@@ -146,20 +149,7 @@ def _facts_document(facts: MessageFacts) -> dict[str, Any]:
         }
         for each in facts.states
     ]
-    history = [
-        {
-            "at": utc(each.at),
-            "group": each.group,
-            "event": each.event,
-            "from_state": each.from_state,
-            "to_state": each.to_state,
-            "delivery_attempt": each.delivery_attempt,
-            "client_id": each.client_id,
-            "reason": each.reason,
-        }
-        for each in facts.history
-    ]
-    return {**message_document(facts.message), "states": states, "history": history}
+    return {**message_document(facts.message), "states": states, "history": history_document(facts.history)}
 
 
 def _facts_lines(facts: MessageFacts) -> list[str]:
@@ -167,25 +157,12 @@ def _facts_lines(facts: MessageFacts) -> list[str]:
         (each.group, each.state, each.delivery_attempt or "", local(each.visible_at), each.client_id)
         for each in facts.states
     ]
-    history = [
-        (
-            local(each.at),
-            each.group,
-            each.event,
-            each.from_state,
-            each.to_state,
-            each.delivery_attempt,
-            each.client_id,
-            each.reason,
-        )
-        for each in facts.history
-    ]
     return [
         *fields(message_fields(facts.message)),
         "",
         *table(["group", "state", "attempt", "visible at", "client"], states, "no group has met its topic"),
         "",
-        *table(["at", "group", "event", "from", "to", "attempt", "client", "reason"], history, "no history"),
+        *history_lines(facts.history),
         "",
         *whole(facts.message),
     ]

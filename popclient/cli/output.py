@@ -124,6 +124,7 @@ def message_document(message: MessageView) -> dict[str, Any]:
         "born_at": utc(message.born_timestamp),
         "born_host": message.born_host,
         "stored_at": utc(message.store_timestamp),
+        "deliver_at": utc(message.delivery_timestamp),
         "dead_letter_of": None if origin is None else {"topic": origin.topic, "message_id": origin.message_id},
         **_body_document(body_of(message)),
     }
@@ -144,6 +145,7 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
         ("message group", message.message_group),
         ("born", f"{local(message.born_timestamp)} on {message.born_host or 'an unnamed host'}"),
         ("stored", local(message.store_timestamp)),
+        ("was due", local(message.delivery_timestamp)),
         ("size", "" if body is None else f"{len(body)} bytes"),
     ]
 

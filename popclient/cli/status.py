@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from popclient.admin import Admin
 from popclient.cli.arguments import client_config
-from popclient.cli.groups import lag_documents, lag_table
-from popclient.cli.output import fields, local, say, utc, written
+from popclient.cli.groups import hint_lines, lag_documents, lag_table
+from popclient.cli.output import fields, local, milliseconds, say, utc, written
 
 
 def show(arguments: Namespace) -> int:
@@ -25,6 +25,7 @@ def show(arguments: Namespace) -> int:
             ("groups", status.groups),
             ("messages", status.messages),
             ("dead letters", status.dead_letters),
+            ("overdue", written(status.oldest_overdue) if status.oldest_overdue else ""),
             ("clients", f"{status.connected_clients} connected, {status.parked_polls} polls parked"),
         ]
     )
@@ -42,6 +43,8 @@ def show(arguments: Namespace) -> int:
         "dead_letters": status.dead_letters,
         "connected_clients": status.connected_clients,
         "parked_polls": status.parked_polls,
+        "oldest_overdue_ms": milliseconds(status.oldest_overdue),
+        "hints": list(status.hints),
         "lag": lag_documents(status.lag),
     }
-    return say(arguments, document, [*lines, "", *lag_table(status.lag)])
+    return say(arguments, document, [*lines, *hint_lines(status.hints), "", *lag_table(status.lag)])

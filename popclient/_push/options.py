@@ -1,0 +1,69 @@
+"""What a push consumer is told at its making."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from popclient.listening import Interceptor
+from popclient.message import FilterExpression
+
+# Servers keep a push hold this long at most, whatever its client says (mission row L15).
+HOLD_MAX: Final = timedelta(hours=3)
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    """Checked here, so that nothing starts which could not work (mission row N8).
+
+    batch_size: None where the listener takes single messages.
+    consumption_timeout, drain_timeout: seconds.
+    """
+
+    group: str
+    topics: Mapping[str, FilterExpression]
+    listener: Callable[..., Any]
+    batch_size: int | None
+    concurrency: int
+    max_cached_messages: int
+    max_cached_bytes: int
+    consumption_timeout: float
+    drain_timeout: float
+    interceptors: Sequence[Interceptor]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.group, str) or not self.group:
+            raise ValueError(f"group is {self.group!r}; a push consumer needs the name of its consumer group")
+        if not self.topics or not all(self.topics):
+            raise ValueError(f"topics are {list(self.topics)}; a push consumer needs a name for each, and at least one")
+        if not callable(self.listener):
+            raise TypeError(
+                f"listener is {self.listener!r}; give a function that takes a message and returns a ConsumeResult"
+            )
+        if self.batch_size is not None:
+            _at_least("batch_size", self.batch_size, 1)
+        _at_least("concurrency", self.concurrency, 1)
+        _at_least("max_cached_bytes", self.max_cached_bytes, 1)
+        if self.max_cached_messages < len(self.topics):
+            raise ValueError(
+                f"max_cached_messages is {self.max_cached_messages} for {len(self.topics)} topics; it must be at least"
+                " 1 for each, because the poll of each may bring one"
+            )
+        if not 0 < self.consumption_timeout <= HOLD_MAX.total_seconds():
+            raise ValueError(
+                f"consumption_timeout is {self.consumption_timeout} s; it must be more than 0 and at most"
+                f" {HOLD_MAX.total_seconds():.0f} s, as long as a server keeps a hold"
+            )
+
+    @property
+    def listener_is_async(self) -> bool:
+        call = getattr(self.listener, "__call__", None)  # noqa: B004  an object whose __call__ is a coroutine function
+        return inspect.iscoroutinefunction(self.listener) or inspect.iscoroutinefunction(call)
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if value < least:
+        raise ValueError(f"{name} is {value}; it must be at least {least}")

@@ -1,0 +1,147 @@
+"""What consumers of either kind say of the messages they hold: done, later, given back, given up.
+
+Acks travel together (see `_lanes`), everything else goes message by message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from popclient import _convert as convert
+from popclient._carrier import Carrier
+from popclient._lanes import Call, Lane, Lanes, Limits, Reply
+from popclient._session import Session, log
+from popclient.errors import PopError, UnexpectedAnswer, check, error_of
+from popclient.message import MessageView
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+ENTRIES_PER_ACK: Final = 512
+ACK_REQUESTS_AT_ONCE: Final = 4
+CHANGES_AT_ONCE: Final = 64
+
+
+class Settling:
+    """Settles messages for one group."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = convert.resource(group, session.config.namespace)
+        self._carrier = Carrier(session, self._exchange_acks)
+        self._acks: Lanes[tuple[str, str, str]] = Lanes(self._new_ack_lane)
+
+    # ---- Acks ----
+
+    def submit_ack(self, view: MessageView, reply: Reply) -> None:
+        """Acks it; the reply gets None or a PopError."""
+        self._acks.submit(view.topic, Call((view.topic, view.message_id, view.receipt_handle), 0, reply))
+
+    def _new_ack_lane(self, _topic: str) -> Lane[tuple[str, str, str]]:
+        return Lane(self._carrier.carry, lambda: Limits(ENTRIES_PER_ACK, 1, ACK_REQUESTS_AT_ONCE))
+
+    async def _exchange_acks(self, entries: Sequence[tuple[str, str, str]]) -> Sequence[Any]:
+        request = rpc.AckMessageRequest(group=self._group, topic=self._resource(entries[0][0]))
+        for _, message_id, receipt_handle in entries:
+            request.entries.add(message_id=message_id, receipt_handle=receipt_handle)
+        answer = await self._session.transport.unary(
+            lambda link: link.messaging.AckMessage, request, self._session.config.request_timeout
+        )
+        if answer.entries and all(entry.receipt_handle for entry in answer.entries):
+            return _by_handle([handle for _, _, handle in entries], answer.entries)
+        if len(answer.entries) == len(entries):
+            return [_ack_outcome(entry) for entry in answer.entries]
+        if answer.status.code == pb.OK:
+            return [None] * len(entries)
+        raise error_of(answer.status)
+
+    # ---- One by one ----
+
+    async def change_invisible_duration(
+        self, view: MessageView, duration: timedelta, *, suspend: bool | None = None
+    ) -> None:
+        """Restarts the hold; the view gets the new handle, or keeps the old one when this fails."""
+        self._session.require_open()
+        request = rpc.ChangeInvisibleDurationRequest(
+            group=self._group,
+            topic=self._resource(view.topic),
+            receipt_handle=view.receipt_handle,
+            message_id=view.message_id,
+            suspend=suspend,
+        )
+        request.invisible_duration.FromTimedelta(duration)
+        asked_at: datetime = convert.now()
+        answer = await self._session.transport.unary(
+            lambda link: link.messaging.ChangeInvisibleDuration, request, self._session.config.request_timeout
+        )
+        check(answer.status)
+        view._renew_hold(answer.receipt_handle or view.receipt_handle, asked_at + duration)
+
+    async def forward_to_dead_letter_queue(self, view: MessageView) -> None:
+        self._session.require_open()
+        request = rpc.ForwardMessageToDeadLetterQueueRequest(
+            group=self._group,
+            topic=self._resource(view.topic),
+            receipt_handle=view.receipt_handle,
+            message_id=view.message_id,
+            delivery_attempt=view.delivery_attempt,
+            max_delivery_attempts=self._session.settings.backoff_policy.max_attempts,
+        )
+        answer = await self._session.transport.unary(
+            lambda link: link.messaging.ForwardMessageToDeadLetterQueue, request, self._session.config.request_timeout
+        )
+        check(answer.status)
+
+    async def give_back(self, views: Sequence[MessageView]) -> None:
+        """Makes them Ready at once without burning an attempt; what fails comes back when its hold ends."""
+        waiting = iter(views)
+
+        async def work() -> None:
+            for view in waiting:  # all workers share it
+                try:
+                    await self.give_back_one(view)
+                except PopError as failure:
+                    log.debug("%s was not given back: %s", view, failure)
+
+        await asyncio.gather(*(work() for _ in range(min(len(views), CHANGES_AT_ONCE))))
+
+    async def give_back_one(self, view: MessageView) -> None:
+        await self.change_invisible_duration(view, timedelta(0), suspend=True)
+
+    def _resource(self, topic: str) -> pb.Resource:
+        return convert.resource(topic, self._session.config.namespace)
+
+    # ---- The end ----
+
+    async def flush(self) -> None:
+        """Returns when every ack submitted so far has its outcome."""
+        await self._acks.flush()
+        await self._carrier.flush()
+
+    def abandon(self) -> None:
+        self._acks.abandon()
+        self._carrier.abandon()
+
+
+def _by_handle(handles: Sequence[str], entries: Sequence[rpc.AckMessageResultEntry]) -> list[PopError | None]:
+    """The outcome of each handle, in whatever order the server answers.
+
+    One handle may be acked twice at once: then each has its own answer, or all share the last one.
+    """
+    answers: defaultdict[str, deque[PopError | None]] = defaultdict(deque)
+    for entry in entries:
+        answers[entry.receipt_handle].append(_ack_outcome(entry))
+    return [_next_of(answers[handle]) for handle in handles]
+
+
+def _next_of(answers: deque[PopError | None]) -> PopError | None:
+    if not answers:
+        return UnexpectedAnswer("the server did not say what became of this ack")
+    return answers.popleft() if len(answers) > 1 else answers[0]
+
+
+def _ack_outcome(entry: rpc.AckMessageResultEntry) -> PopError | None:
+    return None if entry.status.code == pb.OK else error_of(entry.status)

@@ -1,0 +1,172 @@
+"""The core of transactions, in one event loop: sending the half, deciding, and answering the server's checks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from popclient._convert import Outbound
+from popclient._lanes import unwrap
+from popclient._session import log
+from popclient._tasks import Tasks
+from popclient.errors import PopError
+from popclient.message import MessageView, SendReceipt
+from popclient.transaction import Checker, TransactionResolution
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+if TYPE_CHECKING:
+    from popclient._producing import ProducerCore
+
+CHECKS_AT_ONCE: Final = 8
+
+Decide = Callable[[MessageView], Awaitable[TransactionResolution]]
+COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
+_WIRE: Final = {COMMIT: pb.COMMIT, ROLLBACK: pb.ROLLBACK}
+
+
+class HalfMessage:
+    """One transaction; its two faces are `popclient.producer.Transaction` and `popclient.aio.producer.Transaction`."""
+
+    def __init__(self, core: ProducerCore, message: Outbound) -> None:
+        self._core = core
+        self._message = message
+        self._receipt: SendReceipt | None = None
+        self.resolution: TransactionResolution | None = None
+
+    @property
+    def receipt(self) -> SendReceipt:
+        if self._receipt is None:
+            raise RuntimeError("the transaction has not begun; use it in a with statement")
+        return self._receipt
+
+    async def begin(self) -> None:
+        """Has the server store the half."""
+        if self._receipt is not None:
+            raise RuntimeError("a transaction is used once; make another one")
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._core.submit(self._message, reply)
+        self._receipt = unwrap(await reply)
+
+    async def decide(self, resolution: TransactionResolution) -> None:
+        """Says so to the server; a decision that could not be told may be repeated, not changed."""
+        receipt = self.receipt
+        if self.resolution not in (None, resolution):
+            raise RuntimeError(f"the transaction's decision is {self.resolution.value}; it cannot become another")
+        self.resolution = resolution
+        await end_transaction(
+            self._core, self._message.topic, receipt.message_id, receipt.transaction_id, resolution, pb.SOURCE_CLIENT
+        )
+
+    async def leave(self, failed: bool) -> None:
+        """The end of the block: what is undecided is committed, or rolled back if the block failed."""
+        if self.resolution is not None:
+            return
+        if not failed:
+            await self.decide(COMMIT)
+            return
+        try:
+            await self.decide(ROLLBACK)
+        except PopError as failure:
+            # What made the block fail is more important; and the server will ask.
+            log.warning("message %s is not rolled back yet: %s", self.receipt.message_id, failure)
+
+
+class Checks:
+    """Answers what the server asks about half messages that nobody decided.
+
+    decide: asks the user's checker. Without one nothing is answered, and the server asks another producer.
+    """
+
+    def __init__(self, core: ProducerCore, decide: Decide | None) -> None:
+        self._core = core
+        self._decide = decide
+        self._tasks = Tasks()
+        self._turns = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+    def asked(self, command: rpc.RecoverOrphanedTransactionCommand) -> None:
+        if self._decide is None:
+            log.debug("no checker to ask about message %s", command.message.system_properties.message_id)
+        else:
+            self._tasks.spawn(self._answer(self._decide, command))
+
+    async def flush(self) -> None:
+        await self._tasks.ended()
+
+    def abandon(self) -> None:
+        self._tasks.cancel()
+
+    async def _answer(self, decide: Decide, command: rpc.RecoverOrphanedTransactionCommand) -> None:
+        message_id = command.message.system_properties.message_id
+        async with self._turns:
+            try:
+                resolution = await decide(MessageView.unheld(command.message))
+            except asyncio.CancelledError:
+                raise
+            except BaseException:  # noqa: BLE001  whatever the user's own code raises, SystemExit too
+                log.exception("the checker failed on message %s; the server will ask again", message_id)
+                return
+        if resolution not in _WIRE:
+            if resolution is not TransactionResolution.UNKNOWN:
+                log.error("the checker returned %r for message %s, not a TransactionResolution", resolution, message_id)
+            return
+        topic = command.message.topic.name
+        try:
+            await end_transaction(
+                self._core, topic, message_id, command.transaction_id, resolution, pb.SOURCE_SERVER_CHECK
+            )
+        except PopError as failure:
+            log.warning("the server did not take the answer for message %s: %s", message_id, failure)
+
+
+async def end_transaction(
+    core: ProducerCore,
+    topic: str,
+    message_id: str,
+    transaction_id: str,
+    resolution: TransactionResolution,
+    source: pb.TransactionSource.ValueType,
+) -> None:
+    """Tells the server, again and again as `max_attempts` allows: it does no harm, the first decision counts."""
+    request = rpc.EndTransactionRequest(
+        topic=core.named(topic),
+        message_id=message_id,
+        transaction_id=transaction_id,
+        resolution=_WIRE[resolution],
+        source=source,
+    )
+    await core.ask(lambda link: link.messaging.EndTransaction, request)
+
+
+def in_a_thread(checker: Checker) -> Decide:
+    """The checker called in a thread of its own, which keeps no process from ending."""
+
+    async def decide(message: MessageView) -> TransactionResolution:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[TransactionResolution] = loop.create_future()
+
+        def tell(result: TransactionResolution | None, failure: Exception | None) -> None:
+            if answer.done():
+                return
+            if failure is not None:
+                answer.set_exception(failure)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type]
+
+        def run() -> None:
+            try:
+                result = checker(message)
+            except BaseException as failure:  # noqa: BLE001  it belongs to whoever waits
+                # A future takes no StopIteration, and nobody in the loop is to end of a SystemExit.
+                wrapped = RuntimeError(f"the checker raised {failure!r}")
+                wrapped.__cause__ = failure
+                loop.call_soon_threadsafe(tell, None, wrapped)
+            else:
+                loop.call_soon_threadsafe(tell, result, None)
+
+        threading.Thread(target=run, name="popclient-checker", daemon=True).start()
+        return await answer
+
+    return decide

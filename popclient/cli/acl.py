@@ -1,0 +1,185 @@
+"""`popmq acl …`: who may do what. A secret is read from standard input, a prompt or the environment, never typed as an
+argument, which every process of the machine could read; one that the command makes is shown once."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from argparse import Namespace
+from importlib import metadata
+from typing import Any
+
+from popclient.access import Policy, User
+from popclient.admin import Admin
+from popclient.cli import OK, REFUSED, UsageError
+from popclient.cli.arguments import client_config, confirm
+from popclient.cli.output import local, say, table, utc
+
+OFFLINE = "popmq.offline"  # the entry points of what can be done without a server
+
+
+def add_user(arguments: Namespace) -> int:
+    given = _secret(arguments)
+    with _admin(arguments) as admin:
+        made = admin.create_user(arguments.name, given, is_admin=arguments.admin)
+    kind = "admin" if made.user.is_admin else "user"
+    return _say_secret(arguments, made.user, made.secret, given, f"made {kind} {made.user.access_key}")
+
+
+def rotate_secret(arguments: Namespace) -> int:
+    given = _secret(arguments)
+    with _admin(arguments) as admin:
+        changed = admin.rotate_secret(arguments.name, given)
+    return _say_secret(
+        arguments, changed.user, changed.secret, given, f"user {changed.user.access_key} has another secret"
+    )
+
+
+def list_users(arguments: Namespace) -> int:
+    with _admin(arguments) as admin:
+        users = admin.list_users()
+    rows = [
+        (each.access_key, "admin" if each.is_admin else "user", local(each.disabled_at), local(each.created_at))
+        for each in users
+    ]
+    return say(
+        arguments,
+        [_user_document(each) for each in users],
+        table(["access key", "kind", "disabled", "created"], rows, "no users"),
+    )
+
+
+def disable_user(arguments: Namespace) -> int:
+    with _admin(arguments) as admin:
+        user = admin.disable_user(arguments.name)
+    return say(arguments, _user_document(user), [f"user {user.access_key} is shut out"])
+
+
+def enable_user(arguments: Namespace) -> int:
+    with _admin(arguments) as admin:
+        user = admin.enable_user(arguments.name)
+    return say(arguments, _user_document(user), [f"user {user.access_key} is let in"])
+
+
+def remove_user(arguments: Namespace) -> int:
+    if not confirm(arguments, f"removing user {arguments.name} with its policies"):
+        return say(arguments, {"access_key": arguments.name, "removed": False}, ["nothing removed"]) or REFUSED
+    with _admin(arguments) as admin:
+        admin.delete_user(arguments.name)
+    return say(arguments, {"access_key": arguments.name, "removed": True}, [f"removed user {arguments.name}"]) or OK
+
+
+def add_policy(arguments: Namespace) -> int:
+    kind, pattern = arguments.resource
+    with _admin(arguments) as admin:
+        policy = admin.add_policy(arguments.user, arguments.effect, arguments.actions, kind, pattern)
+    return say(arguments, _policy_document(policy), [f"policy {policy.id}: {_sentence(policy)}"])
+
+
+def list_policies(arguments: Namespace) -> int:
+    with _admin(arguments) as admin:
+        policies = admin.list_policies(arguments.user or "")
+    columns = ["policy", "user", "effect", "actions", "resource", "namespace", "created"]
+    rows = [
+        (
+            each.id,
+            each.access_key,
+            each.effect,
+            ",".join(each.actions),
+            _written(each),
+            each.namespace,
+            local(each.created_at),
+        )
+        for each in policies
+    ]
+    return say(arguments, [_policy_document(each) for each in policies], table(columns, rows, "no policies"))
+
+
+def remove_policy(arguments: Namespace) -> int:
+    with _admin(arguments) as admin:
+        gone = admin.remove_policy(arguments.id)
+    return say(arguments, _policy_document(gone), [f"removed policy {gone.id}: {_sentence(gone)}"])
+
+
+def explain(arguments: Namespace) -> int:
+    """Exit code 0 where the user may, 1 where it may not."""
+    kind, name = arguments.resource
+    with _admin(arguments) as admin:
+        told = admin.explain_access(arguments.user, arguments.what.upper(), kind, name)
+    policy = None if told.policy is None else _policy_document(told.policy)
+    document = {"allowed": told.allowed, "policy": policy, "reason": told.reason}
+    say(arguments, document, [told.reason])
+    return OK if told.allowed else REFUSED
+
+
+def _admin(arguments: Namespace) -> Admin:
+    """The server's administration; the database's own, where it is named and no server runs on it."""
+    config = client_config(arguments)
+    if not arguments.database_url:
+        return Admin(config)
+    found = metadata.entry_points(group=OFFLINE, name="admin")
+    if not found:
+        raise ModuleNotFoundError(name="popserver")
+    return Admin(config, transport=next(iter(found)).load()(arguments.database_url, config.namespace))
+
+
+def _secret(arguments: Namespace) -> str | None:
+    """The secret from where `--secret-from` says; None to make one."""
+    source: str | None = arguments.secret_from
+    if source is None:
+        return None
+    if source == "stdin":
+        return sys.stdin.readline().rstrip("\r\n")
+    if source == "prompt":
+        return _prompted()
+    name = source.removeprefix("env:")
+    if name not in os.environ:
+        raise UsageError(f"the environment has no {name}; set it to the secret")
+    return os.environ[name]
+
+
+def _prompted() -> str:
+    first = getpass.getpass("secret: ")
+    if getpass.getpass("again: ") != first:
+        raise UsageError("these were two different secrets; nothing was changed")
+    return first
+
+
+def _say_secret(arguments: Namespace, user: User, secret: str, given: str | None, done: str) -> int:
+    """A secret that was handed in is not shown again."""
+    if given is not None:
+        return say(arguments, _user_document(user), [done])
+    document = {**_user_document(user), "secret": secret}
+    return say(arguments, document, [done, f"its secret, shown this once: {secret}"])
+
+
+def _sentence(policy: Policy) -> str:
+    within = f" in namespace {policy.namespace}" if policy.namespace else ""
+    return f"{policy.effect} {','.join(policy.actions)} {_written(policy)}{within} for {policy.access_key}"
+
+
+def _written(policy: Policy) -> str:
+    return f"{policy.resource_kind.lower()}:{policy.pattern}"
+
+
+def _user_document(user: User) -> dict[str, Any]:
+    return {
+        "access_key": user.access_key,
+        "is_admin": user.is_admin,
+        "disabled_at": utc(user.disabled_at),
+        "created_at": utc(user.created_at),
+    }
+
+
+def _policy_document(policy: Policy) -> dict[str, Any]:
+    return {
+        "id": policy.id,
+        "access_key": policy.access_key,
+        "effect": policy.effect,
+        "actions": list(policy.actions),
+        "resource_kind": policy.resource_kind,
+        "namespace": policy.namespace,
+        "pattern": policy.pattern,
+        "created_at": utc(policy.created_at),
+    }

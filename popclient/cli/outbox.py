@@ -1,0 +1,64 @@
+"""`popmq relay`"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from argparse import Namespace
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from popclient.cli import OK, UsageError
+from popclient.cli.arguments import client_config
+from popclient.cli.output import say
+from popclient.errors import PopError
+from popclient.producer import Producer
+from popclient.sql.relay import Relay
+
+
+def relay(arguments: Namespace) -> int:
+    """Move messages until SIGINT or SIGTERM, or with `--once` until none is left."""
+    engine = _engine(arguments.database_url)
+    try:
+        config = client_config(arguments)
+        with Producer(config) as producer:
+            relay = Relay(engine, producer)
+            # Here, where a person sees it: a table that is missing will not come by waiting.
+            waiting = relay.waiting()
+            if arguments.once:
+                moved, left = relay.run_once(), relay.waiting()
+                return say(arguments, {"moved": moved, "waiting": left}, [f"moved {moved} messages, {left} wait"])
+            stop = _stopped()
+            say(arguments, {"waiting": waiting}, [f"relaying to {config.endpoints}, {waiting} messages wait"])
+            sys.stdout.flush()
+            relay.run(stop)
+    except SQLAlchemyError as error:
+        raise PopError(f"{engine.url!r} has no outbox to read: {_first_line(error)}") from error
+    finally:
+        engine.dispose()
+    return OK
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        # Postgres by the driver that PopMQ itself uses, unless one is named.
+        named = parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+        return create_engine(named)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise UsageError(f"--database-url: {_first_line(error)}") from None
+
+
+def _stopped() -> threading.Event:
+    """Set by SIGINT and SIGTERM: the present step is finished, then the command ends."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]

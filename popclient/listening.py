@@ -1,0 +1,71 @@
+"""What a push consumer asks of its user: a listener, and interceptors for those who want to look on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from popclient.errors import PopError
+from popclient.message import MessageView
+
+
+class ConsumeResult(StrEnum):
+    """What a listener returns: SUCCESS acks the message, FAILURE has it come again after the retry interval.
+
+    An exception, or nothing returned, is a failure too.
+    """
+
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+
+
+class ConsumeStatus(StrEnum):
+    """How a listener ended, for metrics (mission row E7)."""
+
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"  # it returned FAILURE, or something that is no ConsumeResult
+    EXCEPTION = "EXCEPTION"
+    RETURNNULL = "RETURNNULL"
+    TIMEOUT = "TIMEOUT"  # the consumption timeout passed first, in the queue or in the listener
+
+
+class Consumption(NamedTuple):
+    """How one call of the listener ended, and how many seconds it took; `error` is what it raised."""
+
+    status: ConsumeStatus
+    seconds: float
+    error: BaseException | None = None
+
+
+Listener = Callable[[MessageView], ConsumeResult | None]
+BatchListener = Callable[[Sequence[MessageView]], ConsumeResult | None]
+AsyncListener = Callable[[MessageView], Awaitable[ConsumeResult | None]]
+AsyncBatchListener = Callable[[Sequence[MessageView]], Awaitable[ConsumeResult | None]]
+
+
+class Interceptor:
+    """Looks on while messages are received, consumed and acked (mission row E17). Override what you need.
+
+    `before_consume` and `after_consume` run right around the listener, in its thread or task, the latter in reverse
+    order of the interceptors; a message that times out before its turn passes both in the client's event loop. The
+    others run in the event loop too: be quick, do not block. What an interceptor raises is logged and changes nothing.
+    """
+
+    def before_receive(self, topic: str, /) -> None:
+        """The topic is about to be polled."""
+
+    def after_receive(self, topic: str, messages: Sequence[MessageView], error: PopError | None, /) -> None:
+        """The poll has brought these messages (perhaps none), or has failed."""
+
+    def before_consume(self, messages: Sequence[MessageView], /) -> None:
+        """The listener is about to get these messages: one, or a batch."""
+
+    def after_consume(self, messages: Sequence[MessageView], consumption: Consumption, /) -> None:
+        """The listener has ended."""
+
+    def before_ack(self, message: MessageView, /) -> None:
+        """The message is about to be acked."""
+
+    def after_ack(self, message: MessageView, error: PopError | None, /) -> None:
+        """The ack was answered; with an error it is repeated, unless the hold is over."""

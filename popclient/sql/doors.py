@@ -1,0 +1,141 @@
+"""The user's session or connection, whichever kind: run on it, tell errors apart, find out what lives in its database.
+
+Nothing here begins, commits or rolls back: that is the user's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session
+
+from popclient.errors import HoldLost, OutOfOrder, PopError, UnsupportedByStore, error_of
+from popclient.sql.tables import outbox
+from popproto.v2 import definition_pb2 as pb
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    AsyncDoor = AsyncSession | AsyncConnection | async_scoped_session[Any]
+
+Door = Session | Connection | scoped_session[Any]
+T = TypeVar("T")
+
+BROKER: Final = "broker"
+OUTBOX: Final = "outbox"
+
+# What the SQL functions refuse with, as the wire would.
+_CODES: Final = {
+    "PM000": pb.BAD_REQUEST,
+    "PM002": pb.ILLEGAL_TOPIC,
+    "PM004": pb.ILLEGAL_MESSAGE_TAG,
+    "PM005": pb.ILLEGAL_MESSAGE_KEY,
+    "PM006": pb.ILLEGAL_MESSAGE_GROUP,
+    "PM007": pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    "PM009": pb.ILLEGAL_MESSAGE_ID,
+    "PM012": pb.ILLEGAL_DELIVERY_TIME,
+    "PM014": pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    "PM101": pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    "PM301": pb.MESSAGE_BODY_TOO_LARGE,
+    "PM302": pb.MESSAGE_BODY_EMPTY,
+    "PM402": pb.TOPIC_NOT_FOUND,
+}
+_places: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
+
+
+def through(door: Door | AsyncDoor, work: Callable[[Connection], T]) -> T | Awaitable[T]:
+    """The result of `work` on the door's connection; of an asynchronous one, what to await."""
+    if hasattr(door, "run_sync"):
+        return door.run_sync(lambda inner: work(_connection(inner)))
+    return work(_connection(door))
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turns a refusal of the SQL functions into the PopError it means."""
+    try:
+        yield
+    except DBAPIError as error:
+        if (refusal := _refusal(error)) is None:
+            raise
+        raise refusal from error
+
+
+def place_of(conn: Connection) -> str:
+    """Where messages go from this database: to the BROKER whose it is, or into an OUTBOX.
+
+    Raises UnsupportedByStore where there is neither. An answer is remembered, a refusal is not.
+    """
+    found = _places.get(conn.engine)
+    if found is None:
+        found = _places[conn.engine] = _look(conn)
+    return found
+
+
+def require_broker(conn: Connection) -> None:
+    """Raises UnsupportedByStore unless the broker's Postgres is behind the connection."""
+    if _places.get(conn.engine) == BROKER:
+        return
+    if not _is_brokers_postgres(conn):
+        raise UnsupportedByStore(
+            f"{_name(conn)} is not the Postgres database of a PopMQ broker, and only there a transaction can end a"
+            " hold; ack with the consumer after your commit, and let popclient.sql.idempotent drop repetitions"
+        )
+    _places[conn.engine] = BROKER
+
+
+def _look(conn: Connection) -> str:
+    if _is_brokers_postgres(conn):
+        return BROKER
+    tables = set(inspect(conn).get_table_names())
+    if outbox.name in tables:
+        return OUTBOX
+    if {"pending", "message", "delivery", "consumer_group"} <= tables:
+        raise UnsupportedByStore(
+            f"{_name(conn)} is the SQLite file of a PopMQ broker, which alone writes there; send with a Producer, keep"
+            " an outbox in a database of your own, or run the broker on Postgres"
+        )
+    raise UnsupportedByStore(
+        f"{_name(conn)} is not the Postgres database of a PopMQ broker and has no table {outbox.name}; make it with:"
+        " popclient.sql.metadata.create_all(engine), and run: popmq relay --database-url URL"
+    )
+
+
+def _is_brokers_postgres(conn: Connection) -> bool:
+    if conn.dialect.name != "postgresql":
+        return False
+    return conn.execute(text("SELECT to_regproc('popmq_enqueue') IS NOT NULL")).scalar_one() is True
+
+
+def _connection(door: Any) -> Connection:
+    return door if isinstance(door, Connection) else door.connection()
+
+
+def _name(conn: Connection) -> str:
+    return conn.engine.url.render_as_string(hide_password=True)
+
+
+def _refusal(error: DBAPIError) -> PopError | None:
+    state, sentence = _said(error.orig)
+    if not state.startswith("PM"):
+        return None
+    if state == "PM013":
+        return HoldLost(sentence, code=pb.INVALID_RECEIPT_HANDLE, name="INVALID_RECEIPT_HANDLE")
+    if state == "PM800":
+        return OutOfOrder(sentence)
+    return error_of(pb.Status(code=_CODES.get(state, pb.BAD_REQUEST), message=sentence))
+
+
+def _said(error: BaseException | None) -> tuple[str, str]:
+    """SQLSTATE and message, wherever the driver keeps them: psycopg, psycopg2, asyncpg; pg8000."""
+    fields = error.args[0] if error is not None and error.args else None
+    if isinstance(fields, dict):
+        return fields.get("C", ""), fields.get("M", "")
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+    message = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
+    return state, message.partition("\n")[0]

@@ -1,0 +1,139 @@
+"""Doing a message's work once: what was done stands beside the work, in the user's own database and transaction.
+
+A broker delivers at least once. An ack that gets lost brings a message again whose work is done; its id tells.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from sqlalchemy import Connection, Insert, delete, insert
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
+
+from popclient.listening import ConsumeResult
+from popclient.message import MessageView
+from popclient.sql.doors import Door, through
+from popclient.sql.tables import processed
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+    from popclient.sql.doors import AsyncDoor
+
+Handler = Callable[[MessageView, Session], object]
+AsyncHandler = Callable[[MessageView, "AsyncSession"], Awaitable[object]]
+_SUCCESS: Final = ConsumeResult.SUCCESS
+_FAILURE: Final = ConsumeResult.FAILURE
+
+
+@overload
+def idempotent(
+    sessions: sessionmaker[Any], *, group: str
+) -> Callable[[Handler], Callable[[MessageView], ConsumeResult]]: ...
+@overload
+def idempotent(
+    sessions: async_sessionmaker[Any], *, group: str
+) -> Callable[[AsyncHandler], Callable[[MessageView], Awaitable[ConsumeResult]]]: ...
+def idempotent(sessions: Any, *, group: str) -> Callable[[Any], Any]:
+    """Makes a listener of a handler that takes a message and a session, and has it do each message's work once.
+
+    The message's id and what the handler writes are committed together; a message whose id is there already is not
+    handed on. The listener returns SUCCESS for either, so ack it; when the handler returns FAILURE or raises, all is
+    rolled back. `sessions` is a sessionmaker, or an async_sessionmaker with an asynchronous handler. Needs the table
+    `popmq_processed` (`popclient.sql.metadata`).
+
+        @idempotent(Session, group="billing")
+        def bill(message, session):
+            session.add(Invoice(order=message.text))
+    """
+
+    def decorate(handler: Any) -> Any:
+        if inspect.iscoroutinefunction(handler):
+            return functools.wraps(handler)(lambda message: _handle_later(sessions, group, handler, message))
+        return functools.wraps(handler)(lambda message: _handle(sessions, group, handler, message))
+
+    return decorate
+
+
+@overload
+def first_time(session: Door, message: MessageView, /, *, group: str) -> bool: ...
+@overload
+def first_time(session: AsyncDoor, message: MessageView, /, *, group: str) -> Awaitable[bool]: ...
+def first_time(session: Door | AsyncDoor, message: MessageView, /, *, group: str) -> bool | Awaitable[bool]:
+    """Writes down, within the session's transaction, that the group has done this message; False if that stands there.
+
+    Waits for another transaction that is just doing the same.
+    """
+    row = {
+        "consumer_group": group,
+        "topic": message.topic,
+        "message_id": message.message_id,
+        "processed_at_ms": time.time_ns() // 1_000_000,
+    }
+    return through(session, lambda conn: _insert(conn, row))
+
+
+@overload
+def forget_processed(session: Door, older_than: timedelta, /) -> int: ...
+@overload
+def forget_processed(session: AsyncDoor, older_than: timedelta, /) -> Awaitable[int]: ...
+def forget_processed(session: Door | AsyncDoor, older_than: timedelta, /) -> int | Awaitable[int]:
+    """Removes what was done longer ago, within the session's transaction; returns how many messages that were.
+
+    Keep it for as long as a message may still come again: the broker's retention, 72 h by default.
+    """
+    before_ms = time.time_ns() // 1_000_000 - older_than // timedelta(milliseconds=1)
+    old = delete(processed).where(processed.c.processed_at_ms < before_ms)
+    return through(session, lambda conn: conn.execute(old).rowcount)
+
+
+class _Undone(Exception):
+    """The handler has failed without raising."""
+
+
+def _handle(sessions: Any, group: str, handler: Handler, message: MessageView) -> ConsumeResult:
+    try:
+        with sessions.begin() as session:
+            if first_time(session, message, group=group) and handler(message, session) == _FAILURE:
+                raise _Undone
+    except _Undone:
+        return _FAILURE
+    return _SUCCESS
+
+
+async def _handle_later(sessions: Any, group: str, handler: AsyncHandler, message: MessageView) -> ConsumeResult:
+    try:
+        async with sessions.begin() as session:
+            if await first_time(session, message, group=group) and await handler(message, session) == _FAILURE:
+                raise _Undone
+    except _Undone:
+        return _FAILURE
+    return _SUCCESS
+
+
+def _insert(conn: Connection, row: dict[str, Any]) -> bool:
+    unless_there = _INSERT_UNLESS_THERE.get(conn.dialect.name)
+    if unless_there is not None:
+        # Of an INSERT it is forgotten unless asked for.
+        return conn.execute(unless_there, row, execution_options={"preserve_rowcount": True}).rowcount == 1
+    try:
+        with conn.begin_nested():
+            conn.execute(insert(processed), row)
+    except IntegrityError:
+        return False
+    return True
+
+
+_INSERT_UNLESS_THERE: Final[dict[str, Insert]] = {
+    "postgresql": postgresql.insert(processed).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(processed).on_conflict_do_nothing(),
+    "mysql": insert(processed).prefix_with("IGNORE"),
+    "mariadb": insert(processed).prefix_with("IGNORE"),
+}

@@ -1,0 +1,238 @@
+"""From an outbox table to the broker.
+
+At least once, with the ids that the messages were enqueued with, so that the broker stores each once; in the order of
+the outbox within each message group.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from sqlalchemy import Connection, Engine, Row, delete, func, not_, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from popclient.errors import BadRequest, ClientClosed, PayloadTooLarge, PopError, PropertiesTooLarge, Unreachable
+from popclient.message import Message
+from popclient.sql.tables import outbox
+
+if TYPE_CHECKING:
+    from popclient.producer import Producer
+
+# One step is one request to the broker, so that of a message group all are stored or none.
+STEP_ROWS: Final = 128
+STEP_BYTES: Final = 4 * 1024 * 1024
+TOPIC_PAUSE: Final = 5.0  # seconds that a topic waits which the broker does not take messages for
+PAUSE_MAX: Final = 5.0  # seconds between two tries to reach the broker or the database
+
+# The message's own fault: no repetition mends it.
+_OF_THE_MESSAGE: Final = (BadRequest, PayloadTooLarge, PropertiesTooLarge)
+# Nobody is there to take any message.
+_OF_THE_LINE: Final = (Unreachable, ClientClosed)
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+log = logging.getLogger("popclient.relay")
+
+
+class Step(NamedTuple):
+    """What one look into the outbox came to: messages the broker has taken, refused for good, and left for later."""
+
+    moved: int
+    refused: int
+    left: int
+
+
+class Relay:
+    """Moves messages from the outbox table of `engine` to the producer's broker.
+
+    engine: of the database with the table `popmq_outbox`. producer: a synchronous one; its namespace counts.
+    poll_interval: seconds between two looks at an empty outbox.
+
+    Inside `with` it runs in a thread of its own; `run` runs it in yours. Several at once do no harm. A message that the
+    broker refuses for its own fault stays in the table with the reason in `refusal`, and the next ones go on.
+    """
+
+    def __init__(self, engine: Engine, producer: Producer, *, poll_interval: float = 0.25) -> None:
+        self._engine = engine
+        self._producer = producer
+        self._poll_interval = poll_interval
+        self._resting: dict[str, float] = {}  # topic → when to try it again
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def move(self) -> Step:
+        """One step: moves the oldest messages, at most 128 and 4 MiB.
+
+        Raises what keeps all of them from being moved: Unreachable, or the database's own error.
+        """
+        with self._engine.connect() as conn:
+            rows = conn.execute(_FULL.where(outbox.c.outbox_id.in_(self._next(conn)))).all()
+        # Outside of any transaction: the broker may take its time, and nobody may wait for us meanwhile.
+        outcomes = self._send(rows)
+        taken = [number for number, outcome in outcomes.items() if not isinstance(outcome, PopError)]
+        refused = {number: each for number, each in outcomes.items() if isinstance(each, _OF_THE_MESSAGE)}
+        if taken or refused:
+            self._settle(taken, refused)
+        for outcome in outcomes.values():
+            if isinstance(outcome, _OF_THE_LINE):
+                raise outcome
+        return Step(len(taken), len(refused), len(rows) - len(taken) - len(refused))
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Moves messages until `stop` is set. An unreachable broker or database is waited for."""
+        stop, pause = stop or self._stop, self._poll_interval
+        while not stop.is_set():
+            try:
+                step = self.move()
+            except ClientClosed:
+                log.warning("the outbox waits: its producer is closed")
+                return
+            except (PopError, SQLAlchemyError) as error:
+                log.warning("the outbox waits: %s", error)
+                pause = min(pause * 2, PAUSE_MAX)
+                stop.wait(pause)
+                continue
+            pause = self._poll_interval
+            if not step.moved and not step.refused:
+                stop.wait(pause)
+
+    def run_once(self) -> int:
+        """Moves messages until none is left that can be moved now; returns how many. Raises what `move` raises."""
+        moved = 0
+        while (step := self.move()).moved or step.refused:
+            moved += step.moved
+        return moved
+
+    def waiting(self) -> int:
+        """How many messages have still to be moved."""
+        with self._engine.connect() as conn:
+            return conn.execute(select(func.count()).where(outbox.c.refusal.is_(None))).scalar_one()
+
+    def start(self) -> None:
+        """Runs it in a thread of its own, until `close`."""
+        self._thread = threading.Thread(target=self.run, name="popmq-relay", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after its present step."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self, conn: Connection) -> list[int]:
+        """The numbers of the next messages, as many as one request carries."""
+        now = time.monotonic()
+        self._resting = {topic: until for topic, until in self._resting.items() if until > now}
+        query = _NARROW.where(not_(outbox.c.topic.in_(list(self._resting)))) if self._resting else _NARROW
+        numbers: list[int] = []
+        size = 0
+        for number, length in conn.execute(query):
+            size += length
+            if numbers and size > STEP_BYTES:
+                break
+            numbers.append(number)
+        return numbers
+
+    def _send(self, rows: Sequence[Row[Any]]) -> dict[int, object]:
+        """What became of each message that was tried; one behind a failed one of its message group is not tried."""
+        messages = {row.outbox_id: _message(row) for row in rows}
+        outcomes: dict[int, object] = {
+            number: message for number, message in messages.items() if isinstance(message, PopError)
+        }
+        held_up: set[tuple[str, str]] = set()
+        readable = [row for row in rows if row.outbox_id not in outcomes]
+        for wave in _waves(readable, in_runs=self._producer._core.batches):
+            tried = [row for row in wave if _group_of(row) not in held_up]
+            results = self._producer.send_many([messages[row.outbox_id] for row in tried])  # type: ignore[misc]
+            for row, outcome in zip(tried, results, strict=True):
+                outcomes[row.outbox_id] = outcome
+                if isinstance(outcome, PopError) and not isinstance(outcome, _OF_THE_MESSAGE):
+                    held_up.add(_group_of(row))
+                    self._rest(row.topic, outcome)
+        return outcomes
+
+    def _rest(self, topic: str, failure: PopError) -> None:
+        if isinstance(failure, _OF_THE_LINE):
+            return
+        if topic not in self._resting:
+            log.warning("topic %s waits: %s", topic, failure)
+        self._resting[topic] = time.monotonic() + TOPIC_PAUSE
+
+    def _settle(self, taken: Sequence[int], refused: Mapping[int, object]) -> None:
+        with self._engine.begin() as conn:
+            if taken:
+                conn.execute(delete(outbox).where(outbox.c.outbox_id.in_(taken)))
+            for number, refusal in refused.items():
+                log.warning("message %s of the outbox is refused: %s", number, refusal)
+                conn.execute(update(outbox).where(outbox.c.outbox_id == number).values(refusal=str(refusal)))
+
+
+def _waves(rows: Sequence[Row[Any]], *, in_runs: bool) -> list[list[Row[Any]]]:
+    """What may be sent together. A broker that takes single messages could take the second of a group without the
+    first, so there each wave has one message of each group."""
+    if in_runs:
+        return [list(rows)] if rows else []
+    waves: list[list[Row[Any]]] = []
+    depth: dict[tuple[str, str], int] = {}
+    for row in rows:
+        group = _group_of(row)
+        at = depth.get(group, 0) if row.message_group else 0
+        depth[group] = at + 1
+        if at == len(waves):
+            waves.append([])
+        waves[at].append(row)
+    return waves
+
+
+def _group_of(row: Row[Any]) -> tuple[str, str]:
+    return row.topic, row.message_group or ""
+
+
+def _message(row: Row[Any]) -> Message | PopError:
+    """The message of a row; anybody may write to the table, so perhaps what is wrong with it."""
+    due = row.deliver_at_ms
+    try:
+        return Message(
+            row.topic,
+            row.body,
+            tag=row.tag,
+            keys=_texts(json.loads(row.keys or "[]"), list),
+            properties=_texts(json.loads(row.properties or "{}"), dict),
+            message_group=row.message_group,
+            delivery_timestamp=None if due is None else _EPOCH + timedelta(milliseconds=due),
+            priority=row.priority,
+            trace_context=row.trace_context,
+            message_id=row.message_id,
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        return BadRequest(f"the row cannot be read: {error}")
+
+
+def _texts(read: Any, kind: type) -> Any:
+    """What was read of JSON, if it is of that kind and holds nothing but texts."""
+    each_of = read.values() if isinstance(read, dict) else read
+    if not isinstance(read, kind) or not all(isinstance(each, str) for each in each_of):
+        raise TypeError(f"{str(read)[:64]!r} is no JSON {'object' if kind is dict else 'array'} of texts")
+    return read
+
+
+_WAITING = outbox.c.refusal.is_(None)
+_NARROW = (
+    select(outbox.c.outbox_id, func.length(outbox.c.body)).where(_WAITING).order_by(outbox.c.outbox_id).limit(STEP_ROWS)
+)
+_FULL = select(outbox).order_by(outbox.c.outbox_id)
