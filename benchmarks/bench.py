@@ -9,15 +9,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.filling import fill
+from benchmarks.filling import fill, fill_delayed, fill_for_filters, fill_in_order
 from benchmarks.generator import Generator
-from benchmarks.machine import Cores
+from benchmarks.machine import Cores, cpu_seconds
 from benchmarks.plan import Plan
 from benchmarks.postgres import Postgres, postgres
 from benchmarks.raw_insert import insert_rate
 from benchmarks.servers import Server, Variant
 
 VARIANTS = ("noop", "sqlite", "postgres")
+# The ways in: the mode of the port, and whether the load speaks TLS.
+DOORS = {
+    "plaintext": ("plaintext", False),
+    "permissive": ("permissive", False),
+    "permissive+tls": ("permissive", True),
+    "tls": ("tls", True),
+}
 
 
 class Bench:
@@ -80,12 +87,54 @@ class Bench:
                 size: self._run(running, name, self._filled_url(name, count, topic)) for size, count in sizes.items()
             }
 
+    @contextmanager
+    def doors(self) -> Iterator[dict[str, Generator]]:
+        """A server on SQLite for each way in at its port, and a load that takes it."""
+        self._stop()
+        with ExitStack() as running:
+            yield {name: self._run_door(running, name, mode, over_tls) for name, (mode, over_tls) in DOORS.items()}
+
+    @contextmanager
+    def delayed(self, name: str, topic: str) -> Iterator[Generator]:
+        """A server of its own on a store with many messages that are far from due."""
+        self._stop()
+        url = self.new_url(name, "delayed")
+        self.say(f"storing {self.plan.delayed:,} delayed messages in {name}")
+        fill_delayed(url, topic, self.plan.delayed, self.plan.body_bytes)
+        with ExitStack() as running:
+            yield self._run(running, name, url)
+
+    @contextmanager
+    def in_order(self, name: str, topics: Mapping[str, int]) -> Iterator[Generator]:
+        """A server of its own on a store of topics whose messages are in so many message groups; in none for 0."""
+        self._stop()
+        url = self.new_url(name, "fifo")
+        for topic, groups in topics.items():
+            self.say(f"storing {self.plan.stock:,} messages in {groups:,} message groups in {name}")
+            if groups:
+                fill_in_order(url, topic, self.plan.stock, self.plan.body_bytes, groups)
+            else:
+                fill(url, topic, self.plan.stock, self.plan.body_bytes)
+        with ExitStack() as running:
+            yield self._run(running, name, url)
+
+    @contextmanager
+    def for_filters(self, name: str, topic: str) -> Iterator[Generator]:
+        """A server of its own on a store whose messages have properties."""
+        self._stop()
+        url = self.new_url(name, "filter")
+        self.say(f"storing {self.plan.stock:,} messages with properties in {name}")
+        fill_for_filters(url, topic, self.plan.stock, self.plan.body_bytes)
+        with ExitStack() as running:
+            yield self._run(running, name, url)
+
     def time_to_ready(self, name: str, topic: str) -> float:
         """Seconds from the start of a server process on the large store to its ready line."""
         self._stop()
         url = self._filled_url(name, self.plan.backlog_large, topic)
         self.say(name)
-        with Server(Variant(name, url), self.cores.server, self._log) as server:
+        # As it starts when nothing is said: with the front, and a certificate to look at.
+        with Server(Variant(name, url, ("--tls", "permissive")), self.cores.server, self._log) as server:
             return server.ready_s
 
     def new_url(self, name: str, purpose: str) -> str:
@@ -121,7 +170,40 @@ class Bench:
         self._loads[name] = self._run(self._running, name, None if name == "noop" else self._url(name))
 
     def _run(self, running: ExitStack, name: str, url: str | None) -> Generator:
-        server = running.enter_context(Server(Variant(name, url), self.cores.server, self._log))
+        return self._run_variant(running, Variant(name, url))
+
+    @contextmanager
+    def together(self, counts: Mapping[str, int], topic: str) -> Iterator[dict[str, list[Generator]]]:
+        """For each name so many servers on a Postgres database of its own, full of messages, and two loads on them.
+
+        Nobody is pinned: servers, loads and Postgres share the machine, however many they are.
+        """
+        self._stop()
+        with ExitStack() as running:
+            yield {name: self._run_together(running, name, count, topic) for name, count in counts.items()}
+
+    def postgres_cpu_s(self) -> float:
+        """CPU seconds that Postgres' processes have used so far; 0 where it runs on another machine."""
+        return sum(map(cpu_seconds, self.postgres.pids()))
+
+    def _run_together(self, running: ExitStack, name: str, count: int, topic: str) -> list[Generator]:
+        url = self.new_url("postgres", f"together_{count}")
+        self.say(f"storing {self.plan.stock:,} messages for {name}")
+        fill(url, topic, self.plan.stock, self.plan.body_bytes)
+        variant = Variant(name, url, ("--tls", "plaintext"))
+        servers = [running.enter_context(Server(variant, None, self._log)) for _ in range(count)]
+        return [running.enter_context(Generator(servers[number % count], None)) for number in range(2)]
+
+    def _run_door(self, running: ExitStack, name: str, mode: str, over_tls: bool) -> Generator:
+        options: tuple[str, ...] = ("--tls", mode)
+        folder = self._folder / f"tls_{name}"
+        if mode != "plaintext":
+            options += ("--tls-dir", str(folder))
+        url = self.new_url("sqlite", f"door_{name}")
+        return self._run_variant(running, Variant(name, url, options, folder / "cert.pem" if over_tls else None))
+
+    def _run_variant(self, running: ExitStack, variant: Variant) -> Generator:
+        server = running.enter_context(Server(variant, self.cores.server, self._log))
         return running.enter_context(Generator(server, self.cores.load))
 
     def _stop(self) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.bench import Bench
+from benchmarks.filling import TAGS
+from benchmarks.generator import Generator
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
 
 CALLERS = 64
 CONSUMERS = 64
 STOCK_TOPIC = "bench-stock"
+DELAY_TOPIC = "bench-delay"
+FILTER_TOPIC = "bench-stock-filter"
+TOGETHER = {"1 server": 1, "2 servers": 2}
 
 Figures = dict[str, Any]
 # Per variant, the figures of every round.
@@ -68,6 +73,23 @@ def _receive(load: str, callers: int, *, ack_each: bool) -> Callable[[Bench], Ro
         } | _window(bench)
         bench.stock(STOCK_TOPIC)
         return in_turns(bench, once)
+
+    return measure
+
+
+def _door(callers: int, per_request: int) -> Callable[[Bench], Rounds]:
+    """The same sends through each way in at the port; all servers are there, each has its turn."""
+
+    def measure(bench: Bench) -> Rounds:
+        found = Rounds()
+        with bench.doors() as loads:
+            for number in range(bench.plan.rounds):
+                for name, load in loads.items():
+                    bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
+                    options = {"topic": "bench-door", "callers": callers, "per_request": per_request}
+                    figures = load.run("raw.send", **options, **_window(bench, body=True))
+                    found.setdefault(name, []).append(figures)
+        return found
 
     return measure
 
@@ -135,6 +157,125 @@ def _backlog(bench: Bench) -> Rounds:
     return found
 
 
+def _filter(bench: Bench) -> Rounds:
+    """Receives by a SQL filter that wants one message of ten, beside receives by the tag that these have."""
+    plan, found = bench.plan, Rounds()
+    tenth = plan.stock // len(TAGS)
+    wishes = {"tag": ("TAG", "UA"), "sql": ("SQL", "carrier = 'UA' AND distance >= 1000")}
+    for name in (each for each in bench.names if each != "noop"):
+        with bench.for_filters(name, FILTER_TOPIC) as load:
+            found[name] = []
+            for number in range(plan.rounds):
+                rates = {}
+                for kind, wanted in wishes.items():
+                    bench.say(f"round {number + 1} of {plan.rounds}: {name} by {kind}")
+                    rates[kind] = load.run(
+                        "raw.receive",
+                        topic=FILTER_TOPIC,
+                        group=f"bench-filter-{kind}-{number}",
+                        stock=tenth,
+                        groups=1 + int(plan.seconds * 10_000 / tenth),
+                        ack_each=False,
+                        callers=CONSUMERS,
+                        wanted=wanted,
+                        **_window(bench),
+                    )
+                found[name].append(rates["sql"] | {"of_tag": rates["sql"]["rate"] / rates["tag"]["rate"]})
+    return found
+
+
+def _fifo(groups: int, beside: int, ratio: str) -> Callable[[Bench], Rounds]:
+    """Receives from a topic of so many message groups, and from one of `beside` (0: of none), in turns."""
+
+    def measure(bench: Bench) -> Rounds:
+        plan, found = bench.plan, Rounds()
+        topics = {f"{STOCK_TOPIC}-{each}-groups": each for each in (groups, beside)}
+        for name in (each for each in bench.names if each != "noop"):
+            with bench.in_order(name, topics) as load:
+                found[name] = []
+                for number in range(plan.rounds):
+                    rates = {}
+                    for topic, count in topics.items():
+                        bench.say(f"round {number + 1} of {plan.rounds}: {name}, {count:,} message groups")
+                        rates[count] = load.run(
+                            "raw.receive",
+                            topic=topic,
+                            group=f"bench-fifo-{count}-{number}",
+                            stock=plan.stock,
+                            groups=1 + int(plan.seconds * 40_000 / plan.stock),
+                            ack_each=False,
+                            callers=CONSUMERS,
+                            **_window(bench),
+                        )
+                    found[name].append(rates[groups] | {ratio: rates[groups]["rate"] / rates[beside]["rate"]})
+        return found
+
+    return measure
+
+
+def _together(load: str, **options: Any) -> Callable[[Bench], Rounds]:
+    """One server on a Postgres, and two, under the same two loads; nobody has a core of its own."""
+
+    def measure(bench: Bench) -> Rounds:
+        with bench.together(TOGETHER, STOCK_TOPIC) as loads:
+            found: Rounds = {name: [] for name in loads}
+            for number in range(bench.plan.rounds):
+                for name, both in loads.items():
+                    bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
+                    found[name].append(_by_both(bench, both, load, number, options))
+            return found
+
+    return measure
+
+
+def _by_both(bench: Bench, both: Sequence[Generator], load: str, number: int, options: dict[str, Any]) -> Figures:
+    before_s = bench.postgres_cpu_s()
+    for index, each in enumerate(both):
+        more = {"group": f"bench-together-{number}-{index}"} if load == "raw.receive" else {}
+        each.begin(load, **options, **more, **_together_window(bench, load))
+    figures = [each.figures() for each in both]
+    # Over the warm-up as well: a share, not an exact figure.
+    postgres_s = (bench.postgres_cpu_s() - before_s) / (bench.plan.seconds + bench.plan.warm_up)
+    pids = {each.server_pid: own["server_busy"] for each, own in zip(both, figures, strict=True)}
+    rate = sum(own["rate"] for own in figures)
+    busy = {
+        "server_busy": sum(pids.values()),
+        "load_busy": sum(own["load_busy"] for own in figures),
+        "postgres_busy": postgres_s,
+    }
+    return {"rate": rate, **busy, "cpu_us_per_message": sum(busy.values()) * 1e6 / max(rate, 1)}
+
+
+def _together_window(bench: Bench, load: str) -> dict[str, Any]:
+    if load == "raw.send":
+        return _window(bench, body=True)
+    stock = bench.plan.stock
+    return _window(bench) | {"stock": stock, "groups": 1 + int(bench.plan.seconds * 40_000 / stock)}
+
+
+def _delay(bench: Bench) -> Rounds:
+    """How late due messages are, with many others stored that are not due yet, and polls waiting."""
+    plan, found = bench.plan, Rounds()
+    for name in (each for each in bench.names if each != "noop"):
+        with bench.delayed(name, DELAY_TOPIC) as load:
+            found[name] = []
+            for number in range(plan.rounds):
+                bench.say(f"round {number + 1} of {plan.rounds}: {name}")
+                figures = load.run(
+                    "raw.delay",
+                    topic=DELAY_TOPIC,
+                    group="bench-delay",
+                    rate=plan.latency_rate,
+                    burst=plan.delayed_burst,
+                    callers=4,
+                    body_bytes=plan.body_bytes,
+                    seconds=plan.latency_seconds,
+                )
+                late, burst = figures["late_ms"], figures["burst_ms"]
+                found[name].append(figures | late | {"burst_p99": burst["p99"]})
+    return found
+
+
 def _start(bench: Bench) -> Rounds:
     return {
         name: [{"ready_s": bench.time_to_ready(name, STOCK_TOPIC)} for _ in range(bench.plan.starts)]
@@ -176,5 +317,24 @@ CASES: dict[str, Case] = {
     "latency": Case("send to delivery, p50", _latency, key="p50", unit="ms"),
     "idle": Case("idle long polls, CPU of a core", _idle, key="percent", unit="%"),
     "backlog": Case("receive 32 + batch ack, large backlog", _backlog),
+    "delay": Case("due to delivery, p99, with many delayed messages stored", _delay, key="p99", unit="ms"),
+    "filter": Case(f"receive 32 + batch ack by a SQL filter that wants a tenth, {CONSUMERS} consumers", _filter),
+    "fifo": Case(
+        f"receive 32 + batch ack, 1,000 message groups, {CONSUMERS} consumers", _fifo(1_000, 0, "of_unordered")
+    ),
+    "fifo_many": Case(
+        f"receive 32 + batch ack, 100,000 message groups, {CONSUMERS} consumers", _fifo(100_000, 1_000, "of_few")
+    ),
+    "door": Case(f"TLS or not: send 1 per request, {CALLERS} callers", _door(CALLERS, 1)),
+    "door_x1": Case("TLS or not: send 1 per request, 1 caller", _door(1, 1)),
+    "door_32": Case(f"TLS or not: send 32 per request, {CALLERS} callers", _door(CALLERS, 32)),
+    "servers_send_32": Case(
+        f"several servers: send 32 per request, {CALLERS} callers",
+        _together("raw.send", topic="bench-send", per_request=32, callers=CALLERS // 2),
+    ),
+    "servers_receive": Case(
+        f"several servers: receive 32 + batch ack, {CONSUMERS} consumers",
+        _together("raw.receive", topic=STOCK_TOPIC, ack_each=False, callers=CONSUMERS // 2),
+    ),
     "start": Case("start to ready, large backlog", _start, key="ready_s", unit="s"),
 }

@@ -6,13 +6,18 @@ import itertools
 import time
 from collections.abc import Iterator
 
-from popserver.domain.message import Message
+from sqlalchemy import Connection
+
+from popserver.domain.message import Message, MessageType
 from popserver.domain.names import Resource
+from popserver.domain.retry import HOUR_MS
 from popserver.domain.topic import NewTopic
-from popserver.store import Database, messages, migrate
+from popserver.domain.transaction import CheckPolicy
+from popserver.store import Database, messages, migrate, pending
 from popserver.store.catalog import ensure_topic
 from popserver.store.transaction import Transaction
 
+TAGS = ("9E", "AA", "AS", "B6", "DL", "EV", "HA", "MQ", "UA", "WN")
 _PER_TRANSACTION = 2_048
 
 
@@ -28,6 +33,39 @@ def fill(database_url: str, topic: str, count: int, body_bytes: int) -> float:
         database.close()
 
 
+def fill_for_filters(database_url: str, topic: str, count: int, body_bytes: int) -> None:
+    """Store `count` messages in `topic`, each with properties, and one of ten with any of the `TAGS`."""
+    database = Database(database_url, durability="relaxed")
+    try:
+        migrate.upgrade(database)
+        made = new_messages(topic, count, body_bytes)
+        _append_all(database, Resource("", topic), map(_with_properties, made, itertools.count()), count)
+    finally:
+        database.close()
+
+
+def fill_in_order(database_url: str, topic: str, count: int, body_bytes: int, groups: int) -> None:
+    """Store `count` messages in `topic`, spread over so many message groups as if they came from as many senders."""
+    database = Database(database_url, durability="relaxed")
+    try:
+        migrate.upgrade(database)
+        made = new_messages(topic, count, body_bytes)
+        in_order = (_in_group(each, number, groups) for number, each in enumerate(made))
+        _append_all(database, Resource("", topic), in_order, count, (MessageType.FIFO,))
+    finally:
+        database.close()
+
+
+def fill_delayed(database_url: str, topic: str, count: int, body_bytes: int) -> None:
+    """Store `count` messages in `topic` that are due in an hour to thirty days."""
+    database = Database(database_url, durability="relaxed")
+    try:
+        migrate.upgrade(database)
+        _pend_all(database, Resource("", topic), new_messages(topic, count, body_bytes), count)
+    finally:
+        database.close()
+
+
 def new_messages(topic: str, count: int, body_bytes: int) -> Iterator[Message]:
     """Messages like those the load sends: a tag, a key, an id that grows with time."""
     name, body = Resource("", topic), bytes(range(256)) * (body_bytes // 256 + 1)
@@ -37,19 +75,64 @@ def new_messages(topic: str, count: int, body_bytes: int) -> Iterator[Message]:
         yield Message(name, f"01{number:032X}", body, tag="bench", keys=("key",), born_at_ms=now_ms, born_host="bench")
 
 
-def _append_all(database: Database, name: Resource, made: Iterator[Message], count: int) -> None:
+def _with_properties(made: Message, number: int) -> Message:
+    tag = TAGS[number % len(TAGS)]
+    properties = {
+        "carrier": tag,
+        "origin": "JFK",
+        "destination": "LAX",
+        "tailnum": f"N{number % 5_000}",
+        "distance": str(1_000 + number % 2_000),
+        "delay": str(number % 180),
+    }
+    return made._replace(tag=tag, properties=properties)
+
+
+def _in_group(made: Message, number: int, groups: int) -> Message:
+    # Scattered, but for the same number always the same.
+    return made._replace(message_type=MessageType.FIFO, message_group=f"sender-{number * 7_919 % 1_000_003 % groups}")
+
+
+def _append_all(
+    database: Database,
+    name: Resource,
+    made: Iterator[Message],
+    count: int,
+    accepts: tuple[MessageType, ...] = (MessageType.NORMAL,),
+) -> None:
     with database.connect_writer() as conn:
         now_ms, topic = time.time_ns() // 1_000_000, None
         for rotation in range(-(-count // _PER_TRANSACTION)):
             database.begin(conn)
             tx = Transaction(conn, now_ms)
-            topic = topic or ensure_topic(tx, NewTopic(name))
+            topic = topic or ensure_topic(tx, NewTopic(name, accepts=accepts))
             batch = list(itertools.islice(made, _PER_TRANSACTION))
             messages.append(tx, [messages.Append(topic, batch, rotation)])
             conn.exec_driver_sql("COMMIT")
-        if database.is_sqlite:
-            conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        else:
-            # What Postgres would otherwise do in the background, during the measurement.
-            conn.exec_driver_sql("VACUUM (ANALYZE)")
-            conn.exec_driver_sql("CHECKPOINT")
+        _settle(database, conn)
+
+
+def _pend_all(database: Database, name: Resource, made: Iterator[Message], count: int) -> None:
+    with database.connect_writer() as conn:
+        now_ms, topic, policy = time.time_ns() // 1_000_000, None, CheckPolicy()
+        due = range(now_ms + HOUR_MS, now_ms + 30 * 24 * HOUR_MS)
+        for start in range(0, count, _PER_TRANSACTION):
+            database.begin(conn)
+            tx = Transaction(conn, now_ms)
+            topic = topic or ensure_topic(tx, NewTopic(name, accepts=(MessageType.NORMAL, MessageType.DELAY)))
+            batch = [
+                each._replace(message_type=MessageType.DELAY, deliver_at_ms=due[number * 7_919 % len(due)])
+                for number, each in enumerate(itertools.islice(made, _PER_TRANSACTION), start)
+            ]
+            pending.pend(tx, [pending.Pend(topic, batch, "bench", policy)])
+            conn.exec_driver_sql("COMMIT")
+        _settle(database, conn)
+
+
+def _settle(database: Database, conn: Connection) -> None:
+    if database.is_sqlite:
+        conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    else:
+        # What Postgres would otherwise do in the background, during the measurement.
+        conn.exec_driver_sql("VACUUM (ANALYZE)")
+        conn.exec_driver_sql("CHECKPOINT")

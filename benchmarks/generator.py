@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -24,8 +25,9 @@ class Generator:
 
     def __init__(self, server: Server, cores: set[int] | None) -> None:
         self._name = server.variant.name
+        self.server_pid = server.pid
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.generator", server.endpoint, str(server.pid)],
+            [sys.executable, "-m", "benchmarks.generator", server.endpoint, str(server.pid), *_trust(server)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             preexec_fn=lambda: pin_to(cores),
@@ -65,11 +67,15 @@ class Generator:
             self._process.wait()
 
 
-async def _serve(endpoint: str, server_pid: int) -> None:
+def _trust(server: Server) -> list[str]:
+    return [] if server.variant.ca is None else [str(server.variant.ca)]
+
+
+async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
     from benchmarks.client_load import ClientLoad
     from benchmarks.raw_load import RawLoad
 
-    raw = RawLoad(endpoint, server_pid)
+    raw = RawLoad(endpoint, server_pid, ca)
     loads = {"raw": raw, "client": ClientLoad(endpoint, server_pid)}
     while line := await asyncio.to_thread(sys.stdin.readline):
         load, options = json.loads(line)
@@ -78,11 +84,11 @@ async def _serve(endpoint: str, server_pid: int) -> None:
     await raw.close()
 
 
-def main(endpoint: str, server_pid: str) -> None:
+def main(endpoint: str, server_pid: str, ca: str | None = None) -> None:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(endpoint, int(server_pid)))
+        runner.run(_serve(endpoint, int(server_pid), Path(ca).read_bytes() if ca else None))
     # gRPC's own threads may outlive the loop; nothing is left to be done.
     sys.stdout.flush()
     os._exit(0)

@@ -78,6 +78,20 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
+def parent_of(pid: int) -> int:
+    """The process that made this one; 0 where /proc does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one has made, as far as they live."""
+    everybody = (int(each.parent.name) for each in Path("/proc").glob("[0-9]*/stat"))
+    return [each for each in everybody if parent_of(each) == pid]
+
+
 def _version(package: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 

@@ -40,7 +40,13 @@ class InstantWriter:
 
     waiting = 0
 
-    def __init__(self, database: Database, clock: Clock, after_commit: Callable[[Committed], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        after_commit: Callable[[Committed], None],
+        _announce: Callable[[Any], str],
+    ) -> None:
         self._database = database
         self._clock = clock
         self._after_commit = after_commit

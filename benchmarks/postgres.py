@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 import psycopg
 
+from benchmarks.machine import children_of, parent_of
+
 
 class Postgres:
     """A running Postgres server; makes databases in it."""
@@ -26,6 +28,12 @@ class Postgres:
             conn.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             conn.execute(f"CREATE DATABASE {name}")
         return psycopg_url(self.url, name)
+
+    def pids(self) -> list[int]:
+        """Its processes, the first of them and all it has made; none where it runs on another machine."""
+        with psycopg.connect(self.url) as conn:
+            first = parent_of(conn.info.backend_pid)
+        return [first, *children_of(first)] if first else []
 
     def version(self) -> str:
         with psycopg.connect(self.url) as conn:

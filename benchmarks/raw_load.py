@@ -19,6 +19,8 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 
 INVISIBLE_S = 600
+EVERYTHING = ("TAG", "*")
+_SENT_TOGETHER = 100
 _SERVICE = "/apache.rocketmq.v2.MessagingService/"
 _HEADERS = (
     ("x-mq-client-id", "bench"),
@@ -31,10 +33,13 @@ _OK = wire.SendMessageResponse(status=pb.Status(code=pb.OK, message="OK")).Seria
 
 
 class Wire:
-    """One connection; requests and answers of sends are bytes."""
+    """One connection; requests and answers of sends are bytes. With `ca`, PEM, over TLS."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+    def __init__(self, endpoint: str, ca: bytes | None = None) -> None:
+        if ca is None:
+            self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(endpoint, grpc.ssl_channel_credentials(ca), options=_OPTIONS)
         self._send: Any = self.channel.unary_unary(_SERVICE + "SendMessage")
         self._ack = self.channel.unary_unary(
             _SERVICE + "AckMessage",
@@ -53,12 +58,20 @@ class Wire:
             raise RuntimeError(f"a send failed: {wire.SendMessageResponse.FromString(answer).status}")
 
     async def receive(
-        self, group: str, topic: str, batch_size: int = BATCH_SIZE, poll_s: float = 20.0, client_id: str = "bench"
+        self,
+        group: str,
+        topic: str,
+        batch_size: int = BATCH_SIZE,
+        poll_s: float = 20.0,
+        client_id: str = "bench",
+        wanted: tuple[str, str] = EVERYTHING,
     ) -> list[pb.Message]:
+        """`wanted`: the filter's type and its expression."""
+        kind, expression = wanted
         request = wire.ReceiveMessageRequest(
             group=pb.Resource(name=group),
             message_queue=pb.MessageQueue(topic=pb.Resource(name=topic)),
-            filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
+            filter_expression=pb.FilterExpression(type=pb.FilterType.Value(kind), expression=expression),
             batch_size=batch_size,
         )
         request.invisible_duration.seconds = INVISIBLE_S
@@ -107,10 +120,10 @@ class SendTemplate:
 class RawLoad:
     """The raw cases; every method takes the case's options and returns its figures."""
 
-    def __init__(self, endpoint: str, server_pid: int) -> None:
+    def __init__(self, endpoint: str, server_pid: int, ca: bytes | None = None) -> None:
         self._endpoint = endpoint
         self._server_pid = server_pid
-        self._wire = Wire(endpoint)
+        self._wire = Wire(endpoint, ca)
 
     async def send(
         self, topic: str, per_request: int, callers: int, body_bytes: int, warm_up: float, seconds: float
@@ -137,15 +150,19 @@ class RawLoad:
         callers: int,
         warm_up: float,
         seconds: float,
+        wanted: tuple[str, str] = EVERYTHING,
     ) -> dict[str, Any]:
-        """Closed loop: receive 32, ack them in one request or each in its own, all at once; again."""
-        meter, fresh = Meter(), Groups(group, stock, lambda name: self._meet(name, topic))
+        """Closed loop: receive 32, ack them in one request or each in its own, all at once; again.
+
+        `stock` is how many messages a group will find that are `wanted`.
+        """
+        meter, fresh = Meter(), Groups(group, stock, lambda name: self._meet(name, topic, wanted))
         await fresh.prepare(groups)
 
         async def caller() -> None:
             while meter.running:
                 begun, name = time.perf_counter(), await fresh.to_receive()
-                received = await self._wire.receive(name, topic)
+                received = await self._wire.receive(name, topic, wanted=wanted)
                 if ack_each:
                     await asyncio.gather(*(self._wire.ack(name, topic, [each]) for each in received))
                 else:
@@ -178,6 +195,30 @@ class RawLoad:
             raise RuntimeError(f"{delivered.qsize()} messages came twice")
         return {"sent": len(sends), "end_to_end_ms": quantiles_ms(taken_s)}
 
+    async def delay(
+        self, topic: str, group: str, rate: int, burst: int, callers: int, body_bytes: int, seconds: float
+    ) -> dict[str, Any]:
+        """Messages that fall due while polls wait: `rate` per second, then a burst at one moment; how late they are."""
+        arrived: asyncio.Queue[float] = asyncio.Queue()
+        pollers = [asyncio.ensure_future(self._wait_for_due(topic, group, arrived)) for _ in range(callers)]
+        await asyncio.sleep(0.5)  # until the group is made and the polls are parked
+        count, first = int(rate * seconds), time.time_ns()
+        begins_ms = first // 1_000_000 + 1_000
+        spread = [begins_ms + number * 1_000 // rate for number in range(count)]
+        for start in range(0, count, _SENT_TOGETHER):
+            await self._send_delayed(topic, first + start, spread[start : start + _SENT_TOGETHER], body_bytes)
+        late_s = await _arrivals(arrived, count)
+        at_once = [time.time_ns() // 1_000_000 + 2_000] * burst
+        for start in range(0, burst, _SENT_TOGETHER):
+            await self._send_delayed(topic, time.time_ns(), at_once[start : start + _SENT_TOGETHER], body_bytes)
+        burst_late_s = await _arrivals(arrived, burst)
+        for poller in pollers:
+            poller.cancel()
+        await asyncio.gather(*pollers, return_exceptions=True)
+        if min(*late_s, *burst_late_s) < 0:
+            raise RuntimeError(f"a message came {-min(late_s) * 1e3:.0f} ms before it was due")
+        return {"late_ms": quantiles_ms(late_s), "burst_ms": quantiles_ms(burst_late_s), "max_ms": max(late_s) * 1e3}
+
     async def idle(self, topic: str, polls: int, poll_seconds: float, seconds: float) -> dict[str, Any]:
         """Long polls that find nothing and begin anew, each from a client of its own; the server's CPU meanwhile."""
         wires = [Wire(self._endpoint) for _ in range(10)]
@@ -201,13 +242,30 @@ class RawLoad:
             raise RuntimeError(f"{len(broken)} of {polls} polls broke off, the first: {broken[0]!r}")
         return {"cpu": figures["server_busy"]}
 
+    async def _send_delayed(self, topic: str, first: int, due_ms: list[int], body_bytes: int) -> None:
+        sent = [_message(topic, f"01{number:032X}", bytes(body_bytes)) for number in range(first, first + len(due_ms))]
+        for each, at_ms in zip(sent, due_ms, strict=True):
+            due = each.system_properties.delivery_timestamp
+            due.seconds, due.nanos = at_ms // 1_000, at_ms % 1_000 * 1_000_000
+        await self._wire.send(wire.SendMessageRequest(messages=sent).SerializeToString())
+
+    async def _wait_for_due(self, topic: str, group: str, arrived: asyncio.Queue[float]) -> None:
+        while True:
+            received = await self._wire.receive(group, topic)
+            now_s = time.time()
+            for each in received:
+                due = each.system_properties.delivery_timestamp
+                arrived.put_nowait(now_s - due.seconds - due.nanos / 1e9)
+            if received:
+                await self._wire.ack(group, topic, received)
+
     async def close(self) -> None:
         await self._wire.channel.close()
 
-    async def _meet(self, group: str, topic: str) -> str:
+    async def _meet(self, group: str, topic: str, wanted: tuple[str, str]) -> str:
         """Make the group, outside the time that counts."""
         if topic.startswith("bench-stock"):
-            await self._wire.ack(group, topic, await self._wire.receive(group, topic, 1))
+            await self._wire.ack(group, topic, await self._wire.receive(group, topic, 1, wanted=wanted))
         return group
 
     async def _deliver(self, topic: str, group: str, delivered: asyncio.Queue[float]) -> None:
@@ -218,6 +276,11 @@ class RawLoad:
                 delivered.put_nowait(now - struct.unpack_from(">d", each.body)[0])
             if received:
                 await self._wire.ack(group, topic, received)
+
+
+async def _arrivals(arrived: asyncio.Queue[float], count: int) -> list[float]:
+    async with asyncio.timeout(60):
+        return [await arrived.get() for _ in range(count)]
 
 
 def _message(topic: str, message_id: str, body: bytes) -> pb.Message:

@@ -39,9 +39,15 @@ def _figures(key: str, variant: str, rounds: Rounds) -> dict[str, Any]:
         figures["of_noop"] = _median(
             each[key] / ceiling[key] for each, ceiling in zip(own, rounds["noop"], strict=True) if ceiling[key]
         )
+    if variant != "plaintext" and "plaintext" in rounds:
+        figures["of_plaintext"] = _median(
+            each[key] / plain[key] for each, plain in zip(own, rounds["plaintext"], strict=True)
+        )
     if "insert_rate" in own[0]:
         figures["of_insert"] = _median(each[key] / each["insert_rate"] for each in own)
-    for extra in ("server_busy", "load_busy", "server_us_per_message", "insert_rate", "of_small", "p99"):
+    if variant != "1 server" and "1 server" in rounds:
+        figures["of_one"] = _median(each[key] / one[key] for each, one in zip(own, rounds["1 server"], strict=True))
+    for extra in _EXTRAS:
         if extra in own[0]:
             figures[extra] = _median(each[extra] for each in own)
     return figures
@@ -126,13 +132,39 @@ TARGETS = (
     Target("popclient, 64 callers: over one request per message", 3, _over("client_send_x64", "client_send_alone_x64")),
     Target("popclient, ack each: over batch ack", 0.7, _over("client_receive_each", "client_receive_batch")),
     Target("receive + ack, large backlog: over the small one", 0.9, _at("backlog", "of_small")),
+    Target("SQL filter that wants a tenth: over the tag filter", 0.7, _at("filter", "of_tag")),
+    Target("1,000 message groups: over messages in none", 0.7, _at("fifo", "of_unordered")),
+    Target("100,000 message groups: over 1,000", 0.95, _at("fifo_many", "of_few")),
+    Target("delayed messages: p99 of their lateness, ms", 100, _at("delay", "median"), at_most=True),
+    Target("delayed messages, all due at once: p99 of it, ms", 1_000, _at("delay", "burst_p99"), at_most=True),
     Target(
         "idle long polls: % of a core", 2, _at("idle", "median"), at_most=True, variants=("noop", "sqlite", "postgres")
+    ),
+    Target(
+        "2 servers on one Postgres, send 32: of one", 1.3, _at("servers_send_32", "of_one"), variants=("2 servers",)
+    ),
+    Target(
+        "2 servers on one Postgres, receive: of one", 1.3, _at("servers_receive", "of_one"), variants=("2 servers",)
     ),
     Target("start to ready, large backlog: seconds", 1, _at("start", "median"), at_most=True),
 )
 
-_LINE = "{:22} {:9} {:>9} {:6} {:>8} {:>9} {:>7} {:>6} {:>10}"
+_EXTRAS = (
+    "server_busy",
+    "load_busy",
+    "postgres_busy",
+    "server_us_per_message",
+    "cpu_us_per_message",
+    "insert_rate",
+    "of_small",
+    "of_tag",
+    "of_unordered",
+    "of_few",
+    "p50",
+    "p99",
+    "burst_p99",
+)
+_LINE = "{:22} {:14} {:>9} {:6} {:>8} {:>9} {:>7} {:>6} {:>10}"
 
 
 def _median(values: Any) -> float:
@@ -158,8 +190,18 @@ def _remark(figures: Mapping[str, Any]) -> str:
     remarks = []
     if "insert_rate" in figures:
         remarks.append(f"raw insert {figures['insert_rate']:,.0f} rows/s")
-    if "p99" in figures:
+    if "burst_p99" in figures:
+        remarks.append(f"p50 {figures['p50']:.3g} ms, of a burst p99 {figures['burst_p99']:.3g} ms")
+    elif "p99" in figures:
         remarks.append(f"p99 {figures['p99']:.3g} ms")
+    if "postgres_busy" in figures:
+        remarks.append(f"Postgres {figures['postgres_busy']:.0%}, all {figures['cpu_us_per_message']:.0f} CPU µs/msg")
+    if "of_one" in figures:
+        remarks.append(f"{figures['of_one']:.2f} of one")
+    if "of_plaintext" in figures:
+        remarks.append(f"{figures['of_plaintext']:.2f} of plaintext")
     if "of_small" in figures:
         remarks.append(f"{figures['of_small']:.2f} of the small backlog")
+    if "of_tag" in figures:
+        remarks.append(f"{figures['of_tag']:.2f} of the tag filter")
     return "  " + ", ".join(remarks) if remarks else ""

@@ -13,7 +13,9 @@ def serve(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="popmq")
     parser.add_argument("--json", action="store_true")
     add_commands(parser.add_subparsers(required=True))
-    parsed = parser.parse_args(["--json", "serve", "--port", "0", "--log-level", "warning", *arguments])
+    # Plaintext: the front, too, would be measured, on top of what a case is about. A later option wins.
+    always = ["--port", "0", "--log-level", "warning", "--tls", "plaintext"]
+    parsed = parser.parse_args(["--json", "serve", *always, *arguments])
     return int(parsed.run(parsed))
 
 

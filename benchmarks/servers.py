@@ -17,10 +17,15 @@ READY_TIMEOUT_S = 60
 
 
 class Variant(NamedTuple):
-    """A server to measure: `name` in the table, the URL of its database; None is the no-op server."""
+    """A server to measure: `name` in the table, the URL of its database; None is the no-op server.
+
+    `options` are those of `popmq serve`; `ca` is the file of whom its load trusts, where that speaks TLS.
+    """
 
     name: str
     database_url: str | None
+    options: tuple[str, ...] = ()
+    ca: Path | None = None
 
 
 class Server:
@@ -30,7 +35,7 @@ class Server:
         self.variant = variant
         module, options = "benchmarks.noop_server", list[str]()
         if variant.database_url is not None:
-            module, options = "benchmarks.serve", ["--database-url", variant.database_url]
+            module, options = "benchmarks.serve", ["--database-url", variant.database_url, *variant.options]
         begun = time.perf_counter()
         with log.open("a") as said:
             self.process = subprocess.Popen(
