@@ -16,16 +16,17 @@ ALLOWED = {
     "popserver.domain": {"popserver.domain"},
     "popserver.store": {"popserver.store", "popserver.domain"},
     "popserver.broker": {"popserver.broker", "popserver.store", "popserver.domain"},
-    "popserver.rpc": {"popserver.rpc", "popserver.broker", "popserver.domain", "popproto"},
+    "popserver.front": {"popserver.front", "popserver.domain"},
+    "popserver.rpc": {"popserver.rpc", "popserver.front", "popserver.broker", "popserver.domain", "popproto"},
     "popclient": {"popclient", "popproto"},
     "popproto": {"popproto"},
 }
 # Types that stop at a door: what else may not name them.
 KEPT_OUT = {
-    "grpc": ("popserver.domain", "popserver.store", "popserver.broker"),
-    "popproto": ("popserver.domain", "popserver.store", "popserver.broker"),
+    "grpc": ("popserver.domain", "popserver.store", "popserver.broker", "popserver.front"),
+    "popproto": ("popserver.domain", "popserver.store", "popserver.broker", "popserver.front"),
     "google": ("popserver.domain", "popserver.store", "popserver.broker"),
-    "sqlalchemy": ("popserver.domain", "popserver.rpc"),
+    "sqlalchemy": ("popserver.domain", "popserver.rpc", "popserver.front"),
     "time": ("popserver.domain", "popserver.store"),
     "datetime": ("popserver.domain", "popserver.store"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -42,12 +42,19 @@ class Desk:
             request.retry_intervals.add().FromTimedelta(timedelta(seconds=seconds))
         assert self.admin.CreateGroup(request).status.code == pb.OK
 
-    def send(self, topic: str, *message_ids: str, body: bytes = b"body", **system: Any) -> None:
+    def send(
+        self,
+        topic: str,
+        *message_ids: str,
+        body: bytes = b"body",
+        properties: Mapping[str, str] = {"colour": "red"},
+        **system: Any,
+    ) -> None:
         messages = [
             pb.Message(
                 topic=named(topic),
                 body=body,
-                user_properties={"colour": "red"},
+                user_properties=properties,
                 system_properties=pb.SystemProperties(message_id=each, body_encoding=pb.IDENTITY, **system),
             )
             for each in message_ids

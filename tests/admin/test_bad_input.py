@@ -22,6 +22,14 @@ def group_request(*intervals: timedelta, **fields: Any) -> admin.CreateGroupRequ
 TOPIC, GROUP = named("flights"), named("counters")
 NOWHERE, NOBODY = named("nowhere"), named("nobody")
 S = timedelta(seconds=1)
+TOO_LONG = timedelta(hours=12, seconds=1)
+
+
+def try_filter_request(last: timedelta) -> admin.TryFilterRequest:
+    request = admin.TryFilterRequest(topic=TOPIC, expression="a > 3")
+    request.last.FromTimedelta(last)
+    return request
+
 
 CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
     # Names.
@@ -33,6 +41,25 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
     ("CreateGroup", admin.CreateGroupRequest(), pb.ILLEGAL_CONSUMER_GROUP, ("blank", "120")),
     ("CreateGroup", admin.CreateGroupRequest(group=named("a:b")), pb.ILLEGAL_CONSUMER_GROUP, ("'a:b'",)),
     ("CreateGroup", admin.CreateGroupRequest(group=named("x" * 121)), pb.ILLEGAL_CONSUMER_GROUP, ("121", "120")),
+    # Filters.
+    ("TryFilter", admin.TryFilterRequest(expression="a > 3"), pb.ILLEGAL_TOPIC, ("blank",)),
+    ("TryFilter", admin.TryFilterRequest(topic=NOWHERE, expression="a > 3"), pb.TOPIC_NOT_FOUND, ("'nowhere'",)),
+    ("TryFilter", admin.TryFilterRequest(topic=TOPIC), pb.ILLEGAL_FILTER_EXPRESSION, ("no condition",)),
+    (
+        "TryFilter",
+        admin.TryFilterRequest(topic=TOPIC, expression="a > 'x'"),
+        pb.ILLEGAL_FILTER_EXPRESSION,
+        ("line 1, column 5", "^'x'"),
+    ),
+    (
+        "TryFilter",
+        admin.TryFilterRequest(topic=TOPIC, expression="a > 3", max=101),
+        pb.BAD_REQUEST,
+        ("101", "1 to 100"),
+    ),
+    ("TryFilter", admin.TryFilterRequest(topic=TOPIC, expression="a > 3", max=-1), pb.BAD_REQUEST, ("-1", "1 to 100")),
+    ("TryFilter", try_filter_request(last=timedelta(0)), pb.BAD_REQUEST, ("0 ms",)),
+    ("TryFilter", try_filter_request(last=-S), pb.BAD_REQUEST, ("-1000 ms",)),
     # What exists already.
     ("CreateTopic", admin.CreateTopicRequest(topic=TOPIC), pb.BAD_REQUEST, ("'flights'", "popmq topic update")),
     ("CreateGroup", admin.CreateGroupRequest(group=GROUP), pb.BAD_REQUEST, ("'counters'", "popmq group update")),
@@ -50,19 +77,6 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
         admin.CreateTopicRequest(topic=named("new"), accept_message_types=[77]),  # type: ignore[list-item]
         pb.BAD_REQUEST,
         ("77", "NORMAL (1)"),
-    ),
-    # Nobody could send to such a topic.
-    (
-        "CreateTopic",
-        admin.CreateTopicRequest(topic=named("new"), accept_message_types=[pb.NORMAL, pb.FIFO]),
-        pb.NOT_IMPLEMENTED,
-        ("FIFO", "accept NORMAL ones"),
-    ),
-    (
-        "UpdateTopic",
-        admin.UpdateTopicRequest(topic=TOPIC, accept_message_types=[pb.DELAY]),
-        pb.NOT_IMPLEMENTED,
-        ("DELAY", "accept NORMAL ones"),
     ),
     ("UpdateTopic", admin.UpdateTopicRequest(topic=TOPIC, queue_count=0), pb.BAD_REQUEST, ("not 0", "1024")),
     ("UpdateTopic", admin.UpdateTopicRequest(topic=TOPIC, queue_count=1), pb.BAD_REQUEST, ("2 queues", "only grows")),
@@ -88,6 +102,13 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
     ("CreateGroup", group_request(*[S] * 65), pb.BAD_REQUEST, ("65", "64")),
     ("CreateGroup", group_request(-S), pb.BAD_REQUEST, ("-1000 ms", "12 h")),
     ("CreateGroup", group_request(S, 43_201 * S), pb.BAD_REQUEST, ("43201000 ms", "12 h")),
+    ("CreateGroup", group_request(fifo_retry_interval=TOO_LONG), pb.BAD_REQUEST, ("43201000 ms", "12 h")),
+    (
+        "UpdateGroup",
+        admin.UpdateGroupRequest(group=GROUP, fifo_retry_interval=-S),
+        pb.BAD_REQUEST,
+        ("-1000 ms", "12 h"),
+    ),
     ("CreateGroup", group_request(consume_from="MIDDLE"), pb.BAD_REQUEST, ("'MIDDLE'", "EARLIEST, LATEST")),
     ("CreateGroup", group_request(history="some"), pb.BAD_REQUEST, ("'some'", "none, errors, all")),
     ("UpdateGroup", admin.UpdateGroupRequest(group=GROUP, max_attempts=0), pb.BAD_REQUEST, ("not 0", "1000")),
@@ -106,6 +127,41 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
     ),
     ("GetGroup", admin.GetGroupRequest(group=NOBODY), pb.CONSUMER_GROUP_NOT_FOUND, ("popmq group create nobody",)),
     # Messages.
+    # Messages in no queue yet.
+    ("ListScheduled", admin.ListScheduledRequest(), pb.ILLEGAL_TOPIC, ("blank",)),
+    ("ListScheduled", admin.ListScheduledRequest(topic=NOWHERE), pb.TOPIC_NOT_FOUND, ("popmq topic create nowhere",)),
+    ("ListScheduled", admin.ListScheduledRequest(topic=TOPIC, max=1001), pb.BAD_REQUEST, ("1001", "1000")),
+    ("CancelScheduled", admin.CancelScheduledRequest(topic=TOPIC), pb.BAD_REQUEST, ("either message ids or a key",)),
+    (
+        "CancelScheduled",
+        admin.CancelScheduledRequest(topic=TOPIC, message_ids=["m"], key="k"),
+        pb.BAD_REQUEST,
+        ("either message ids or a key",),
+    ),
+    (
+        "CancelScheduled",
+        admin.CancelScheduledRequest(topic=TOPIC, message_ids=["m"] * 1001),
+        pb.BAD_REQUEST,
+        ("1000", "1001"),
+    ),
+    (
+        "CancelScheduled",
+        admin.CancelScheduledRequest(topic=TOPIC, message_ids=[" "]),
+        pb.ILLEGAL_MESSAGE_ID,
+        ("blank",),
+    ),
+    (
+        "CancelScheduled",
+        admin.CancelScheduledRequest(topic=NOWHERE, message_ids=["m"]),
+        pb.TOPIC_NOT_FOUND,
+        ("popmq topic create nowhere",),
+    ),
+    (
+        "CancelScheduled",
+        admin.CancelScheduledRequest(topic=NOWHERE, key="k"),
+        pb.TOPIC_NOT_FOUND,
+        ("popmq topic create nowhere",),
+    ),
     ("PeekMessages", admin.PeekMessagesRequest(topic=NOWHERE), pb.TOPIC_NOT_FOUND, ("popmq topic create nowhere",)),
     ("PeekMessages", admin.PeekMessagesRequest(topic=TOPIC, max=-1), pb.BAD_REQUEST, ("-1", "1000")),
     ("PeekMessages", admin.PeekMessagesRequest(topic=TOPIC, max=1001), pb.BAD_REQUEST, ("1001", "1000")),

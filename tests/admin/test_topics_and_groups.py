@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
@@ -66,7 +68,15 @@ def test_a_group_is_changed_shown_and_listed(stored_desk: Desk) -> None:
     desk = stored_desk
     desk.make_group("counters", intervals_s=(1, 2), max_attempts=3, consume_from="LATEST", history="none")
     desk.make_group("auditors")
-    changed = desk.call("UpdateGroup", group=named("counters"), max_attempts=5, history="all").group
+    assert desk.call("GetGroup", group=named("counters")).group.fifo_retry_interval.ToSeconds() == 3
+    changed = desk.call(
+        "UpdateGroup",
+        group=named("counters"),
+        max_attempts=5,
+        history="all",
+        fifo_retry_interval=timedelta(milliseconds=500),
+    ).group
+    assert changed.fifo_retry_interval.ToMilliseconds() == 500
     assert (changed.max_attempts, changed.consume_from, changed.history) == (5, "LATEST", "all")
     assert [each.ToSeconds() for each in changed.retry_intervals] == [1, 2]
     assert desk.call("GetGroup", group=named("counters")).group == changed

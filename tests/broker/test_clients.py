@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -23,6 +25,7 @@ async def state(broker: RunningBroker) -> State:
 async def hold(broker: RunningBroker) -> object:
     """One message, held by the push consumer c1."""
     broker.broker.clients.seen("c1")
+    broker.broker.clients.pushes("c1")
     await broker.send()
     (held,) = await broker.receive(push=True)
     return held
@@ -181,6 +184,30 @@ async def test_a_gone_client_is_forgotten_in_the_end(broker: RunningBroker) -> N
     await hold(broker)
     await broker.advance(200 * SECOND)
     assert broker.broker.clients._known == {}
+
+
+async def test_a_lapse_costs_nothing_where_no_push_hold_can_be(broker: RunningBroker) -> None:
+    """Producers and simple consumers come and go by the thousand."""
+    clients, written = broker.broker.clients, list[str]()
+    clients._orphan = noting(clients._orphan, written)
+    clients._adopt = noting(clients._adopt, written)
+    for number in range(3):
+        clients.seen(f"c{number}")
+    clients.pushes("c0")
+    await broker.advance(35 * SECOND)
+    assert written == ["c0"]
+    clients.seen("c1")
+    await broker.advance(200 * SECOND)
+    assert written == ["c0"]
+    assert clients._known == {}
+
+
+def noting(deed: Callable[..., Awaitable[None]], noted: list[str]) -> Callable[..., Awaitable[None]]:
+    async def note_and_do(client_id: str, *more: Any) -> None:
+        noted.append(client_id)
+        await deed(client_id, *more)
+
+    return note_and_do
 
 
 async def test_others_are_not_touched(broker: RunningBroker) -> None:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 import pytest
 
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.sleeper import Sleeper
+
+
+class Stopwatch:
+    """Stands for the machine's monotonic clock."""
+
+    now_s = 1_000.0
+
+
+@pytest.fixture
+def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    stopwatch = Stopwatch()
+    monkeypatch.setattr(time, "monotonic", lambda: stopwatch.now_s)
+    return stopwatch
 
 
 class TestTheSystemClock:
@@ -30,6 +44,46 @@ class TestTheSystemClock:
         assert ahead_ms - 1 <= clock.now_ms() < ahead_ms + 60_000
         clock.start_at_least(0)
         assert clock.now_ms() >= ahead_ms - 1
+
+    def test_starts_where_another_stands(self) -> None:
+        clock = SystemClock()
+        clock.start_at(lambda: 1_000_000.0)
+        assert 999_990 <= clock.now_ms() < 1_001_000
+
+    def test_reads_the_other_over_the_shortest_trip(self, stopwatch: Stopwatch) -> None:
+        """A trip of 2 s, one of 4 ms, one of 1 s; half of the shortest is what may be wrong."""
+        trips_s = iter((2.0, 0.004, 1.0))
+        clock = SystemClock()
+
+        def ask() -> float:
+            trip_s = next(trips_s)
+            stopwatch.now_s += trip_s
+            return 5_000_000 + stopwatch.now_s * 1_000
+
+        clock.start_at(ask)
+        ahead_ms = clock.now_ms() - (5_000_000 + stopwatch.now_s * 1_000)
+        assert abs(ahead_ms) <= 2 + 1
+
+    @pytest.mark.parametrize("off_ms", [-500, 500])
+    def test_follows_another_slowly_and_never_goes_back(self, stopwatch: Stopwatch, off_ms: int) -> None:
+        clock = SystemClock()
+        other_ms = clock.now_ms() + off_ms - stopwatch.now_s * 1_000
+        clock.follow(lambda: other_ms + stopwatch.now_s * 1_000)
+        readings = []
+        for _ in range(1_000):
+            stopwatch.now_s += 0.1
+            readings.append(clock.now_ms())
+        steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
+        assert min(steps) >= 98
+        assert max(steps) <= 102
+        assert abs(readings[-1] - (other_ms + stopwatch.now_s * 1_000)) <= 2
+
+    def test_a_jump_of_the_other_hardly_moves_it(self, stopwatch: Stopwatch) -> None:
+        clock = SystemClock()
+        before_ms = clock.now_ms()
+        clock.follow(lambda: before_ms + 10 * 86_400_000.0)
+        stopwatch.now_s += 60
+        assert clock.now_ms() - before_ms <= 60_000 * 1.011
 
     async def test_never_calls_early(self) -> None:
         clock = SystemClock()

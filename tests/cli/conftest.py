@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 import popserver
 from popserver import EmbeddedBroker
 from tests.cli.shell import Shell
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """What `popmq serve` sets up here writes to a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from popclient import FilterExpression, SimpleConsumer
 from tests.cli.shell import Shell
 
 
 def test_create(shell: Shell) -> None:
     (line,) = shell.ok("group", "create", "counters").lines
     assert line.startswith("made consumer group counters: 17 attempts, retry after 10s,30s,1m,2m,")
-    assert line.endswith(",10m,20m,30m,1h,2h, history errors")
+    assert line.endswith(",10m,20m,30m,1h,2h, in order after 3s, history errors")
     options = ["--max-attempts", "3", "--retry", "500ms,10s,1h30m", "--consume-from", "latest", "--history", "all"]
-    made = shell.json("group", "create", "auditors", *options)
+    made = shell.json("group", "create", "auditors", *options, "--fifo-retry", "1s")
+    assert made["fifo_retry_interval_ms"] == 1_000
     assert made["max_attempts"] == 3
     assert made["retry_intervals_ms"] == [500, 10_000, 5_400_000]
     assert (made["consume_from"], made["history"], made["mode"]) == ("LATEST", "all", "")
@@ -39,16 +41,81 @@ def test_show_says_how_far_it_is_behind(shell: Shell) -> None:
     assert lag["oldest_ready_at"] == "2025-01-01T00:00:00.000Z"
     assert shown["mode"] == "POP"
     lines = shell.ok("group", "show", "counters").lines
-    assert "retry after   1s" in lines
+    assert "retry after     1s" in lines
     assert lines[-1].split()[:6] == ["counters", "flights", "3", "2", "0", "0"]
+
+
+@pytest.mark.row("G5")
+def test_show_says_who_works_for_it_and_that_they_disagree(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights")
+    shell.ok("group", "create", "counters")
+    wishes = {"flights": FilterExpression("A || B")}, {"flights": FilterExpression.sql("delay > 30")}
+    with (
+        SimpleConsumer(shell.endpoint, group="counters", topics=wishes[0]) as one,
+        SimpleConsumer(shell.endpoint, group="counters", topics=wishes[1]) as other,
+    ):
+        shown = shell.json("group", "show", "counters")
+        assert [
+            (each["client_id"], each["kind"], each["connected"], each["subscriptions"]) for each in shown["consumers"]
+        ] == [
+            (one.client_id, "SIMPLE", True, [{"topic": "flights", "kind": "TAG", "expression": "A || B"}]),
+            (other.client_id, "SIMPLE", True, [{"topic": "flights", "kind": "SQL", "expression": "delay > 30"}]),
+        ]
+        (hint,) = shown["hints"]
+        assert hint == (
+            "the consumers of group 'counters' want different things and take messages from each other:"
+            f" {one.client_id} wants topic 'flights' by TAG 'A || B',"
+            f" {other.client_id} wants topic 'flights' by SQL 'delay > 30';"
+            " give all of them one subscription, or each its own group"
+        )
+        assert shell.json("status")["hints"] == [hint]
+        lines = shell.ok("group", "show", "counters").lines
+        assert f"hint: {hint}" in lines
+        rows = [line.split() for line in lines if line.startswith((one.client_id, other.client_id))]
+        assert [(row[1], row[2], row[4:]) for row in rows] == [
+            ("SIMPLE", "yes", ["flights", "TAG", "A", "||", "B"]),
+            ("SIMPLE", "yes", ["flights", "SQL", "delay", ">", "30"]),
+        ]
+    shown = shell.json("group", "show", "counters")
+    assert (shown["consumers"], shown["hints"]) == ([], [])
+
+
+@pytest.mark.row("L16")
+def test_show_says_how_many_deliveries_are_retries(shell: Shell) -> None:
+    """Above a tenth a hint says what retries are for."""
+    shell.ok("topic", "create", "flights")
+    shell.ok("group", "create", "counters")
+    assert shell.json("group", "show", "counters")["redeliveries"]["deliveries"] == 0
+    shell.ok("message", "send", "flights", "x", "--count", "20")
+    receive = ["message", "receive", "flights", "--group", "counters", "--invisible", "10s"]
+    shell.ok(*receive, "--ack", "--max", "18")
+    shell.ok(*receive, "--max", "2")
+    shell.broker.clock.advance("10s")
+    shell.ok(*receive, "--max", "2")
+    shown = shell.json("group", "show", "counters")
+    assert (shown["redeliveries"]["deliveries"], shown["redeliveries"]["retries"], shown["hints"]) == (22, 2, [])
+    shell.broker.clock.advance("10s")
+    shell.ok(*receive, "--max", "1")
+    shown = shell.json("group", "show", "counters")
+    assert shown["redeliveries"] == {"deliveries": 23, "retries": 3, "over_ms": 20_000}
+    (hint,) = shown["hints"]
+    assert hint.startswith("3 of the last 23 deliveries to group 'counters' (13%) were retries;")
+    assert "not a throttle" in hint
+    assert shell.json("status")["hints"] == [hint]
+    lines = shell.ok("group", "show", "counters").lines
+    assert "retries         3 of 23 deliveries (13%) of this server in the last 20s" in lines
 
 
 def test_update(shell: Shell) -> None:
     shell.ok("group", "create", "counters")
     said = shell.ok("group", "update", "counters", "--max-attempts", "2", "--retry", "0s", "--history", "none")
-    assert said.lines == ["consumer group counters: 2 attempts, retry after 0s, history none"]
+    assert said.lines == ["consumer group counters: 2 attempts, retry after 0s, in order after 3s, history none"]
     assert shell.json("group", "update", "counters", "--retry", "1m")["max_attempts"] == 2
+    assert shell.json("group", "update", "counters", "--fifo-retry", "0s")["fifo_retry_interval_ms"] == 0
+    assert "retry in order  0s" in shell.ok("group", "show", "counters").lines
     assert shell("group", "update", "counters").status == 2
+    too_long = shell("group", "update", "counters", "--fifo-retry", "13h")
+    assert too_long.err == "popmq: a retry interval is 0 s to 12 h, not 46800000 ms\n"
     too_many = shell("group", "update", "counters", "--max-attempts", "1001")
     assert (too_many.status, too_many.err) == (1, "popmq: max attempts is 1 to 1000 deliveries, not 1001\n")
 

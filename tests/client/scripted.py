@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,8 +32,12 @@ def status(code: int, message: str = "") -> pb.Status:
 class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
     """Answers like a server; `answers["SendMessage"] = f(request)` replaces an answer, `gates` hold one back."""
 
-    def __init__(self, capabilities: str = "admin,batch") -> None:
+    def __init__(
+        self, capabilities: str = "admin,batch", *, fifo: bool = False, retry_intervals: Sequence[float] = (10,)
+    ) -> None:
         self.capabilities = capabilities
+        self.fifo = fifo
+        self.retry_intervals = retry_intervals
         self.port = 0
         self.calls: list[tuple[str, Any]] = []
         self.metadata: dict[str, dict[str, str]] = {}
@@ -41,6 +45,9 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
         self.taken: defaultdict[str, int] = defaultdict(int)
         self.held: dict[str, pb.Message] = {}
         self.given_back: list[pb.Message] = []
+        self.withheld: list[pb.Message] = []  # failed, or behind one that has
+        self.attempts: defaultdict[str, int] = defaultdict(lambda: 1)
+        self.answered: dict[str, list[pb.Message]] = {}  # by attempt id
         self.settings: list[pb.Settings] = []
         self.streams: set[asyncio.Queue[rpc.TelemetryCommand | None]] = set()
         self.answers: dict[str, Callable[[Any], Any]] = {}
@@ -149,16 +156,39 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
                 reply = rpc.TelemetryCommand(status=OK, settings=command.settings)
                 if self.capabilities:
                     reply.settings.client_properties["popmq.capabilities"] = self.capabilities
-                backoff = reply.settings.backoff_policy
-                backoff.max_attempts = 3
-                backoff.exponential_backoff.initial.FromMilliseconds(1)
-                backoff.exponential_backoff.max.FromMilliseconds(4)
-                backoff.exponential_backoff.multiplier = 2
+                self._tell_policy(reply.settings)
                 scripted = self.answers.get("Telemetry")
                 answer = reply if scripted is None else scripted(reply)
                 if answer is not None:
                     queue.put_nowait(answer)
         queue.put_nowait(None)
+
+    def _tell_policy(self, settings: pb.Settings) -> None:
+        backoff = settings.backoff_policy
+        backoff.max_attempts = 3
+        if settings.client_type == pb.PUSH_CONSUMER:
+            settings.subscription.fifo = self.fifo
+            settings.subscription.receive_batch_size = 32
+            settings.subscription.long_polling_timeout.FromSeconds(20)
+            for seconds in self.retry_intervals:
+                backoff.customized_backoff.next.add().FromMilliseconds(int(seconds * 1000))
+        else:
+            backoff.exponential_backoff.initial.FromMilliseconds(1)
+            backoff.exponential_backoff.max.FromMilliseconds(4)
+            backoff.exponential_backoff.multiplier = 2
+
+    async def QueryAssignment(  # noqa: N802
+        self, request: rpc.QueryAssignmentRequest, context: Any
+    ) -> rpc.QueryAssignmentResponse:
+        queue = pb.MessageQueue(
+            topic=request.topic, id=-1, broker=pb.Broker(name="broker", endpoints=request.endpoints)
+        )
+        return await self._answer(
+            "QueryAssignment",
+            request,
+            context,
+            lambda: rpc.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=queue)]),
+        )
 
     async def SendMessage(self, request: rpc.SendMessageRequest, context: Any) -> rpc.SendMessageResponse:  # noqa: N802
         return await self._answer("SendMessage", request, context, lambda: self.store(request))
@@ -187,18 +217,24 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.long_polling_timeout.ToTimedelta().total_seconds()
-        while not (messages := self._take(request)) and loop.time() < deadline:
+        while not (messages := self._replay(request) or self._take(request)) and loop.time() < deadline:
             self.rung.clear()
             try:
                 await asyncio.wait_for(self.rung.wait(), deadline - loop.time())
             except TimeoutError:
                 break
+        self.answered[request.attempt_id] = messages
         yield rpc.ReceiveMessageResponse(status=OK if messages else status(pb.MESSAGE_NOT_FOUND))
         for message in messages:
             yield rpc.ReceiveMessageResponse(message=message)
         final = rpc.ReceiveMessageResponse()
         final.delivery_timestamp.GetCurrentTime()
         yield final
+
+    def _replay(self, request: rpc.ReceiveMessageRequest) -> list[pb.Message]:
+        """What this attempt was answered before, as far as it is held."""
+        before = self.answered.get(request.attempt_id, ())
+        return [message for message in before if message.system_properties.receipt_handle in self.held]
 
     def _take(self, request: rpc.ReceiveMessageRequest) -> list[pb.Message]:
         topic = request.message_queue.topic.name
@@ -213,7 +249,7 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
         out.CopyFrom(message)
         system = out.system_properties
         system.receipt_handle = f"handle-{next(self._handles)}"
-        system.delivery_attempt = 1
+        system.delivery_attempt = self.attempts[system.message_id]
         system.body_encoding = system.body_encoding or pb.IDENTITY
         system.body_digest.type = pb.MD5
         system.body_digest.checksum = hashlib.md5(message.body).hexdigest().upper()
@@ -247,11 +283,23 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
             return rpc.ChangeInvisibleDurationResponse(
                 status=status(pb.INVALID_RECEIPT_HANDLE), receipt_handle=request.receipt_handle
             )
-        if not request.invisible_duration.ToTimedelta():
-            self.given_back.append(message)
+        if request.invisible_duration.ToTimedelta() and request.group.name.startswith("push"):
+            self.attempts[message.system_properties.message_id] += 1
+            self.withheld.append(message)
+        elif not request.invisible_duration.ToTimedelta():
+            (self.withheld if self.fifo else self.given_back).append(message)
         handle = f"handle-{next(self._handles)}"
         self.held[handle] = message
         return rpc.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+
+    def bring_back(self) -> None:
+        """What was withheld may come again, in the order in which it was sent."""
+        of_topic = {
+            message.system_properties.message_id: at for log in self.stored.values() for at, message in enumerate(log)
+        }
+        self.given_back += sorted(self.withheld, key=lambda message: of_topic[message.system_properties.message_id])
+        self.withheld = []
+        self.rung.set()
 
     async def ForwardMessageToDeadLetterQueue(self, request: Any, context: Any) -> Any:  # noqa: N802
         return await self._answer(
@@ -260,6 +308,12 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
             context,
             lambda: rpc.ForwardMessageToDeadLetterQueueResponse(status=OK),
         )
+
+    async def EndTransaction(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return await self._answer("EndTransaction", request, context, lambda: rpc.EndTransactionResponse(status=OK))
+
+    async def RecallMessage(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return await self._answer("RecallMessage", request, context, lambda: rpc.RecallMessageResponse(status=OK))
 
     async def NotifyClientTermination(self, request: Any, context: Any) -> Any:  # noqa: N802
         return await self._answer(

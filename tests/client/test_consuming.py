@@ -223,8 +223,30 @@ async def test_no_long_poll_is_spent_on_an_empty_topic(server: ScriptedServer) -
         assert seen == [f"c-{n}" for n in range(4)]
         put(server, 1, "a")
         assert [message.topic for message in await consumer.receive(1)] == ["a"]
-    polls = [request.message_queue.topic.name for request in server.requests("ReceiveMessage")]
+    # The end of the consumer repeats what is on its way.
+    attempts = {request.attempt_id: request.message_queue.topic.name for request in server.requests("ReceiveMessage")}
+    polls = list(attempts.values())
     assert (polls.count("a"), polls.count("b")) == (1, 1), "one parked poll for each empty topic serves all receives"
+
+
+@pytest.mark.row("K9")
+async def test_what_the_server_granted_to_a_poll_that_is_ended_is_given_back(server: ScriptedServer) -> None:
+    put(server, 3)
+    granted: list[pb.Message] = []
+
+    def answer(request: rpc.ReceiveMessageRequest) -> Any:
+        if granted:
+            return None
+        granted.extend(server._take(request))
+        server.answered[request.attempt_id] = granted
+        return [asyncio.Event().wait()]  # the answer is on its way and never gets there
+
+    server.answers["ReceiveMessage"] = answer
+    async with consumer_of(server) as consumer:
+        assert await consumer.receive(await_duration=0) == []
+    assert len({request.attempt_id for request in server.requests("ReceiveMessage")}) == 1
+    changes = server.requests("ChangeInvisibleDuration")
+    assert sorted(request.message_id for request in changes if request.suspend) == ["t-0", "t-1", "t-2"]
 
 
 # ---- Giving up ----

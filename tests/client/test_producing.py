@@ -78,6 +78,9 @@ async def test_a_message_arrives_as_it_was_sent(server: ScriptedServer) -> None:
 def test_what_excludes_each_other_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="message_group and priority exclude each other"):
         Message("t", b"x", message_group="g", priority=1)
+    for beyond in (-1, 32_768, 2**40):
+        with pytest.raises(ValueError, match=f"priority {beyond} is not within 0 and 32767"):
+            Message("t", b"x", priority=beyond)
     with pytest.raises(ValueError, match="no time zone"):
         Message("t", b"x", delivery_timestamp=datetime(2030, 1, 1))  # noqa: DTZ001
 

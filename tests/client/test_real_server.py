@@ -16,6 +16,7 @@ import popserver
 from popclient import (
     BadRequest,
     ClientConfig,
+    FilterExpression,
     InvalidReceiptHandle,
     Message,
     MessageView,
@@ -151,6 +152,28 @@ async def test_a_tag_filter_and_several_topics(shared: popserver.EmbeddedBroker,
                     break
         assert seen == {"2", "3"}
         assert await consumer.receive(await_duration=0) == []
+
+
+@pytest.mark.row("M7")
+def test_a_sql_filter(shared: popserver.EmbeddedBroker, topic: str) -> None:
+    with Producer(shared.endpoint) as producer:
+        for distance in ("900", "1400", "far"):
+            producer.send(topic, distance, properties={"distance": distance}, tag="UA")
+    wanted = FilterExpression.sql("distance > 1000 AND TAGS IN ('UA', 'DL')")
+    with SimpleConsumer(shared.endpoint, "g", {topic: wanted}) as consumer:
+        assert [message.text for message in consumer.receive()] == ["1400"]
+        assert consumer.receive(await_duration=0) == []
+
+
+@pytest.mark.row("M17")
+def test_a_bad_sql_filter_is_reported_at_the_start(shared: popserver.EmbeddedBroker, topic: str) -> None:
+    with Producer(shared.endpoint) as producer:
+        producer.send(topic, "there it is")
+    consumer = SimpleConsumer(shared.endpoint, "g", {topic: FilterExpression.sql("distance >\n'far'")})
+    with pytest.raises(BadRequest, match=r"line 2, column 1, at the \^ in «distance > \^'far'»: a string") as refused:
+        consumer.start()
+    assert refused.value.code == 40010
+    consumer.close()
 
 
 @pytest.mark.row("A11")

@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from popserver.domain.delivery import TRANSITIONS, Event, State, mermaid, sources, target
 from popserver.domain.group import HistoryLevel
@@ -47,9 +49,32 @@ def test_only_a_push_consumers_events_lead_to_waiting_retry() -> None:
     assert {event for (_, event), end in TRANSITIONS.items() if end is State.WAITING_RETRY} == {Event.RETRY}
 
 
+OPERATORS = {Event.REDRIVE, Event.RESET, Event.SKIP}
+
+
+@pytest.mark.row("L1")
+@pytest.mark.row("L2")
+@given(st.lists(st.sampled_from(Event), max_size=60))
+def test_any_life_keeps_the_law(events: list[Event]) -> None:
+    """Whatever is tried in whatever order: an attempt is begun before it ends, and what has ended stays so."""
+    state, last = State.READY, None
+    for event in events:
+        if (state, event) not in TRANSITIONS:
+            continue  # refused
+        before, state = state, TRANSITIONS[state, event]
+        assert state is target(event)
+        if state is State.WAITING_RETRY:
+            assert (before, event) == (State.INFLIGHT, Event.RETRY), "a push consumer has failed"
+        if state is State.DLQ or event is Event.ACK:
+            assert last in {Event.RECEIVE, Event.CHANGE_INVISIBLE}, "somebody holds it"
+        if before in {State.COMMIT, State.DLQ}:
+            assert event in OPERATORS
+        last = event
+
+
 def test_only_an_operator_moves_what_has_ended() -> None:
     ended = {event for source, event in TRANSITIONS if source in {State.COMMIT, State.DLQ}}
-    assert ended == {Event.RESET, Event.REDRIVE}
+    assert ended == {Event.RESET, Event.REDRIVE} <= OPERATORS
 
 
 def test_the_diagram_shows_every_edge() -> None:
@@ -70,7 +95,8 @@ def test_the_page_is_fresh() -> None:
 
 def test_the_history_of_errors_leaves_out_what_goes_well() -> None:
     kept = {event for event in Event if HistoryLevel.ERRORS.keeps(event)}
-    well = {Event.RECEIVE, Event.ACK, Event.CHANGE_INVISIBLE, Event.GIVE_BACK, Event.BACKOFF_ELAPSED}
+    well = {Event.RECEIVE, Event.ACK, Event.PROVISIONAL_ACK, Event.SETTLE}
+    well |= {Event.CHANGE_INVISIBLE, Event.GIVE_BACK, Event.BACKOFF_ELAPSED}
     assert kept == set(Event) - well
     assert all(HistoryLevel.ALL.keeps(event) for event in Event)
     assert not any(HistoryLevel.NONE.keeps(event) for event in Event)

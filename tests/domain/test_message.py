@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popserver.domain.errors import (
+    BadRequest,
     IllegalMessageGroup,
     IllegalMessageId,
     IllegalMessageKey,
@@ -17,12 +18,10 @@ from popserver.domain.errors import (
     MessageBodyEmpty,
     MessageBodyTooLarge,
     MessagePropertiesTooLarge,
-    NotBuilt,
     PopError,
 )
 from popserver.domain.message import (
     RESERVED_PROPERTIES,
-    MessageType,
     check,
     check_message_group,
     id_from_bytes,
@@ -86,7 +85,8 @@ def test_what_may_be_sent(legal: dict[str, Any]) -> None:
         ({"properties": {"p": "v" * 16_383}, "tag": "x"}, MessagePropertiesTooLarge, "16385 bytes"),
         ({"properties": {"p": "v" * 16_383}, "keys": ("k",)}, MessagePropertiesTooLarge, "16385 bytes"),
         ({"tag": "x" * 16_385}, MessagePropertiesTooLarge, "16385 bytes"),
-        *[({"message_type": kind}, NotBuilt, kind) for kind in MessageType if kind is not MessageType.NORMAL],
+        ({"priority": -1}, BadRequest, "the priority is -1, allowed: 0 to 32767"),
+        ({"priority": 32_768}, BadRequest, "the priority is 32768"),
     ],
 )
 def test_what_may_not_be_sent(illegal: dict[str, Any], refusal: type[PopError], says: str) -> None:

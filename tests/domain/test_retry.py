@@ -34,6 +34,12 @@ def test_the_ladder(attempt: int, waits_ms: int) -> None:
     assert interval_ms(RetryPolicy(), attempt) == waits_ms
 
 
+@pytest.mark.row("L5")
+def test_the_ladder_is_the_old_table_of_delays_from_its_third_on() -> None:
+    delays = [1 * S, 5 * S, 10 * S, 30 * S, *(n * M for n in range(1, 11)), 20 * M, 30 * M, 1 * H, 2 * H]
+    assert tuple(delays[2:]) == RETRY_LADDER_MS
+
+
 def test_the_ladder_has_a_rung_for_each_of_16_retries() -> None:
     assert len(RETRY_LADDER_MS) == 16
     assert RetryPolicy().max_attempts == 17

@@ -47,6 +47,21 @@ def test_quickstart_fits_on_a_screen() -> None:
     assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 20
 
 
+def test_push(endpoint: str) -> None:
+    """The two tables side by side; at each its orders in order, whatever fell."""
+    lines = run(str(EXAMPLES / "push.py"), endpoint).splitlines()
+    assert [line for line in lines if line.startswith("table 1")] == [
+        "table 1: espresso, attempt 1",
+        "table 1: a cup of tea falls",
+        "table 1: tea, attempt 2",
+        "table 1: cake, attempt 1",
+    ]
+    assert [line for line in lines if line.startswith("table 2")] == [
+        "table 2: espresso, attempt 1",
+        "table 2: cake, attempt 1",
+    ]
+
+
 @pytest.mark.row("O8")
 def test_official_client(endpoint: str, tmp_path: Path) -> None:
     sent, received = run(str(EXAMPLES / "official_client.py"), endpoint, HOME=str(tmp_path)).splitlines()

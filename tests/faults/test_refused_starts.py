@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from popproto.v2 import definition_pb2 as pb
 from popserver.store import Database, migrate
 from popserver.store.database import sqlite_module
-from tests.faults.knocking import assert_is_a_sentence
+from tests.faults.knocking import assert_is_a_sentence, knocking
 from tests.support.server_process import refused, served
 
 PAGE = 4_096
@@ -78,10 +79,12 @@ async def test_a_second_server_on_the_same_file(sqlite_url: str) -> None:
         assert first.is_running
 
 
-async def test_a_second_server_on_the_same_postgres(postgres_url: str) -> None:
-    async with served(postgres_url) as first:
-        _assert_refused(postgres_url, "in use by another popmq server", "a database of its own")
-        assert first.is_running
+async def test_a_second_server_on_the_same_postgres_is_welcome(postgres_url: str) -> None:
+    async with served(postgres_url) as first, served(postgres_url) as second:
+        async with knocking(first.endpoint) as here, knocking(second.endpoint) as there:
+            assert (await here.send("m")).code == pb.OK
+            assert set(await there.drain(1)) == {"m"}
+        assert first.is_running and second.is_running
 
 
 def test_a_schema_newer_than_the_code(database_url: str) -> None:

@@ -44,14 +44,24 @@ def seen(broker: EmbeddedBroker) -> Seen:
 
 @pytest.fixture
 def start_at(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Starts a program of official clients for an endpoint; all of them end with the test, without a goodbye."""
+    """Starts a program of official clients for an endpoint; all of them end with the test, without a goodbye.
+
+    With `trusting`, a CA's file, its clients speak TLS; with `signing` (access key, secret) they sign.
+    """
     with ExitStack() as programs:
 
-        def start(language: str, endpoint: str) -> Program:
+        def start(
+            language: str, endpoint: str, *, trusting: Path | None = None, signing: tuple[str, str] | None = None
+        ) -> Program:
             if language == "node":
                 request.getfixturevalue("node_modules")
             # The official clients write their logs below HOME.
-            program = Program(language, endpoint, {**os.environ, "HOME": str(tmp_path)})
+            environment = {**os.environ, "HOME": str(tmp_path)}
+            if trusting is not None:
+                environment |= {"OFFICIAL_TLS": "1", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusting)}
+            if signing is not None:
+                environment |= {"OFFICIAL_ACCESS_KEY": signing[0], "OFFICIAL_ACCESS_SECRET": signing[1]}
+            program = Program(language, endpoint, environment)
             programs.callback(program.kill)
             return program
 

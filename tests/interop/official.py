@@ -40,6 +40,8 @@ class Sent(NamedTuple):
 
     message_id: str
     offset: int
+    recall_handle: str = ""
+    transaction_id: str = ""
 
 
 class Received(NamedTuple):
@@ -53,6 +55,8 @@ class Received(NamedTuple):
     keys: list[str]
     properties: dict[str, str]
     attempt: int
+    message_group: str | None
+    priority: int | None
     handle: str
     corrupted: bool
 
@@ -78,14 +82,23 @@ class Program:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def producer(self, *topics: str, namespace: str = "") -> OfficialProducer:
-        return OfficialProducer(self, "producer", topics=dict.fromkeys(topics, EVERYTHING), namespace=namespace)
+    def producer(self, *topics: str, namespace: str = "", decides: str | None = None) -> OfficialProducer:
+        """One that answers checks of half messages if it `decides`: COMMIT, ROLLBACK or UNKNOWN."""
+        named = dict.fromkeys(topics, EVERYTHING)
+        return OfficialProducer(self, "producer", topics=named, namespace=namespace, decides=decides)
 
     def simple(
-        self, group: str, topic: str, expression: str = EVERYTHING, *, await_s: int = 20, namespace: str = ""
+        self,
+        group: str,
+        topic: str,
+        expression: str = EVERYTHING,
+        *,
+        sql: bool = False,
+        await_s: int = 20,
+        namespace: str = "",
     ) -> OfficialSimpleConsumer:
         return OfficialSimpleConsumer(
-            self, "simple", group=group, topics={topic: expression}, await_s=await_s, namespace=namespace
+            self, "simple", group=group, topics={topic: expression}, sql=sql, await_s=await_s, namespace=namespace
         )
 
     def push(
@@ -94,18 +107,25 @@ class Program:
         topic: str,
         expression: str = EVERYTHING,
         *,
+        sql: bool = False,
         fail: int = 0,
+        poison: str = "",
         how: str = "return",
         waits: bool = False,
         namespace: str = "",
     ) -> OfficialPushConsumer:
-        """Its listener fails a message's first `fail` attempts (`how`: return or raise); it may wait to be released."""
+        """Its listener fails a message's first `fail` attempts (`how`: return or raise); it may wait to be released.
+
+        With `poison`, a body, only messages of that body fail.
+        """
         return OfficialPushConsumer(
             self,
             "push",
             group=group,
             topics={topic: expression},
+            sql=sql,
             fail=fail,
+            poison=poison,
             how=how,
             waits=waits,
             namespace=namespace,
@@ -186,9 +206,30 @@ class OfficialProducer(OfficialClient):
         tag: str | None = None,
         keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
+        deliver_at_s: int | None = None,
+        message_group: str | None = None,
+        priority: int | None = None,
+        half: bool = False,
     ) -> Sent:
-        options = {"tag": tag, "keys": list(keys), "properties": dict(properties or {})}
-        return Sent(**self._do("send", topic=topic, body=body, **options))
+        """With `half` in a transaction of its own, which `end` decides."""
+        options = {
+            "tag": tag,
+            "keys": list(keys),
+            "properties": dict(properties or {}),
+            "deliver_at_s": deliver_at_s,
+            "message_group": message_group,
+            "priority": priority,
+        }
+        return Sent(**self._do("send", topic=topic, body=body, half=half, **options))
+
+    def end(self, sent: Sent, resolution: str) -> None:
+        """COMMIT or ROLLBACK of a half message."""
+        self._do("end", message_id=sent.message_id, resolution=resolution)
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Take a delayed message back; its id."""
+        message_id: str = self._do("recall", topic=topic, handle=handle)["message_id"]
+        return message_id
 
 
 class OfficialSimpleConsumer(OfficialClient):

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from popserver.domain.group import NewGroup
+from popserver.domain.message import MessageType
 from popserver.domain.names import Resource
-from popserver.domain.retry import RetryPolicy
+from popserver.domain.retry import FIFO_INTERVAL_MS, RETRY_LADDER_MS, RetryPolicy
 from popserver.domain.topic import NewTopic
 from popserver.in_process import EmbeddedBroker
 
@@ -65,13 +66,17 @@ class Seen:
 
         return self._broker.run(self._broker.app.broker.reader.read(read))
 
-    def make_group(self, name: str, max_attempts: int, *intervals_ms: int) -> None:
+    def make_group(
+        self, name: str, max_attempts: int, *intervals_ms: int, fifo_interval_ms: int = FIFO_INTERVAL_MS
+    ) -> None:
         """A group with a retry policy of its own."""
-        policy = RetryPolicy(max_attempts, intervals_ms) if intervals_ms else RetryPolicy(max_attempts)
+        policy = RetryPolicy(max_attempts, intervals_ms or RETRY_LADDER_MS, fifo_interval_ms)
         self._broker.run(self._broker.app.broker.catalog.create_group(NewGroup(Resource("", name), policy)))
 
-    def make_topic(self, name: str, queue_count: int) -> None:
-        self._broker.run(self._broker.app.broker.catalog.create_topic(NewTopic(Resource("", name), queue_count)))
+    def make_topic(self, name: str, queue_count: int, *accepts: MessageType) -> None:
+        """A topic for normal messages, or for what it `accepts`."""
+        new = NewTopic(Resource("", name), queue_count, accepts or (MessageType.NORMAL,))
+        self._broker.run(self._broker.app.broker.catalog.create_topic(new))
 
 
 def lag_in(database: Path, group: str, topic: str) -> Lag:

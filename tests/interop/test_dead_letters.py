@@ -35,7 +35,7 @@ def test_a_dead_letter_is_read_as_a_message(
     program.producer("flights").send("flights", "UA1545", tag="UA", keys=["1545"], properties={"origin": "EWR"})
     message_id = die(broker, consumer)
     assert seen.lag("counters", "flights") == Lag(dead_letters=1, stored=1)
-    doctor = program.simple("doctors", DEAD)
+    doctor = program.simple("doctors", DEAD, "UA")
     (dead,) = doctor.receive()
     assert (dead.message_id, dead.topic, dead.body, dead.tag) == (message_id, DEAD, "UA1545", "UA")
     assert dead.keys == ["1545"]

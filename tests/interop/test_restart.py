@@ -109,7 +109,7 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         self._sending.clear()
         self._receiving.clear()
-        self._producer.send("flights", "the end of the last poll")
+        _send_until_sent(self._producer, "the end of the last poll")
         for work in self._work:
             work.result()
         self._threads.shutdown()

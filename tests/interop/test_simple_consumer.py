@@ -65,6 +65,7 @@ def test_a_held_poll_stays_held_for_another_tag(program: Program, seen: Seen) ->
 @pytest.mark.row("L9")
 @pytest.mark.row("K7")
 @pytest.mark.row("O3")
+@pytest.mark.user("U6")
 def test_what_expires_comes_again_and_its_old_handle_is_dead(
     broker: EmbeddedBroker, program: Program, seen: Seen
 ) -> None:
@@ -86,6 +87,18 @@ def test_what_expires_comes_again_and_its_old_handle_is_dead(
     assert seen.lag("counters", "flights") == Lag(stored=1)
 
 
+@pytest.mark.row("L7")
+@pytest.mark.user("U6")
+def test_who_never_acks_sees_it_again_until_it_is_dead(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
+    consumer = program.simple("counters", "flights", await_s=5)
+    sent = program.producer("flights").send("flights", "UA1545")
+    for attempt in range(1, 18):
+        (message,) = consumer.receive(invisible_s=10)
+        assert (message.message_id, message.attempt) == (sent.message_id, attempt)
+        broker.clock.advance("10s")
+    assert seen.lag("counters", "flights") == Lag(dead_letters=1, stored=1)
+
+
 @pytest.mark.row("A10")
 def test_a_held_poll_is_answered_by_an_expiry(
     broker: EmbeddedBroker, start: Callable[[str], Program], language: str, seen: Seen
@@ -103,6 +116,8 @@ def test_a_held_poll_is_answered_by_an_expiry(
 @pytest.mark.row("L10")
 @pytest.mark.row("L14")
 @pytest.mark.row("K7")
+@pytest.mark.user("U8")
+@pytest.mark.user("U9")
 def test_an_extension_restarts_the_time_with_a_new_handle(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
     consumer = program.simple("counters", "flights")
     program.producer("flights").send("flights", "UA1545")

@@ -17,10 +17,13 @@ from sqlalchemy import select
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
+from popserver.broker.access import Access, Rules
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
+from popserver.broker.users import Users
 from popserver.rpc import convert, server
 from popserver.rpc.limits import Limits
+from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.store import Database, migrate, schema
 
 VERSION = "9.9.9"
@@ -34,10 +37,11 @@ METHODS = list(server.SERVICE.methods)
 class Door:
     """One running server and a client's end of it."""
 
-    def __init__(self, broker: Broker, running: server.PopServer, channel: grpc.aio.Channel) -> None:
+    def __init__(self, broker: Broker, running: server.PopServer, channel: grpc.aio.Channel, users: Users) -> None:
         self.broker = broker
         self.server = running
         self.channel = channel
+        self.users = users
         self.stub = MessagingServiceStub(channel)
 
     async def call(self, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any) -> Any:
@@ -114,25 +118,52 @@ METHODS_BY_NAME = {method.name: method for method in METHODS}
 
 @asynccontextmanager
 async def opened(
-    folder: Path, *, auto_create: bool = True, limits: Limits = LIMITS, clock: ManualClock | SystemClock | None = None
+    folder: Path,
+    *,
+    auto_create: bool = True,
+    limits: Limits = LIMITS,
+    clock: ManualClock | SystemClock | None = None,
+    listening: Listening = PLAINTEXT,
+    postgres_url: str = "",
+    rules: Rules | None = None,
+    admin: tuple[str, str] = ("", ""),
 ) -> AsyncIterator[Door]:
-    """A door, open as long as the context."""
-    file = folder / "popmq.db"
-    file.write_bytes(empty_store())
-    database = Database(f"sqlite:///{file}")
+    """A door, open as long as the context: over a file in the folder, or over that Postgres database.
+
+    Where the rules ask for signatures, `admin` (access key, secret) is there from the start.
+    """
+    database = _postgres(postgres_url) if postgres_url else _file(folder / "popmq.db")
     broker = Broker(database, clock or SystemClock(), auto_create=auto_create)
     broker.writer.start()
     await broker.start()
-    running = server.build(broker, host="127.0.0.1", port=0, limits=limits, version=VERSION)
+    access = Access(broker.reader, broker.clock, rules)
+    users = Users(broker.writer, broker.reader, access)
+    if access.is_on:
+        await users.ensure_admin(*admin)
+    await access.start()
+    running = server.build(
+        broker, host="127.0.0.1", port=0, limits=limits, version=VERSION, listening=listening, access=access
+    )
     await running.start()
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options) as channel:
         try:
-            yield Door(broker, running, channel)
+            yield Door(broker, running, channel, users)
         finally:
             await running.drain(0)
             await broker.stop()
             database.close()
+
+
+def _postgres(url: str) -> Database:
+    database = Database(url, durability="relaxed")
+    migrate.upgrade(database)
+    return database
+
+
+def _file(path: Path) -> Database:
+    path.write_bytes(empty_store())
+    return Database(f"sqlite:///{path}")
 
 
 @functools.cache

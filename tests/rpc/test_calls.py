@@ -71,8 +71,6 @@ async def test_an_endless_client_id_is_refused(door: Door) -> None:
         "UpdateOffset",
         "GetOffset",
         "QueryOffset",
-        "EndTransaction",
-        "RecallMessage",
         "SyncLiteSubscription",
     ],
 )

@@ -79,10 +79,10 @@ BAD_MESSAGES = [
     bad("born host with zero byte", pb.MESSAGE_CORRUPTED, "born_host", born_host="\x00"),
     bad("trace context too long", pb.MESSAGE_PROPERTIES_TOO_LARGE, "1025 characters", trace_context="t" * 1_025),
     bad("trace context with zero byte", pb.MESSAGE_CORRUPTED, "trace_context", trace_context="\x00"),
-    bad("priority", pb.NOT_IMPLEMENTED, "PRIORITY", priority=1),
+    bad("priority", pb.BAD_REQUEST, "the priority is -1, allowed: 0 to 32767", priority=-1),
+    bad("a priority on the way", pb.TOPIC_NOT_FOUND, "takes no PRIORITY messages; create it with: popmq topic create",
+        priority=1),
     bad("lite topic", pb.NOT_IMPLEMENTED, "lite", lite_topic="l"),
-    bad("message group (later)", pb.NOT_IMPLEMENTED, "FIFO", message_group="g"),
-    bad("transaction (later)", pb.NOT_IMPLEMENTED, "TRANSACTION", message_type=pb.TRANSACTION),
     bad("group and priority", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message_group and priority",
         message_group="g", priority=1),
     bad("group and lite topic", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "lite_topic",
@@ -117,7 +117,9 @@ async def test_every_reserved_property_name_is_refused(door: Door) -> None:
 
 
 BAD_TIMES = [
-    ("delivery_timestamp", 4_000_000_000, pb.NOT_IMPLEMENTED, "DELAY"),
+    ("delivery_timestamp", 4_000_000_000, pb.ILLEGAL_DELIVERY_TIME, "at most 3456000000 ms are allowed"),
+    ("delivery_timestamp", -1, pb.ILLEGAL_DELIVERY_TIME, "-1000 ms is no time"),
+    ("delivery_timestamp", 2**62, pb.ILLEGAL_DELIVERY_TIME, "1970 and 9999"),
     ("born_timestamp", -1, pb.MESSAGE_CORRUPTED, "-1000 ms"),
     ("born_timestamp", 2**62, pb.MESSAGE_CORRUPTED, "1970 and 9999"),
     ("orphaned_transaction_recovery_duration", 3_601, pb.BAD_REQUEST, "3601000 ms, allowed: 0 to 3600000"),

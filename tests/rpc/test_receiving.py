@@ -16,13 +16,16 @@ from popserver.rpc import convert
 from popserver.rpc.consuming import Consuming
 from tests.rpc.door import CLIENT, GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 
-SQL = pb.FilterExpression(type=pb.SQL, expression="a > 1")
 FOREIGN_TYPE = pb.FilterExpression(expression="*")
 FOREIGN_TYPE.type = 7  # type: ignore[assignment]
 
 
 def tags(expression: str) -> pb.FilterExpression:
     return pb.FilterExpression(type=pb.TAG, expression=expression)
+
+
+def sql(expression: str) -> pb.FilterExpression:
+    return pb.FilterExpression(type=pb.SQL, expression=expression)
 
 
 async def status_of(door: Door, request: wire.ReceiveMessageRequest, **options: Any) -> pb.Status:
@@ -93,8 +96,10 @@ ILLEGAL = [
     ("-1 s", {"invisible_ms": -1_000}, pb.ILLEGAL_INVISIBLE_TIME, ("the invisibleTime is too small", "-1000")),
     ("12 h", {"invisible_ms": 43_200_001}, pb.ILLEGAL_INVISIBLE_TIME, ("the invisibleTime is too large", "43200000")),
     ("eons", {"invisible_ms": 2**61}, pb.ILLEGAL_INVISIBLE_TIME, ("the invisibleTime is too large",)),
-    ("SQL", {"expression": SQL}, pb.NOT_IMPLEMENTED, ("SQL", "tag expression")),
-    ("type 7", {"expression": FOREIGN_TYPE}, pb.ILLEGAL_FILTER_EXPRESSION, ("filter type 7",)),
+    ("SQL", {"expression": sql("a > '1'")}, pb.ILLEGAL_FILTER_EXPRESSION, ("SQL", "line 1, column 5", "^'1'")),
+    ("no SQL", {"expression": sql("")}, pb.ILLEGAL_FILTER_EXPRESSION, ("SQL", "no condition")),
+    ("endless SQL", {"expression": sql("a" * 16_385)}, pb.ILLEGAL_FILTER_EXPRESSION, ("16385 characters", "16384")),
+    ("deep SQL", {"expression": sql("(" * 65)}, pb.ILLEGAL_FILTER_EXPRESSION, ("65 levels", "at most 64")),
     ("||", {"expression": tags("||")}, pb.ILLEGAL_FILTER_EXPRESSION, ("'||'", "names no tag")),
     ("endless", {"expression": tags("a" * 16_385)}, pb.ILLEGAL_FILTER_EXPRESSION, ("16385 characters", "16384")),
     ("no topic", {"topic": pb.Resource()}, pb.ILLEGAL_TOPIC, ("topic", "blank")),
@@ -121,6 +126,17 @@ async def test_an_illegal_receive_changes_nothing(
     assert (pb.Code.Name(status.code), status.code) == (pb.Code.Name(code), code)
     for word in words:
         assert word in status.message
+    assert await door.digest() == before
+
+
+@pytest.mark.row("M19")
+async def test_filters_of_any_other_type_are_refused(door: Door) -> None:
+    await door.send(a_message())
+    before = await door.digest()
+    status = await status_of(door, receive_request(expression=FOREIGN_TYPE))
+    assert status.code == pb.UNSUPPORTED
+    assert "filter type 7" in status.message
+    assert "use a SQL expression" in status.message
     assert await door.digest() == before
 
 
@@ -178,6 +194,19 @@ async def test_tags_choose(door: Door, expression: pb.FilterExpression, expected
     await door.send(*(a_message(f"m{tag}", tag=tag) for tag in "ABC"), a_message("m"))
     received = await door.receive(expression=expression)
     assert sorted(each.system_properties.tag for each in received) == expected
+
+
+@pytest.mark.row("M7")
+async def test_a_sql_filter_reads_properties_and_the_tag(door: Door) -> None:
+    await door.send(
+        a_message("m1", tag="A", user_properties={"a": "4"}),
+        a_message("m2", tag="B", user_properties={"a": "4"}),
+        a_message("m3", tag="A", user_properties={"a": "x"}),
+        a_message("m4", tag="A"),
+    )
+    (received,) = await door.receive(expression=sql("a > 3 AND TAGS = 'A'"))
+    assert received.system_properties.message_id == "m1"
+    assert await door.receive() == [], "what it refused is consumed"
 
 
 @pytest.mark.row("M5")
@@ -282,6 +311,7 @@ async def test_nobody_is_sent_what_he_did_not_ask_for(door: Door) -> None:
             await asyncio.wait_for(stream.read(), 0.15)
 
 
+@pytest.mark.user("U11")
 async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path) -> None:
     """The client goes while its messages are being written: all are Ready after a second, it never looks at a part."""
     clock = ManualClock()
@@ -314,6 +344,9 @@ class FakeCaller:
     def __init__(self, remaining_ms: int | None = None, version: str = "") -> None:
         self._remaining_ms = remaining_ms
         self._version = version
+
+    def require(self, _needs: object) -> None:
+        """It may everything."""
 
     def header(self, _name: str) -> str:
         return self._version

@@ -33,7 +33,8 @@ async def test_a_route_names_every_queue(door: Door) -> None:
         assert queue.topic == TOPIC
         assert queue.permission == pb.READ_WRITE
         assert (queue.broker.id, queue.broker.name) == (0, "popmq")
-        assert list(queue.accept_message_types) == [pb.NORMAL]
+        # All that every official client can read (contract 1.2).
+        assert list(queue.accept_message_types) == [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]
 
 
 @pytest.mark.parametrize("endpoints", DIALLED, ids=lambda each: pb.AddressScheme.Name(each.scheme))
@@ -55,11 +56,11 @@ async def test_a_route_keeps_the_namespace_as_written(door: Door) -> None:
     assert {queue.topic.resource_namespace for queue in await route(door, inside)} == {"north"}
 
 
-async def test_a_route_lists_no_type_that_older_clients_cannot_read(door: Door) -> None:
-    every_type = tuple(MessageType)
-    await door.broker.catalog.create_topic(NewTopic(Resource("", "mixed"), 1, every_type))
-    (queue,) = await route(door, pb.Resource(name="mixed"))
-    assert set(queue.accept_message_types) == {pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION}
+@pytest.mark.parametrize("accepts", [(MessageType.NORMAL,), (MessageType.FIFO,), tuple(MessageType)])
+async def test_a_route_lists_what_the_topic_was_made_for(door: Door, accepts: tuple[MessageType, ...]) -> None:
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "made"), 1, accepts))
+    (queue,) = await route(door, pb.Resource(name="made"))
+    assert [pb.MessageType.Name(kind) for kind in queue.accept_message_types] == list(accepts)
 
 
 async def test_a_dead_letter_topic_is_read_and_write(door: Door) -> None:

@@ -17,6 +17,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.domain.errors import CannotListen
 from popserver.rpc import server
 from popserver.rpc.limits import Limits
+from popserver.rpc.listening import address_of
 from tests.rpc.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
 from tests.rpc.test_polling import parked
 
@@ -55,7 +56,7 @@ async def test_a_taken_port_is_said_plainly(door: Door) -> None:
 
 async def test_an_ipv6_address_stands_in_brackets(door: Door) -> None:
     assert door.server.address == f"127.0.0.1:{door.server.port}"
-    assert server.address_of("::1", 8081) == "[::1]:8081"
+    assert address_of("::1", 8081) == "[::1]:8081"
 
 
 async def test_draining_answers_and_lets_go(tmp_path: Path) -> None:

@@ -129,6 +129,14 @@ async def test_our_own_client_learns_what_the_server_offers(door: Door) -> None:
     }
 
 
+def sql(expression: str) -> pb.FilterExpression:
+    return pb.FilterExpression(type=pb.SQL, expression=expression)
+
+
+FOREIGN_TYPE = pb.FilterExpression(expression="*")
+FOREIGN_TYPE.type = 7  # type: ignore[assignment]
+
+
 def with_properties(properties: dict[str, str]) -> pb.Settings:
     return producer(client_properties=properties)
 
@@ -149,7 +157,9 @@ BAD_SETTINGS = [
     ("group", consumer(group=pb.Resource(name="a b")), pb.ILLEGAL_CONSUMER_GROUP, "'a b'"),
     ("no group", consumer(group=pb.Resource()), pb.ILLEGAL_CONSUMER_GROUP, "blank"),
     ("||", consumer(expression=pb.FilterExpression(expression="||")), pb.ILLEGAL_FILTER_EXPRESSION, "'||'"),
-    ("SQL", consumer(expression=pb.FilterExpression(type=pb.SQL, expression="a")), pb.NOT_IMPLEMENTED, "SQL"),
+    ("SQL", consumer(expression=sql("a >\n'x'")), pb.ILLEGAL_FILTER_EXPRESSION, "line 2, column 1"),
+    ("no SQL", consumer(expression=sql("")), pb.ILLEGAL_FILTER_EXPRESSION, "no condition"),
+    ("type 7", consumer(expression=FOREIGN_TYPE), pb.UNSUPPORTED, "filter type 7"),
     ("33 properties", with_properties({f"k{n}": "" for n in range(33)}), pb.INVALID_CLIENT_PROPERTIES, "33 client"),
     ("property name", with_properties({"1k": ""}), pb.INVALID_CLIENT_PROPERTIES, "'1k'"),
     ("long name", with_properties({"k" * 65: ""}), pb.INVALID_CLIENT_PROPERTIES, "'kkk"),
@@ -164,6 +174,7 @@ BAD_SETTINGS = [
 ]
 
 
+@pytest.mark.row("M17")
 @pytest.mark.parametrize(("settings", "code", "words"), [pytest.param(*rest, id=name) for name, *rest in BAD_SETTINGS])
 async def test_bad_settings_are_refused_and_the_stream_stays(
     door: Door, settings: pb.Settings, code: int, words: str
@@ -178,6 +189,12 @@ async def test_bad_settings_are_refused_and_the_stream_stays(
         assert await door.digest() == before
         await stream.write(wire.TelemetryCommand(settings=producer()))
         assert (await stream.read()).status.code == pb.OK
+
+
+async def test_a_sql_filter_is_taken_as_it_was_sent(door: Door) -> None:
+    settings = (await answer_to(door, consumer(expression=sql("a > 3 -- large ones")))).settings
+    (entry,) = settings.subscription.subscriptions
+    assert (entry.expression.type, entry.expression.expression) == (pb.SQL, "a > 3 -- large ones")
 
 
 async def test_an_unknown_type_by_number(door: Door) -> None:
@@ -285,8 +302,9 @@ async def test_what_is_granted_to_a_poll_after_its_clients_goodbye_comes_to_othe
         await door.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=GROUP))
         await door.send(a_message())
         assert await poll == []
-        await clock.advance(1_000, door.broker.settle)
-        assert len(await door.receive()) == 1
+        await door.broker.settle()
+        (message,) = await door.receive()
+        assert message.system_properties.delivery_attempt == 1, "nobody ever got it"
 
 
 HELD = "SELECT count(*) FROM delivery WHERE state = 'INFLIGHT'"

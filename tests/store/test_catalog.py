@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from popserver.domain.delivery import State
 from popserver.domain.errors import (
@@ -17,7 +17,7 @@ from popserver.domain.group import ConsumeFrom, HistoryLevel, Mode
 from popserver.domain.message import MessageType
 from popserver.domain.names import Resource
 from popserver.domain.retry import Holder, RetryPolicy
-from popserver.store import catalog
+from popserver.store import catalog, due
 from popserver.store.schema import progress
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic
 from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore
@@ -284,3 +284,28 @@ class TestDeleting:
         assert store.end_due(after_ms=HOUR) == 1
         store.purge()
         assert store.end_due(after_ms=HOUR) == 0
+
+    def test_a_deleted_group_is_granted_no_more(self, store: OpenStore) -> None:
+        """Another server that has not heard of it would leave deliveries of no group."""
+        topic = store.topic()
+        group = store.group(meets=[topic])
+        store.send(topic, 3)
+        store.receive(group, topic, 1)
+        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+        store.one(catalog.purge, catalog.Purge())
+        assert store.receive(group, topic) == []
+        store.purge()
+        assert store.one_value("SELECT COUNT(*) FROM delivery") == 0
+
+    def test_what_is_due_in_no_group_is_forgotten(self, store: OpenStore) -> None:
+        topic = store.topic()
+        group, other = store.group(meets=[topic]), store.group("other", meets=[topic])
+        store.send(topic, 2)
+        for each in (group, other):
+            store.receive(each, topic, invisible_ms=SECOND)
+        for table in ("progress", "consumer_group"):
+            store.conn.execute(text(f"DELETE FROM {table} WHERE group_id = :id"), {"id": group.group_id})
+        store.now_ms += SECOND
+        assert store.one(due.end_due, due.EndDue()).next_due_ms is None
+        assert store.one_value("SELECT COUNT(*) FROM delivery WHERE group_id = :id", id=group.group_id) == 0
+        assert set(store.states(other).values()) == {State.READY}

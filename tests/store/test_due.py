@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from popserver.domain.delivery import Event, State
 from popserver.domain.group import HistoryLevel
+from popserver.domain.message import MessageType
 from popserver.domain.retry import RETRY_LADDER_MS, Holder
 from popserver.store import due
+from popserver.store.transaction import Transaction
 from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore, ids, receipt_of
 
 HOLD_MS = 30 * SECOND
@@ -43,6 +46,7 @@ def test_ending_a_hold_rings_its_topic(store: OpenStore) -> None:
     assert store.rings == {topic.topic_id}
 
 
+@pytest.mark.row("L17")
 @pytest.mark.row("L18")
 @pytest.mark.parametrize("late_ms", [0, 5 * SECOND])
 def test_a_push_hold_climbs_the_ladder_from_the_moment_it_ended(store: OpenStore, late_ms: int) -> None:
@@ -153,3 +157,35 @@ def test_several_requests_need_one_step(store: OpenStore) -> None:
     store.receive(group, topic, invisible_ms=SECOND)
     store.now_ms += SECOND
     assert list(store.do(due.end_due, due.EndDue(), due.EndDue())) == [due.Ended(None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "again_ms"), [(0, 20), (START_MS, 20), (START_MS - 100, 50), (START_MS - HOUR, 1_000)]
+)
+def test_what_another_has_in_its_hands_is_looked_at_again(store: OpenStore, due_ms: int, again_ms: int) -> None:
+    """An ack in its consumer's own transaction is due at 0: that does not make it an old one."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    store.receive(group, topic)
+    store.conn.execute(text("UPDATE delivery SET visible_at_ms = :due"), {"due": due_ms})
+    assert due._when_to_look_again(Transaction(store.conn, START_MS)) == START_MS + again_ms
+
+
+def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) -> None:
+    """It would pass over its own deliveries."""
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one writer")
+    topic = store.topic(accepts=(MessageType.FIFO,))
+    group = store.group(meets=[topic])
+    store.send(topic, message_group="g", message_type=MessageType.FIFO)
+    store.receive(group, topic, invisible_ms=SECOND)
+    other = store.database.connect_writer()
+    store.database.begin(other)
+    other.execute(text("SELECT 1 FROM progress FOR UPDATE"))
+    store.database.begin(store.conn)
+    due.end_due(Transaction(store.conn, store.now_ms + SECOND), [due.EndDue()])
+    assert other.execute(text("SELECT 1 FROM delivery FOR UPDATE SKIP LOCKED")).all() == [(1,)]
+    for each in (other, store.conn):
+        each.exec_driver_sql("ROLLBACK")
+    other.close()

@@ -10,20 +10,23 @@ import pytest
 from popserver.domain.delivery import TRANSITIONS, Event, State, target
 from popserver.domain.errors import InvalidReceiptHandle, PopError
 from popserver.domain.group import Group, HistoryLevel
-from popserver.domain.message import Delivery
+from popserver.domain.message import Delivery, MessageType
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
-from tests.support.builders import an_id, messages_of
+from tests.support.builders import an_id, in_order, messages_of
 from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
 
 # An operator's verbs; no statement of the store fires them yet.
 OPERATOR = {Event.REDRIVE, Event.RESET, Event.SKIP}
+# What only happens in a message group, to a message behind another.
+IN_ORDER = {Event.PROVISIONAL_ACK, Event.SETTLE}
 BY_TIME = {Event.RELEASE, Event.RETRY, Event.EXHAUST, Event.BACKOFF_ELAPSED}
 # Repeating these is no mistake: the first answer may have been lost.
 FORGIVEN = {
     (State.READY, Event.GIVE_BACK),
     (State.COMMIT, Event.ACK),
+    (State.COMMIT, Event.PROVISIONAL_ACK),
     (State.COMMIT, Event.FORWARD_TO_DLQ),
     (State.DLQ, Event.FORWARD_TO_DLQ),
 }
@@ -31,13 +34,15 @@ HOLD_MS = 30 * SECOND
 
 
 class Case(NamedTuple):
-    """One message in one group, in the state a cell of the grid starts from."""
+    """One message in one group, in the state a cell of the grid starts from; `head` stands before it in its message
+    group."""
 
     store: OpenStore
     group: Group
     topic: Topic
     message_id: str
     receipt: Receipt
+    head: Receipt | None = None
 
 
 @pytest.mark.row("L1")
@@ -84,6 +89,13 @@ def _check_legal(case: Case, state: State, event: Event) -> None:
 def _check_illegal(case: Case, state: State, event: Event) -> None:
     if state not in {State.INFLIGHT, State.WAITING_RETRY}:
         case.store.now_ms += HOUR if event in BY_TIME else 0
+    if event is Event.SETTLE:
+        # The message before it ends; that is all that does.
+        row = case.store.delivery_of(case.group, case.receipt.message_key)
+        _FIRE[event](case)
+        assert case.store.delivery_of(case.group, case.receipt.message_key) == row, (state, event)
+        assert case.store.state(case.group, case.message_id) is state, (state, event)
+        return
     before = case.store.digest()
     if event in BY_TIME:
         assert case.store.end_due() == 0, (state, event)
@@ -102,10 +114,10 @@ def _let_time_come(case: Case, event: Event) -> None:
         case.store.now_ms += HOLD_MS
 
 
-def _new_case(store: OpenStore, *, exhausted: bool = False) -> Case:
+def _new_case(store: OpenStore, event: Event = Event.RECEIVE, *, exhausted: bool = False) -> Case:
     """A group, `exhausted` by one attempt, and a message nobody has looked at."""
     number = an_id()
-    topic = store.topic(f"t{number}")
+    topic = store.topic(f"t{number}", accepts=(MessageType.NORMAL, MessageType.FIFO))
     group = store.group(
         f"g{number}",
         meets=[topic],
@@ -113,22 +125,25 @@ def _new_case(store: OpenStore, *, exhausted: bool = False) -> Case:
         intervals_ms=[HOLD_MS],
         history=HistoryLevel.ALL,
     )
-    sent = messages_of(1, topic.name)
+    sent = in_order("g", 2, topic.name) if event in IN_ORDER else messages_of(1, topic.name)
     store.send(topic, sent)
     made_up = Receipt(group.group_id, topic.queues[0].queue_id << 40, 4711, store.now_ms + HOUR)
-    return Case(store, group, topic, sent[0].message_id, made_up)
+    return Case(store, group, topic, sent[-1].message_id, made_up)
 
 
 def _in_state(store: OpenStore, state: State, event: Event) -> Case:
-    case = _new_case(store, exhausted=event is Event.EXHAUST and state is State.INFLIGHT)
-    held = _hold(case, Holder.PUSH if state is State.WAITING_RETRY or event is Event.RETRY else Holder.SIMPLE)
-    case = case._replace(receipt=receipt_of(held))
+    case = _new_case(store, event, exhausted=event is Event.EXHAUST and state is State.INFLIGHT)
+    *before, held = _hold(case, Holder.PUSH if state is State.WAITING_RETRY or event is Event.RETRY else Holder.SIMPLE)
+    case = case._replace(receipt=receipt_of(held), head=receipt_of(before[0]) if before else None)
+    if event is Event.SETTLE and state is State.READY:
+        return _acked(case)
+    if event in IN_ORDER and state is State.COMMIT:
+        return _settled(case)
     return _REACH[state](case)
 
 
-def _hold(case: Case, holder: Holder) -> Delivery:
-    (held,) = case.store.receive(case.group, case.topic, holder=holder, invisible_ms=HOLD_MS)
-    return held
+def _hold(case: Case, holder: Holder) -> list[Delivery]:
+    return case.store.receive(case.group, case.topic, holder=holder, invisible_ms=HOLD_MS)
 
 
 def _given_back(case: Case) -> Case:
@@ -150,9 +165,19 @@ def _acked(case: Case) -> Case:
     return case
 
 
+def _settled(case: Case) -> Case:
+    assert case.store.ack(case.group, case.receipt, _head_of(case)) == [None, None]
+    return case
+
+
 def _forwarded(case: Case) -> Case:
     assert case.store.forward(case.group, case.receipt) is None
     return case
+
+
+def _head_of(case: Case) -> Receipt:
+    assert case.head is not None
+    return case.head
 
 
 def _raise(refusal: PopError | None) -> None:
@@ -170,6 +195,8 @@ _REACH: dict[State, Callable[[Case], Case]] = {
 _FIRE: dict[Event, Callable[[Case], object]] = {
     Event.RECEIVE: lambda case: case.store.receive(case.group, case.topic),
     Event.ACK: lambda case: _raise(case.store.ack(case.group, case.receipt)[0]),
+    Event.PROVISIONAL_ACK: lambda case: _raise(case.store.ack(case.group, case.receipt)[0]),
+    Event.SETTLE: lambda case: _raise(case.store.ack(case.group, _head_of(case))[0]),
     Event.CHANGE_INVISIBLE: lambda case: case.store.change(case.group, case.receipt, HOLD_MS),
     Event.GIVE_BACK: lambda case: case.store.change(case.group, case.receipt, 0, give_back=True),
     Event.FORWARD_TO_DLQ: lambda case: _raise(case.store.forward(case.group, case.receipt)),

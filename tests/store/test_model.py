@@ -154,5 +154,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
 @pytest.mark.row("L1")
 class TestStoreAgainstModel(StoreAgainstModel.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(
-        max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=60,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from popserver.domain.delivery import State
+from popserver.domain.errors import InvalidReceiptHandle
+from popserver.domain.message import MessageType
 from popserver.domain.retry import Holder
-from popserver.store import holds
-from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore, receipt_of
+from popserver.store import holds, members
+from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore, ids, receipt_of
 
 CAP_MS = 3 * HOUR
 
@@ -134,6 +138,79 @@ def test_a_grant_nobody_got_is_not_given_back_to_its_client(store: OpenStore, ho
     assert store.end_due(after_ms=SECOND) == 1
 
 
+@pytest.mark.parametrize("holder", [Holder.PUSH, Holder.SIMPLE])
+def test_a_broken_answer_that_is_asked_for_again_is_held_as_long_as_the_first(store: OpenStore, holder: Holder) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    wish: dict[str, Any] = {"holder": holder, "invisible_ms": MINUTE, "attempt_id": "a-1"}
+    (lost,) = store.receive(group, topic, client_id="c1", **wish)
+    store.one(holds.orphan, holds.Orphan(receipts=[receipt_of(lost)]))
+    store.now_ms += SECOND // 2
+    (again,) = store.receive(group, topic, client_id="c2", **wish)
+    assert (ids([again]), again.attempt) == (ids([lost]), 1)
+    row = store.delivery_of(group, receipt_of(again).message_key)
+    ends_at_ms = START_MS + SECOND // 2 + MINUTE
+    assert (row.holder, row.client_id, row.visible_at_ms) == (holder, "c2", ends_at_ms)
+    assert receipt_of(again).ends_at_ms == ends_at_ms
+    assert store.end_due(after_ms=MINUTE - 1) == 0
+    assert store.ack(group, again) == [None]
+
+
+@pytest.mark.parametrize("max_attempts", [1, 17])
+def test_a_simple_consumer_may_prolong_what_it_got_of_a_broken_answer(store: OpenStore, max_attempts: int) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic], max_attempts=max_attempts)
+    store.send(topic)
+    (got,) = store.receive(group, topic, invisible_ms=MINUTE)
+    store.one(holds.orphan, holds.Orphan(receipts=[receipt_of(got)]))
+    prolonged = store.change(group, got, MINUTE)
+    assert set(store.states(group).values()) == {State.INFLIGHT}
+    assert store.end_due(after_ms=MINUTE - 1) == 0
+    assert store.ack(group, prolonged) == [None]
+
+
+@pytest.mark.parametrize("message_group", [None, "g"], ids=["unordered", "in-order"])
+@pytest.mark.parametrize("holder", [Holder.PUSH, Holder.SIMPLE])
+def test_a_withdrawn_grant_burns_no_attempt(store: OpenStore, holder: Holder, message_group: str | None) -> None:
+    topic = store.topic(accepts=(MessageType.NORMAL, MessageType.FIFO))
+    group = store.group(meets=[topic], max_attempts=1)
+    kind = MessageType.FIFO if message_group else MessageType.NORMAL
+    store.send(topic, 3, message_group=message_group, message_type=kind)
+    for _ in range(3):
+        lost = store.receive(group, topic, holder=holder, invisible_ms=HOUR)
+        assert [each.attempt for each in lost] == [1, 1, 1]
+        store.one(holds.withdraw, holds.Withdraw([receipt_of(each) for each in lost]))
+        assert set(store.states(group).values()) == {State.READY}
+        assert store.rings == {topic.topic_id}
+    assert None not in store.ack(group, *lost), "those handles are dead"
+    assert ids(store.receive(group, topic)) == ids(lost)
+
+
+def test_a_withdrawn_grant_is_not_changed_again(store: OpenStore) -> None:
+    """A change repeats its answer, but not that of a hold that nobody has any more."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    (old,) = store.receive(group, topic)
+    changed = store.change(group, old, MINUTE)
+    store.one(holds.withdraw, holds.Withdraw([changed]))
+    with pytest.raises(InvalidReceiptHandle):
+        store.change(group, old, MINUTE)
+    assert set(store.states(group).values()) == {State.READY}
+
+
+def test_a_hold_that_ended_or_was_replaced_is_not_withdrawn(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    (old,) = store.receive(group, topic, invisible_ms=SECOND)
+    store.end_due(after_ms=SECOND)
+    (new,) = store.receive(group, topic)
+    store.one(holds.withdraw, holds.Withdraw([receipt_of(old)]))
+    assert store.ack(group, new) == [None]
+
+
 def test_an_orphaned_hold_ends_no_later_than_it_would_have(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
@@ -151,4 +228,4 @@ def test_open_push_clients(store: OpenStore) -> None:
     store.send(topic, 4)
     for client_id, holder in (("a", Holder.PUSH), ("a", Holder.PUSH), ("b", Holder.PUSH), ("c", Holder.SIMPLE)):
         store.receive(group, topic, 1, holder=holder, client_id=client_id)
-    assert sorted(holds.push_clients(store.conn)) == ["a", "b"]
+    assert sorted(members.unattended_push_clients(store.conn)) == ["a", "b"]

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from popserver.domain.group import NewGroup
-from popserver.domain.message import Message
+from popserver.domain.message import Message, MessageType
 from popserver.domain.names import Resource
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
@@ -29,9 +29,16 @@ def messages_of(count: int, topic: Resource = TOPIC, **more: Any) -> list[Messag
     return [a_message(topic, **more) for _ in range(count)]
 
 
-def a_new_topic(name: str | Resource = TOPIC, *, queues: int = 1) -> NewTopic:
+def in_order(message_group: str, count: int = 1, topic: Resource = TOPIC, **more: Any) -> list[Message]:
+    """Messages of one message group."""
+    return messages_of(count, topic, message_group=message_group, message_type=MessageType.FIFO, **more)
+
+
+def a_new_topic(
+    name: str | Resource = TOPIC, *, queues: int = 1, accepts: tuple[MessageType, ...] = (MessageType.NORMAL,)
+) -> NewTopic:
     """One queue: the order of offsets is the order of sending."""
-    return NewTopic(_resource(name), queues)
+    return NewTopic(_resource(name), queues, accepts)
 
 
 def a_new_group(

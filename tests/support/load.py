@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,19 +53,22 @@ class Load:
     def stop(self) -> None:
         self.stopping = True
 
-    async def run(self, endpoint: str) -> None:
-        """Work until `stop`; broken calls are written down, and the next one tries again."""
-        await self._each([*self._producers, *self._consumers], endpoint)
+    async def run(self, *endpoints: str) -> None:
+        """Work until `stop`; broken calls are written down, and the next one tries again.
 
-    async def run_consumers(self, endpoint: str) -> None:
+        With several servers each worker keeps to one of them.
+        """
+        await self._each([*self._producers, *self._consumers], endpoints)
+
+    async def run_consumers(self, *endpoints: str) -> None:
         """The same without new messages, and without mischief: everything received is acked."""
         for consumer in self._consumers:
             consumer.careful = True
-        await self._each(self._consumers, endpoint)
+        await self._each(self._consumers, endpoints)
 
-    async def _each(self, workers: Iterable[Producer | Consumer], endpoint: str) -> None:
+    async def _each(self, workers: Iterable[Producer | Consumer], endpoints: Sequence[str]) -> None:
         self.stopping = False
-        await asyncio.gather(*(worker.run(endpoint) for worker in workers))
+        await asyncio.gather(*map(lambda worker, endpoint: worker.run(endpoint), workers, itertools.cycle(endpoints)))
 
 
 class Producer:

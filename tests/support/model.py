@@ -77,10 +77,14 @@ class ModelGroup:
         elif each.holder is Holder.SIMPLE:
             each.ends_at_ms = now_ms + duration_ms
         elif each.attempt < self.max_attempts:
-            each.state, each.ends_at_ms = State.WAITING_RETRY, now_ms + (duration_ms or self.interval_ms)
+            each.state, each.ends_at_ms = State.WAITING_RETRY, now_ms + self.wait_ms(old.message_key, duration_ms)
         else:
             each.state = State.DLQ
         return True
+
+    def wait_ms(self, _key: int, duration_ms: int = 0) -> int:
+        """How long a failed message waits; `duration_ms` is what its consumer asks for."""
+        return duration_ms or self.interval_ms
 
     def changed(self, old: Receipt, duration_ms: int, new: Receipt) -> None:
         each = self.deliveries[old.message_key]
@@ -103,16 +107,16 @@ class ModelGroup:
                 each.holder, each.ends_at_ms = Holder.PUSH, until_ms
 
     def end_due(self, now_ms: int) -> None:
-        for each in self.deliveries.values():
+        for key, each in self.deliveries.items():
             if each.state is State.INFLIGHT and each.ends_at_ms <= now_ms:
-                self._end_hold(each)
+                self._end_hold(key, each)
             if each.state is State.WAITING_RETRY and each.ends_at_ms <= now_ms:
                 each.state = State.READY
 
-    def _end_hold(self, each: ModelDelivery) -> None:
+    def _end_hold(self, key: int, each: ModelDelivery) -> None:
         if each.attempt >= self.max_attempts:
             each.state = State.DLQ
         elif each.holder is Holder.PUSH:
-            each.state, each.ends_at_ms = State.WAITING_RETRY, each.ends_at_ms + self.interval_ms
+            each.state, each.ends_at_ms = State.WAITING_RETRY, each.ends_at_ms + self.wait_ms(key)
         else:
             each.state = State.READY

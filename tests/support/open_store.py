@@ -19,7 +19,7 @@ from popserver.domain.names import Resource
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
-from popserver.store import Database, catalog, due, holds, messages, migrate, receiving, schema
+from popserver.store import Database, catalog, due, finish, holds, lock, messages, migrate, receiving, schema
 from popserver.store.soundness import check_soundness
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic, messages_of
@@ -34,14 +34,18 @@ S = TypeVar("S")
 
 
 class OpenStore:
-    """One database, one connection, one moment; `rings` and `due_ms` are what the last transaction asked for."""
+    """One database, one connection, one moment; `rings` and `…_ms` are what the last transaction asked for."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.conn = database.connect_writer()
         self.now_ms = START_MS
         self.rings: set[int] = set()
+        self.rung: set[int] = set()  # by all transactions, until the test empties it
         self.due_ms: int | None = None
+        self.enters_ms: int | None = None
+        self.check_ms: int | None = None
+        self.words: set[str] = set()
 
     def do(
         self, verb: Callable[[Transaction, Sequence[R]], Sequence[S]], *requests: R, careful: bool = False
@@ -50,12 +54,17 @@ class OpenStore:
         tx = Transaction(self.conn, self.now_ms, careful)
         self.database.begin(self.conn)
         try:
+            lock(tx, requests)
             results = verb(tx, requests)
+            finish(tx)
         except BaseException:
             self.conn.exec_driver_sql("ROLLBACK")
             raise
         self.conn.exec_driver_sql("COMMIT")
         self.rings, self.due_ms = tx.rings, tx.due_ms
+        self.rung |= tx.rings
+        self.enters_ms, self.check_ms = tx.enters_ms, tx.check_ms
+        self.words = tx.words
         return results
 
     def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:
@@ -67,8 +76,8 @@ class OpenStore:
 
     # Making what a test needs.
 
-    def topic(self, name: str | Resource = TOPIC, *, queues: int = 1) -> Topic:
-        return self.one(catalog.create_topic, catalog.CreateTopic(a_new_topic(name, queues=queues)))
+    def topic(self, name: str | Resource = TOPIC, **more: Any) -> Topic:
+        return self.one(catalog.create_topic, catalog.CreateTopic(a_new_topic(name, **more)))
 
     def group(self, name: str | Resource = GROUP, *, meets: Sequence[Topic] = (), **more: Any) -> Group:
         group = self.one(catalog.create_group, catalog.CreateGroup(a_new_group(name, **more)))

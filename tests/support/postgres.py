@@ -58,6 +58,10 @@ class PostgresServer:
         _run("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "-D", str(self._data))
         self.restart()
 
+    def deadlocks(self) -> list[str]:
+        """What its log says of statements that waited for each other in a circle."""
+        return [line for line in self._log.read_text(errors="replace").splitlines() if "deadlock detected" in line]
+
     def kill(self) -> None:
         """`kill -9` for the postmaster and every child of it, at once."""
         everyone = [self.pid, *_children(self.pid)]

@@ -1,7 +1,8 @@
 """Which mission rows the collected tests show; the run fails when a claimed row has no test.
 
-A test says `@pytest.mark.row("A4")`. The claimed rows stand in `tests/rows.txt`. Only a run of the whole suite can
-tell that one is missing: naming paths or `-k` switches the check off.
+A test says `@pytest.mark.row("A4")`, or `@pytest.mark.user("U8")` for what users complain of elsewhere and must never
+complain of here. The claimed ones of both stand in `tests/rows.txt`. Only a run of the whole suite can tell that one is
+missing: naming paths or `-k` switches the check off.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Rows:
         unseen = (self._skipped & _claimed()) - self._passed - self._failed
         if shown or unseen or self._missing():
             terminalreporter.section("mission rows")
-            terminalreporter.line(f"{len(shown)} rows shown by passing tests")
+            answered = {row for row in shown if _is_complaint(row)}
+            terminalreporter.line(f"{len(shown - answered)} rows shown by passing tests")
+            terminalreporter.line(f"{len(answered)} complaints of users (U) answered by passing tests")
             for section, several in itertools.groupby(sorted(shown, key=_place), key=lambda row: _place(row)[0]):
                 terminalreporter.line(f"  {section}: {' '.join(several)}")
         if unseen:
@@ -76,9 +79,15 @@ def _claimed() -> set[str]:
 
 def _rows_of(item: pytest.Item) -> list[str]:
     rows = [str(row) for mark in item.iter_markers("row") for row in mark.args]
-    for row in rows:
+    complaints = [str(row) for mark in item.iter_markers("user") for row in mark.args]
+    for row in rows + complaints:
         assert _ROW.fullmatch(row), f"{item.nodeid}: {row!r} is no mission row; they are called A1, M6 and so on"
-    return rows
+        assert _is_complaint(row) is (row in complaints), f"{item.nodeid}: U8 is a user's complaint, A4 a mission row"
+    return rows + complaints
+
+
+def _is_complaint(row: str) -> bool:
+    return row.startswith("U")
 
 
 def _place(row: str) -> tuple[str, int]:

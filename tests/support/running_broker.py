@@ -55,6 +55,7 @@ class RunningBroker:
         push: bool = False,
         client_id: str = "c1",
         poll_ms: int = 0,
+        attempt_id: str | None = None,
     ) -> list[Delivery]:
         return await self.broker.receive(
             group,
@@ -65,6 +66,7 @@ class RunningBroker:
             holder=Holder.PUSH if push else Holder.SIMPLE,
             client_id=client_id,
             poll_until_ms=self.clock.now_ms() + poll_ms,
+            attempt_id=attempt_id,
         )
 
     async def poll(self, *, poll_ms: int = 15_000, **more: Any) -> asyncio.Task[list[Delivery]]:
@@ -104,13 +106,13 @@ class RunningBroker:
 
 @asynccontextmanager
 async def running_broker(
-    url: str = "sqlite://", *, auto_create: bool = True, clock: ManualClock | None = None
+    url: str = "sqlite://", *, auto_create: bool = True, clock: ManualClock | None = None, shared: bool = False
 ) -> AsyncIterator[RunningBroker]:
-    """A broker that runs as long as the context; what it leaves must be sound."""
+    """A broker that runs as long as the context; what it leaves must be sound. `shared`: beside others."""
     clock = clock or ManualClock()
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
-    broker = Broker(database, clock, auto_create=auto_create)
+    broker = Broker(database, clock, auto_create=auto_create, shared=shared)
     broker.writer.start()
     await broker.start()
     try:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,13 +26,25 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
 from rocketmq.v5.client.connection import RpcClient
+from rocketmq.v5.model.filter_expression import FilterType
+
+TLS = "OFFICIAL_TLS" in os.environ
 
 _stdout = threading.Lock()
 _clients: dict[str, Any] = {}
 _listeners: dict[str, Listener] = {}
+# UNKNOWN is the protocol's unspecified one.
+RESOLUTIONS: dict[str, int] = {
+    "UNKNOWN": TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+    "COMMIT": TransactionResolution.COMMIT,
+    "ROLLBACK": TransactionResolution.ROLLBACK,
+}
 _received: dict[str, Message] = {}
+_transactions: dict[str, Any] = {}
 
 
 def say(**event: Any) -> None:
@@ -42,45 +56,71 @@ def say(**event: Any) -> None:
 class Listener(MessageListener):
     """Fails the first `fail` attempts of a message (`how`: by a result, or by raising); may wait to be released."""
 
-    def __init__(self, name: str, fail: int, how: str, waits: bool) -> None:
-        self._name = name
-        self._fail = fail
-        self._how = how
+    def __init__(self, command: dict[str, Any]) -> None:
+        self._name = command["client"]
+        self._fail = command["fail"]
+        self._poison = command["poison"]
+        self._how = command["how"]
+        self._calls: Counter[str] = Counter()  # a client that retries in place leaves the delivery attempt as it is
         self.released = threading.Event()
-        if not waits:
+        if not command["waits"]:
             self.released.set()
 
     def consume(self, message: Message) -> ConsumeResult:
-        say(heard=self._name, message=described(message))
+        self._calls[message.message_id] += 1
+        attempt = max(self._calls[message.message_id], message.delivery_attempt)
+        say(heard=self._name, message={**described(message), "attempt": attempt})
         self.released.wait()
-        if message.delivery_attempt > self._fail:
+        is_good = self._poison and message.body.decode() != self._poison
+        if is_good or attempt > self._fail:
             return ConsumeResult.SUCCESS
         if self._how == "raise":
             raise RuntimeError("the listener raises on purpose")
         return ConsumeResult.FAILURE
 
 
+class Checker(TransactionChecker):
+    """Says what it heard, and the same of every half message."""
+
+    def __init__(self, name: str, decides: str) -> None:
+        self._name = name
+        self._decides = decides
+
+    def check(self, message: Message) -> int:
+        say(heard=self._name, message=described(message))
+        return RESOLUTIONS[self._decides]
+
+
 def open_producer(command: dict[str, Any], configuration: ClientConfiguration) -> Producer:
-    return Producer(configuration, command["topics"] or None)
+    checker = Checker(command["client"], command["decides"]) if command["decides"] else None
+    return Producer(configuration, command["topics"] or None, checker, tls_enable=TLS)
 
 
 def open_simple(command: dict[str, Any], configuration: ClientConfiguration) -> SimpleConsumer:
-    return SimpleConsumer(configuration, command["group"], subscriptions(command), await_duration=command["await_s"])
+    return SimpleConsumer(
+        configuration, command["group"], subscriptions(command), await_duration=command["await_s"], tls_enable=TLS
+    )
 
 
 def open_push(command: dict[str, Any], configuration: ClientConfiguration) -> PushConsumer:
-    listener = Listener(command["client"], command["fail"], command["how"], command["waits"])
+    listener = Listener(command)
     _listeners[command["client"]] = listener
-    return PushConsumer(configuration, command["group"], listener, subscriptions(command))
+    return PushConsumer(configuration, command["group"], listener, subscriptions(command), tls_enable=TLS)
 
 
 def subscriptions(command: dict[str, Any]) -> dict[str, FilterExpression]:
-    return {topic: FilterExpression(expression) for topic, expression in command["topics"].items()}
+    kind = FilterType.SQL if command["sql"] else FilterType.TAG
+    return {topic: FilterExpression(expression, kind) for topic, expression in command["topics"].items()}
+
+
+def credentials() -> Credentials:
+    key, secret = (os.environ.get(f"OFFICIAL_ACCESS_{name}") for name in ("KEY", "SECRET"))
+    return Credentials(key, secret) if key else Credentials()
 
 
 def open_client(command: dict[str, Any]) -> dict[str, Any]:
     opens = {"producer": open_producer, "simple": open_simple, "push": open_push}[command["kind"]]
-    client = opens(command, ClientConfiguration(command["endpoint"], Credentials(), command["namespace"]))
+    client = opens(command, ClientConfiguration(command["endpoint"], credentials(), command["namespace"]))
     client.startup()
     _clients[command["client"]] = client
     return {"client_id": client.client_id}
@@ -96,8 +136,36 @@ def send(command: dict[str, Any]) -> dict[str, Any]:
         message.keys = key
     for name, value in command["properties"].items():
         message.add_property(name, value)
-    receipt = _clients[command["client"]].send(message)
-    return {"message_id": receipt.message_id, "offset": receipt.offset}
+    if command["deliver_at_s"] is not None:
+        message.delivery_timestamp = command["deliver_at_s"]
+    if command["message_group"] is not None:
+        message.message_group = command["message_group"]
+    if command["priority"] is not None:
+        message.priority = command["priority"]
+    producer = _clients[command["client"]]
+    transaction = producer.begin_transaction() if command["half"] else None
+    receipt = producer.send(message, transaction) if command["half"] else producer.send(message)
+    if transaction is not None:
+        _transactions[receipt.message_id] = transaction
+    return {
+        "message_id": receipt.message_id,
+        "offset": receipt.offset,
+        "recall_handle": receipt.recall_handle or "",
+        "transaction_id": receipt.transaction_id or "",
+    }
+
+
+def end(command: dict[str, Any]) -> dict[str, Any]:
+    transaction = _transactions[command["message_id"]]
+    if command["resolution"] == "COMMIT":
+        transaction.commit()
+    else:
+        transaction.rollback()
+    return {}
+
+
+def recall(command: dict[str, Any]) -> dict[str, Any]:
+    return {"message_id": _clients[command["client"]].recall_message(command["topic"], command["handle"])}
 
 
 def receive(command: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +213,8 @@ def described(message: Message) -> dict[str, Any]:
         "keys": sorted(message.keys),
         "properties": dict(message.properties),
         "attempt": message.delivery_attempt,
+        "message_group": message.message_group,
+        "priority": message.priority,
         "handle": message.receipt_handle,
         "corrupted": message.corrupted,
     }
@@ -153,6 +223,8 @@ def described(message: Message) -> dict[str, Any]:
 COMMANDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "open": open_client,
     "send": send,
+    "end": end,
+    "recall": recall,
     "receive": receive,
     "ack": ack,
     "change_invisible": change_invisible,

@@ -7,9 +7,16 @@
 const { createInterface } = require('node:readline');
 const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
+// Filter types by their number on the wire: the client does not export their names.
+const TAG = 1;
+const SQL = 2;
+
 const clients = new Map();
 const listeners = new Map();
 const received = new Map();
+const transactions = new Map();
+// As the protocol numbers them.
+const RESOLUTIONS = { UNKNOWN: 0, COMMIT: 1, ROLLBACK: 2 };
 
 function say(event) {
   process.stdout.write(`${JSON.stringify(event)}\n`);
@@ -26,18 +33,30 @@ class Listener {
   async consume(message) {
     say({ heard: this.command.client, message: described(message) });
     await this.released;
-    if (message.deliveryAttempt > this.command.fail) return ConsumeResult.SUCCESS;
+    const isGood = this.command.poison && message.body.toString() !== this.command.poison;
+    if (isGood || message.deliveryAttempt > this.command.fail) return ConsumeResult.SUCCESS;
     if (this.command.how === 'raise') throw new Error('the listener throws on purpose');
     return ConsumeResult.FAILURE;
   }
 }
 
 function subscriptions(command) {
-  return new Map(Object.entries(command.topics).map(([ topic, expression ]) => [ topic, new FilterExpression(expression) ]));
+  const type = command.sql ? SQL : TAG;
+  return new Map(Object.entries(command.topics).map(
+    ([ topic, expression ]) => [ topic, new FilterExpression(expression, type) ]));
 }
 
 const opens = {
-  producer: (command, options) => new Producer({ ...options, topics: Object.keys(command.topics) }),
+  producer: (command, options) => new Producer({
+    ...options,
+    topics: Object.keys(command.topics),
+    checker: command.decides ? {
+      async check(message) {
+        say({ heard: command.client, message: described(message) });
+        return RESOLUTIONS[command.decides];
+      },
+    } : undefined,
+  }),
   simple: (command, options) => new SimpleConsumer({
     ...options,
     consumerGroup: command.group,
@@ -55,21 +74,48 @@ const opens = {
 
 const commands = {
   async open(command) {
-    const client = opens[command.kind](command, { endpoints: command.endpoint, namespace: command.namespace });
+    const client = opens[command.kind](command, {
+      endpoints: command.endpoint, namespace: command.namespace, sslEnabled: 'OFFICIAL_TLS' in process.env,
+      sessionCredentials: process.env.OFFICIAL_ACCESS_KEY ? {
+        accessKey: process.env.OFFICIAL_ACCESS_KEY, accessSecret: process.env.OFFICIAL_ACCESS_SECRET,
+      } : undefined,
+    });
     await client.startup();
     clients.set(command.client, client);
     return { client_id: client.clientId };
   },
 
   async send(command) {
-    const receipt = await clients.get(command.client).send({
+    const producer = clients.get(command.client);
+    const transaction = command.half ? producer.beginTransaction() : undefined;
+    const receipt = await producer.send({
       topic: command.topic,
       body: Buffer.from(command.body),
       tag: command.tag ?? undefined,
       keys: command.keys,
       properties: new Map(Object.entries(command.properties)),
-    });
-    return { message_id: receipt.messageId, offset: receipt.offset };
+      deliveryTimestamp: command.deliver_at_s === null ? undefined : new Date(command.deliver_at_s * 1000),
+      messageGroup: command.message_group ?? undefined,
+      priority: command.priority ?? undefined,
+    }, transaction);
+    if (transaction) transactions.set(receipt.messageId, transaction);
+    return {
+      message_id: receipt.messageId,
+      offset: receipt.offset,
+      recall_handle: receipt.recallHandle,
+      transaction_id: receipt.transactionId,
+    };
+  },
+
+  async end(command) {
+    const transaction = transactions.get(command.message_id);
+    await (command.resolution === 'COMMIT' ? transaction.commit() : transaction.rollback());
+    return {};
+  },
+
+  async recall(command) {
+    const receipt = await clients.get(command.client).recallMessage(command.topic, command.handle);
+    return { message_id: receipt.messageId };
   },
 
   async receive(command) {
@@ -120,6 +166,8 @@ function described(message) {
     keys: [ ...message.keys ].sort(),
     properties: Object.fromEntries(message.properties),
     attempt: message.deliveryAttempt,
+    message_group: message.messageGroup || null,
+    priority: message.priority ?? null,
     handle: message.receiptHandle,
     corrupted: Boolean(message.corrupted),
   };

@@ -1,0 +1,131 @@
+"""Who works for a group: told apart by what they want, and never silently (mission row G5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from popserver.broker.consumers import Consumers, Kind, Role
+from popserver.domain.filtering import Filter, sql, tag
+from popserver.domain.names import Resource
+from popserver.domain.subscription import subscription
+from tests.support.running_broker import RunningBroker
+
+GROUP, OTHER_GROUP = Resource("", "billing"), Resource("", "shipping")
+ORDERS, REFUNDS = Resource("", "orders"), Resource("east", "refunds")
+SECOND = 1_000
+
+
+def role(*filters: tuple[Resource, Filter], group: Resource = GROUP, kind: Kind = Kind.PUSH) -> Role:
+    return Role(group, kind, subscription(filters))
+
+
+A = role((ORDERS, tag.parse("a")))
+B = role((ORDERS, tag.parse("b")))
+
+
+@pytest.fixture
+def warned() -> Any:
+    with capture_logs() as logs:
+        yield logs
+
+
+@pytest.mark.row("G5")
+@pytest.mark.parametrize(
+    ("one", "other", "wants", "other_wants"),
+    [
+        (A, B, "topic 'orders' by TAG 'a'", "topic 'orders' by TAG 'b'"),
+        (A, role((ORDERS, sql.parse("a > 1"))), "topic 'orders' by TAG 'a'", "topic 'orders' by SQL 'a > 1'"),
+        (
+            A,
+            role((ORDERS, tag.parse("a")), (REFUNDS, tag.parse("*"))),
+            "nothing of topic 'east/refunds'",
+            "topic 'east/refunds' by TAG '*'",
+        ),
+        (A, role(), "topic 'orders' by TAG 'a'", "nothing of topic 'orders'"),
+    ],
+    ids=["another tag", "another kind", "another topic", "nothing"],
+)
+def test_another_subscription_is_warned_of(
+    warned: list[Any], one: Role, other: Role, wants: str, other_wants: str
+) -> None:
+    consumers = Consumers()
+    consumers.took("c1", one)
+    assert not warned
+    consumers.took("c2", other)
+    (entry,) = warned
+    assert entry["log_level"] == "warning"
+    assert (entry["group"], entry["client_id"], entry["other_client_id"]) == ("billing", "c2", "c1")
+    assert (entry["wants"], entry["other_wants"]) == (other_wants, wants)
+    assert f"c1 wants {wants}, c2 wants {other_wants}" in consumers.disagreement(GROUP)
+
+
+@pytest.mark.row("G5")
+def test_one_warning_for_each_change(warned: list[Any]) -> None:
+    consumers = Consumers()
+    for number in range(100):
+        consumers.took(f"c{number}", A)
+    for _ in range(10):  # settings are said again with every new stream
+        consumers.took("late", B)
+    assert len(warned) == 1
+    consumers.took("late", A)
+    assert not consumers.disagreement(GROUP)
+    consumers.took("late", B)
+    assert len(warned) == 2
+    consumers.left("late")
+    assert not consumers.disagreement(GROUP)
+
+
+def test_the_same_in_other_words_is_the_same(warned: list[Any]) -> None:
+    consumers = Consumers()
+    consumers.took("c1", role((ORDERS, tag.parse("a || b")), (REFUNDS, sql.parse("a > 1"))))
+    consumers.took("c2", role((REFUNDS, sql.parse(" a > 1 ")), (ORDERS, tag.parse("b||a")), kind=Kind.SIMPLE))
+    consumers.took("c3", role((ORDERS, tag.parse("a")), group=OTHER_GROUP))
+    assert not warned
+    assert list(consumers.of(GROUP)) == ["c1", "c2"]
+
+
+def test_a_long_expression_is_cut_and_still_told_apart(warned: list[Any]) -> None:
+    head = " AND ".join(f"p{number} IS NULL" for number in range(100))
+    consumers = Consumers()
+    consumers.took("c1", role((ORDERS, sql.parse(f"{head} AND q = 1"))))
+    consumers.took("c2", role((ORDERS, sql.parse(f"{head} AND q = 2"))))
+    (entry,) = warned
+    assert len(entry["wants"]) < 400
+    assert entry["wants"] != entry["other_wants"]
+
+
+def test_what_is_kept_of_a_consumer_is_bounded() -> None:
+    many = subscription((Resource("", f"topic-{number:03}"), tag.parse("*")) for number in range(200))
+    assert (len(many.wants), many.more) == (64, 136)
+
+
+def test_nothing_is_kept_of_who_has_left() -> None:
+    consumers = Consumers()
+    consumers.took("c1", A)
+    consumers.took("c1", role((ORDERS, tag.parse("a")), group=OTHER_GROUP))
+    assert list(consumers.of(GROUP)) == []
+    consumers.left("c1")
+    consumers.left("never seen")
+    assert (consumers._roles, consumers._groups) == ({}, {})
+
+
+@pytest.mark.row("G5")
+async def test_a_client_that_is_gone_disagrees_with_nobody(broker: RunningBroker) -> None:
+    clients = broker.broker.clients
+    for client_id, its in (("c1", A), ("c2", B)):
+        clients.seen(client_id)
+        clients.settled(client_id, works_in_order=False, role=its)
+    assert [each.client_id for each in clients.consumers_of(GROUP)] == ["c1", "c2"]
+    await broker.advance(20 * SECOND)
+    clients.seen("c2")
+    await broker.advance(20 * SECOND)
+    assert [each.client_id for each in clients.consumers_of(GROUP)] == ["c2"]
+    clients.seen("c1")  # it was silent for a while; it does not say everything again
+    assert "c2 wants" in clients.disagreement(GROUP)
+    clients.ended("c1")
+    await broker.advance(80 * SECOND)
+    assert clients.consumers_of(GROUP) == []
+    assert clients.disagreements(10) == []

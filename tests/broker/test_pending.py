@@ -1,0 +1,157 @@
+"""Delayed and half messages in a running broker: what goes wrong, and what happens then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from popserver.broker.broker import Broker
+from popserver.domain.errors import IllegalDeliveryTime, StoreUnavailable
+from popserver.domain.message import Message, MessageType, SendResult
+from popserver.domain.transaction import Resolution
+from popserver.store import entering, transactions
+from popserver.store.transactions import Check
+from tests.support.builders import TOPIC, a_message
+from tests.support.running_broker import RunningBroker, running_broker
+
+SECOND, MINUTE = 1_000, 60_000
+
+
+def delayed(broker: RunningBroker, after_ms: int = MINUTE) -> Message:
+    return a_message(message_type=MessageType.DELAY, deliver_at_ms=broker.clock.now_ms() + after_ms)
+
+
+def half() -> Message:
+    return a_message(message_type=MessageType.TRANSACTION)
+
+
+class Stream:
+    """A producer's stream: notes what it is asked, or is broken."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+        self.asked: list[str] = []
+
+    async def ask(self, check: Check) -> None:
+        if self.broken:
+            raise ConnectionResetError
+        self.asked.append(check.stored.message.message_id)
+
+    async def join(self, broker: RunningBroker, client_id: str) -> None:
+        await broker.broker.transactions.joined(client_id, self, [TOPIC], self.ask)
+
+
+async def checks(broker: RunningBroker) -> list[int]:
+    return [row.checks for row in await broker.query("SELECT checks FROM pending")]
+
+
+def refuse(broker: Broker, monkeypatch: pytest.MonkeyPatch, verb: Any, times: int) -> None:
+    """The store does not answer that verb, so often."""
+    submit, left = broker.writer.submit, [times]
+
+    async def refusing(asked: Any, wish: Any, **more: Any) -> Any:
+        if asked is verb and left[0]:
+            left[0] -= 1
+            raise StoreUnavailable("gone")
+        return await submit(asked, wish, **more)
+
+    monkeypatch.setattr(broker.writer, "submit", refusing)
+
+
+async def test_a_store_that_is_gone_makes_it_late_by_a_second(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.send([delayed(broker)])
+    refuse(broker.broker, monkeypatch, entering.enter_due, 2)
+    await broker.advance(MINUTE)
+    assert await broker.receive() == []
+    await broker.advance(SECOND)
+    assert await broker.receive() == []
+    await broker.advance(SECOND)
+    assert len(await broker.receive()) == 1
+
+
+async def test_a_restart_takes_up_what_waits(sqlite_url: str) -> None:
+    async with running_broker(sqlite_url) as first:
+        await first.send([delayed(first), half()])
+        clock = first.clock
+    clock._now_ms += 30 * SECOND
+    async with running_broker(sqlite_url, clock=clock) as second:
+        assert await second.receive() == []
+        await second.advance(30 * SECOND)
+        assert len(await second.receive()) == 1
+
+
+async def test_a_broken_stream_passes_the_question_on(broker: RunningBroker) -> None:
+    broken, fine = Stream(broken=True), Stream()
+    await broken.join(broker, "p1")
+    await fine.join(broker, "p2")
+    (sent,) = await send_as(broker, "p1")
+    await broker.advance(6 * SECOND)
+    assert fine.asked == [sent.message_id]
+    assert broker.broker.transactions.producers.of_topic(TOPIC) == ["p2"]
+    assert await checks(broker) == [1]
+
+
+async def test_a_question_that_reaches_nobody_does_not_count(broker: RunningBroker) -> None:
+    broken = Stream(broken=True)
+    await broken.join(broker, "p1")
+    await send_as(broker, "p1")
+    await broker.advance(10 * MINUTE)
+    assert await checks(broker) == [0]
+    fine = Stream()
+    await fine.join(broker, "p2")
+    await broker.advance(0)
+    assert len(fine.asked) == 1
+
+
+async def test_the_newest_stream_of_a_producer_counts(broker: RunningBroker) -> None:
+    old, new = Stream(), Stream()
+    await old.join(broker, "p1")
+    await new.join(broker, "p1")
+    broker.broker.transactions.producers.left("p1", old)
+    await send_as(broker, "p1")
+    await broker.advance(6 * SECOND)
+    assert (len(old.asked), len(new.asked)) == (0, 1)
+
+
+async def test_checks_wait_for_a_store_that_is_gone(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    await stream.join(broker, "p1")
+    await send_as(broker, "p1")
+    await broker.advance(0)
+    refuse(broker.broker, monkeypatch, transactions.take_checks, 1)
+    await broker.advance(6 * SECOND)
+    assert stream.asked == []
+    await broker.advance(SECOND)
+    assert len(stream.asked) == 1
+
+
+async def test_a_queue_in_another_servers_hands_is_asked_for_again(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sent,) = await send_as(broker, "p1")
+    submit, answers = broker.broker.writer.submit, [False, False]
+
+    async def busy(verb: Any, wish: Any, **more: Any) -> Any:
+        if verb is transactions.end_transaction and answers:
+            return answers.pop()
+        return await submit(verb, wish, **more)
+
+    monkeypatch.setattr(broker.broker.writer, "submit", busy)
+    await broker.broker.transactions.end(TOPIC, sent.message_id, sent.transaction_id, Resolution.COMMIT)
+    assert len(await broker.receive()) == 1
+
+
+async def test_a_limit_of_ones_own(broker: RunningBroker) -> None:
+    broker.broker._delay_ms_max = MINUTE
+    (refusal,) = await broker.broker.send([delayed(broker, MINUTE + 1)])
+    assert isinstance(refusal, IllegalDeliveryTime)
+    (stored,) = await broker.broker.send([delayed(broker, MINUTE)])
+    assert isinstance(stored, SendResult)
+
+
+async def send_as(broker: RunningBroker, client_id: str) -> list[SendResult]:
+    outcomes = await broker.broker.send([half()], client_id)
+    return [each for each in outcomes if isinstance(each, SendResult)]

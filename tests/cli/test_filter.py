@@ -1,0 +1,68 @@
+"""popmq filter …, and receiving by a SQL filter."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.shell import Shell
+
+
+@pytest.fixture(autouse=True)
+def furnished(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights", "--queues", "1")
+    for number in ("1", "5", "x"):
+        shell.ok("message", "send", "flights", "hello", "--property", f"a={number}", "--tag", "UA")
+
+
+def test_what_matches_and_what_cannot_be_compared(shell: Shell) -> None:
+    said = shell.ok("filter", "test", "a > 3 AND TAGS = 'UA'", "--topic", "flights")
+    assert said.lines[:3] == [
+        "1 of 3 messages match (33.3%)",
+        "1 cannot: a property is not what the expression takes it for",
+        "",
+    ]
+    assert re.split(r"\s{2,}", said.lines[3]) == ["MESSAGE ID", "QUEUE", "OFFSET", "STORED", "TAG", "PROPERTIES"]
+    assert said.lines[4].endswith("UA   a=5")
+    assert len(said.lines) == 5
+
+
+def test_as_a_document(shell: Shell) -> None:
+    found = shell.json("filter", "test", "a = 'x'", "--topic", "flights", "--max", "1")
+    (message,) = found.pop("messages")
+    assert found == {
+        "topic": "flights",
+        "expression": "a = 'x'",
+        "examined": 3,
+        "matched": 1,
+        "incomparable": 0,
+        "complete": True,
+    }
+    assert (message["queue_id"], message["queue_offset"], message["tag"]) == (0, 2, "UA")
+    assert message["properties"] == {"a": "x"}
+    assert message["stored_at"].endswith("Z")
+
+
+def test_the_last_hour(shell: Shell) -> None:
+    shell.broker.clock.advance("61m")
+    said = shell.ok("filter", "test", "TRUE", "--topic", "flights", "--last", "1h")
+    assert said.lines == ["0 of 0 messages match"]
+    assert shell.json("filter", "test", "TRUE", "--topic", "flights", "--last", "2h")["matched"] == 3
+
+
+def test_receiving_by_a_sql_filter(shell: Shell) -> None:
+    shell.ok("group", "create", "counters")
+    command = ["message", "receive", "flights", "--group", "counters", "--wait", "0s"]
+    (held,) = shell.json(*command, "--sql", "a > 3")
+    assert held["properties"] == {"a": "5"}
+    assert shell(*command, "--sql", "a > 3", "--filter", "UA").status == 2
+    assert shell(*command, "--sql", "a >").status == 1
+
+
+def test_a_bad_expression_is_refused_with_its_place(shell: Shell) -> None:
+    said = shell("filter", "test", "a > 'x'", "--topic", "flights")
+    assert (said.status, said.out) == (1, "")
+    assert "line 1, column 5, at the ^ in «a > ^'x'»" in said.err
+    assert shell("filter", "test", "a > 3", "--topic", "nowhere").status == 4
+    assert shell("filter", "test", "a > 3").status == 2

@@ -1,0 +1,172 @@
+"""popclient at a server that wants signed calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import popclient
+import popclient.aio
+from popclient.admin import Admin
+from popclient.config import ClientConfig
+from popclient.errors import BadRequest, Forbidden, NotFound, TooManyRequests, Unauthorized
+from popserver import EmbeddedBroker, embedded
+from tests.client.scripted import until_in_thread
+
+SECRET = "correct-horse"
+ROOT_SECRET = "root-has-a-secret"
+
+
+def config(broker: EmbeddedBroker, access_key: str = "alice", secret: str = SECRET) -> ClientConfig:
+    return ClientConfig(broker.endpoint, access_key=access_key, access_secret=secret)
+
+
+@pytest.fixture
+def guarded() -> Iterator[EmbeddedBroker]:
+    with embedded(auth=True, admin_access_key="root", admin_secret=ROOT_SECRET, min_invisible="1s") as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(guarded: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(config(guarded, "root", ROOT_SECRET)) as opened:
+        opened.create_user("alice", SECRET)
+        opened.add_policy("alice", "ALLOW", ["PUB", "SUB"], "TOPIC", "orders*")
+        opened.add_policy("alice", "allow", ["SUB"], "GROUP", "billing")
+        yield opened
+
+
+def test_a_signed_message_goes_its_way(guarded: EmbeddedBroker, admin: Admin) -> None:
+    with popclient.Producer(config(guarded)) as producer:
+        producer.send(popclient.Message("orders", b"signed"))
+    with popclient.SimpleConsumer(config(guarded), group="billing", topics="orders") as consumer:
+        (message,) = consumer.receive()
+        consumer.ack(message)
+    (lag,) = admin.get_group("billing").lag
+    assert (lag.ready, lag.inflight) == (0, 0)
+
+
+async def test_the_asyncio_face_signs_as_well(guarded: EmbeddedBroker, admin: Admin) -> None:
+    async with popclient.aio.Producer(config(guarded)) as producer:
+        await producer.send(popclient.Message("orders", b"signed"))
+        with pytest.raises(Forbidden, match="popmq acl policy add alice allow PUB topic:trains"):
+            await producer.send(popclient.Message("trains", b"signed"))
+
+
+@pytest.mark.usefixtures("admin")
+@pytest.mark.parametrize(("access_key", "secret"), [("alice", "wrong-secret"), ("nobody", SECRET), ("", "")])
+def test_wrong_keys_raise_unauthorized(guarded: EmbeddedBroker, access_key: str, secret: str) -> None:
+    wrong = config(guarded, access_key, secret)
+    with pytest.raises(Unauthorized) as refused, popclient.Producer(wrong) as producer:
+        producer.send(popclient.Message("orders", b"unsigned"))
+    assert (refused.value.code, refused.value.retryable) == (40100, False)
+    assert not secret or secret not in str(refused.value)
+    with (
+        pytest.raises(Unauthorized),
+        popclient.SimpleConsumer(wrong, group="billing", topics="orders") as consumer,
+    ):
+        consumer.receive()
+    with Admin(wrong) as opened, pytest.raises(Unauthorized):
+        opened.status()
+
+
+@pytest.mark.usefixtures("admin")
+def test_what_is_not_allowed_is_told(guarded: EmbeddedBroker) -> None:
+    with popclient.Producer(config(guarded)) as producer, pytest.raises(Forbidden, match="topic:trains"):
+        producer.send(popclient.Message("trains", b"signed"))
+    with (
+        pytest.raises(Forbidden, match="may not SUB group 'others'"),
+        popclient.SimpleConsumer(config(guarded), group="others", topics="orders") as consumer,
+    ):
+        consumer.receive()
+    with Admin(config(guarded)) as opened, pytest.raises(Forbidden, match="it is for admins"):
+        opened.list_topics()
+
+
+def test_a_user_shut_out_and_let_in_again(guarded: EmbeddedBroker, admin: Admin) -> None:
+    lost: list[Exception] = []
+    with popclient.Producer(config(guarded), on_disconnect=lost.append) as producer:
+        producer.send(popclient.Message("orders", b"one"))
+        admin.disable_user("alice")
+        until_in_thread(lambda: bool(lost))
+        with pytest.raises(Unauthorized):
+            producer.send(popclient.Message("orders", b"two"))
+        admin.enable_user("alice")
+        until_in_thread(lambda: producer.healthy)
+        producer.send(popclient.Message("orders", b"three"))
+    assert {view.body for view in admin.peek_messages("orders")} == {b"one", b"three"}
+
+
+def test_the_administration_of_users(guarded: EmbeddedBroker, admin: Admin) -> None:
+    made = admin.create_user("carol")
+    assert len(made.secret) == 43
+    assert made.secret not in repr(made)
+    admin.add_policy("carol", "ALLOW", ["PUB"], "TOPIC", "orders")
+    told = admin.explain_access("carol", "PUB", "TOPIC", "orders")
+    assert told.allowed
+    assert told.policy is not None
+    assert (told.policy.effect, told.policy.actions, told.policy.pattern) == ("ALLOW", ("PUB",), "orders")
+    with popclient.Producer(config(guarded, "carol", made.secret)) as producer:
+        producer.send(popclient.Message("orders", b"hers"))
+    rotated = admin.rotate_secret("carol")
+    with pytest.raises(Unauthorized), popclient.Producer(config(guarded, "carol", made.secret)) as producer:
+        producer.send(popclient.Message("orders", b"hers"))
+    with popclient.Producer(config(guarded, "carol", rotated.secret)) as producer:
+        producer.send(popclient.Message("orders", b"hers"))
+    assert admin.remove_policy(told.policy.id) == told.policy
+    assert not admin.explain_access("carol", "PUB", "TOPIC", "orders").allowed
+    assert {user.access_key: user.is_admin for user in admin.list_users()} == {
+        "alice": False,
+        "carol": False,
+        "root": True,
+    }
+    admin.delete_user("carol")
+    with pytest.raises(NotFound):
+        admin.rotate_secret("carol")
+    with pytest.raises(BadRequest):
+        admin.delete_user("root")
+
+
+def test_two_servers_know_the_same_users(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said at one counts at the other as soon as it hears of it, long before it would look by itself."""
+    monkeypatch.setattr("popserver.broker.access.RELOAD_MS", 3_600_000)
+    root = {"auth": True, "admin_access_key": "root", "admin_secret": ROOT_SECRET}
+    with (
+        embedded(postgres_url, **root) as one,
+        embedded(postgres_url, **root) as other,
+        Admin(config(one, "root", ROOT_SECRET)) as admin,
+    ):
+
+        def answer() -> str:
+            with Admin(config(other)) as alice:
+                try:
+                    alice.status()
+                except (Unauthorized, Forbidden) as refusal:
+                    return refusal.name
+                return "OK"
+
+        assert answer() == "UNAUTHORIZED"
+        admin.create_user("alice", SECRET)
+        until_in_thread(lambda: answer() == "FORBIDDEN")
+        admin.disable_user("alice")
+        until_in_thread(lambda: answer() == "UNAUTHORIZED")
+
+
+def test_a_database_that_others_can_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for mode, is_warned in ((0o644, True), (0o600, False)):
+        file = tmp_path / f"{mode:o}.db"
+        file.touch(mode)
+        file.chmod(mode)
+        with embedded(file, auth=True, admin_access_key="root", admin_secret=ROOT_SECRET):
+            assert ("others may read it" in "".join(capsys.readouterr())) is is_warned
+
+
+def test_a_quota_is_told(guarded: EmbeddedBroker) -> None:
+    with embedded(manual_clock=True, max_send_rate=1) as broker, popclient.Producer(broker.endpoint) as producer:
+        producer.send(popclient.Message("orders", b"one"))
+        with pytest.raises(TooManyRequests, match=r"has used up its 1 messages per second; try again in \d+ ms"):
+            producer.send(popclient.Message("orders", b"two"))
+        broker.clock.advance("1s")
+        producer.send(popclient.Message("orders", b"three"))

@@ -1,0 +1,105 @@
+"""Delayed messages of both faces, and taking them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import popserver
+from popclient import (
+    BadRequest,
+    Message,
+    NotFound,
+    PreconditionFailed,
+    Producer,
+    SendReceipt,
+    SimpleConsumer,
+    UnsupportedByServer,
+    aio,
+)
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+from tests.client.scripted import ScriptedServer, status
+
+
+@pytest.fixture
+def broker() -> Iterator[popserver.EmbeddedBroker]:
+    # A real clock: clients count a delay by their own.
+    with popserver.embedded() as embedded:
+        yield embedded
+
+
+def in_(after: timedelta) -> datetime:
+    return datetime.now(UTC) + after
+
+
+def test_it_comes_when_it_is_due(broker: popserver.EmbeddedBroker) -> None:
+    with Producer(broker.endpoint) as producer, SimpleConsumer(broker.endpoint, "g", "orders") as consumer:
+        due = in_(timedelta(milliseconds=300))
+        producer.send("orders", "at", delivery_timestamp=due)
+        producer.send("orders", "after", delay=0.6)
+        producer.send("orders", "now", delivery_timestamp=in_(-timedelta(hours=1)))
+        seen = [message for _ in range(3) for message in consumer.receive(1, await_duration=5)]
+        arrived = datetime.now(UTC)
+    assert [message.text for message in seen] == ["now", "at", "after"]
+    assert {message.message_type for message in seen} == {"DELAY"}
+    assert seen[1].delivery_timestamp is not None
+    assert due <= seen[1].delivery_timestamp < due + timedelta(milliseconds=1)
+    assert seen[2].store_timestamp is not None
+    assert seen[2].store_timestamp - seen[2].born_timestamp >= timedelta(seconds=0.6)
+    assert arrived < due + timedelta(seconds=5)
+
+
+def test_recall(broker: popserver.EmbeddedBroker) -> None:
+    with Producer(broker.endpoint) as producer:
+        first = producer.send("orders", "x", delay=timedelta(hours=1))
+        second = producer.send(Message("orders", "x", delay=3_600))
+        assert producer.recall("orders", first) == first.message_id
+        assert producer.recall("orders", second.recall_handle) == second.message_id
+        with pytest.raises(NotFound, match="recalled already"):
+            producer.recall("orders", first)
+        with pytest.raises(BadRequest, match="malformed"):
+            producer.recall("orders", "nonsense")
+        with pytest.raises(PreconditionFailed, match="not due yet"):
+            producer.recall("orders", producer.send("orders", "x", delivery_timestamp=in_(-timedelta(seconds=1))))
+        plain = producer.send("orders", "x")
+        with pytest.raises(ValueError, match="no recall handle"):
+            producer.recall("orders", plain)
+
+
+async def test_recall_with_asyncio(broker: popserver.EmbeddedBroker) -> None:
+    async with aio.Producer(broker.endpoint) as producer:
+        receipt = await producer.send("orders", "x", delay=timedelta(hours=1))
+        assert await producer.recall("orders", receipt) == receipt.message_id
+
+
+def test_too_far_ahead(broker: popserver.EmbeddedBroker) -> None:
+    with Producer(broker.endpoint) as producer, pytest.raises(BadRequest, match="at most 3456000000 ms"):
+        producer.send("orders", "x", delay=timedelta(days=41))
+
+
+def test_any_time_if_the_server_allows_it() -> None:
+    with popserver.embedded(max_delay="0s") as broker, Producer(broker.endpoint) as producer:
+        assert producer.send("orders", "x", delay=timedelta(days=4_000)).recall_handle
+
+
+@pytest.mark.parametrize(
+    "two", [{"message_group": "g"}, {"priority": 0}, {"delivery_timestamp": datetime.now(UTC)}], ids=str
+)
+def test_a_delay_excludes_what_else_makes_a_type(two: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="and delay exclude each other"):
+        Message("orders", b"x", delay=1, **two)  # type: ignore[arg-type]
+
+
+def test_a_delay_is_not_negative(broker: popserver.EmbeddedBroker) -> None:
+    with Producer(broker.endpoint) as producer, pytest.raises(ValueError, match="delay is -1; it must not be negative"):
+        producer.send("orders", "x", delay=-1)
+
+
+async def test_a_server_that_cannot_recall(server: ScriptedServer) -> None:
+    server.answers["RecallMessage"] = lambda _: rpc.RecallMessageResponse(status=status(pb.NOT_IMPLEMENTED))
+    async with aio.Producer(server.endpoints) as producer:
+        with pytest.raises(UnsupportedByServer):
+            await producer.recall("orders", SendReceipt("m1", 0, recall_handle="h"))

@@ -1,0 +1,317 @@
+"""The parts of the push consumer: whose turn it is, how much fits, what is late."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from popclient import ClientConfig, ConsumeResult, MessageView, PushConsumer, aio
+from popclient._convert import retry_interval
+from popclient._push.backlog import Backlog, Batch, Held
+from popclient._push.deadlines import Deadlines
+from popclient._push.room import Room
+from popproto.v2 import definition_pb2 as pb
+from tests.client.scripted import until
+
+
+def view_of(name: str, topic: str = "t") -> MessageView:
+    wire = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
+    wire.system_properties.message_id = name
+    return MessageView(wire, datetime.now(UTC))
+
+
+# ---- Backlog ----
+
+
+class Puzzle:
+    """A backlog, and what it has said of turns."""
+
+    def __init__(self, batch_size: int = 1) -> None:
+        self.turns: list[str] = []
+        self.backlog = Backlog(batch_size, lambda held: self.turns.append(held.view.text))
+
+    def put(self, names: str, message_group: str | None = None, topic: str = "t") -> list[Held]:
+        return [self.backlog.put(view_of(name, topic), 1, message_group) for name in names.split()]
+
+    def take(self) -> Batch:
+        batch = self.backlog.next_batch()
+        assert batch is not None
+        return batch
+
+    def texts(self) -> str:
+        """All that may run now."""
+        found = []
+        while (batch := self.backlog.next_batch()) is not None:
+            found.append("+".join(view.text for view in batch.views))
+        return " ".join(found)
+
+
+def test_without_order_all_may_run_at_once() -> None:
+    puzzle = Puzzle()
+    puzzle.put("1 2 3")
+    assert puzzle.texts() == "1 2 3"
+
+
+def test_of_a_message_group_one_runs_at_a_time_and_groups_run_side_by_side() -> None:
+    puzzle = Puzzle()
+    puzzle.put("a1 a2 a3", "a")
+    puzzle.put("b1 b2", "b")
+    puzzle.put("x y")
+    first = puzzle.take()
+    assert first.views[0].text == "a1"
+    assert puzzle.texts() == "b1 x y"
+    puzzle.backlog.free(first.chain)
+    assert puzzle.texts() == "a2"
+    assert puzzle.turns == ["a1", "b1", "a2"]
+
+
+def test_the_same_message_group_of_another_topic_is_another() -> None:
+    puzzle = Puzzle()
+    puzzle.put("1 2", "a", "t")
+    puzzle.put("3 4", "a", "u")
+    assert puzzle.texts() == "1 3"
+
+
+def test_topics_and_groups_take_turns() -> None:
+    puzzle = Puzzle()
+    puzzle.put("1 2 3 4", topic="busy")
+    puzzle.put("5 6", topic="calm")
+    puzzle.put("7 8", "g", topic="calm")
+    assert puzzle.texts() == "1 5 7 2 6 3 4"
+
+
+@pytest.mark.parametrize("size, split", [(10, "10 10 10 2"), (1, " ".join(["1"] * 32)), (64, "32")])
+def test_a_pull_is_cut_into_batches(size: int, split: str) -> None:
+    puzzle = Puzzle(size)
+    puzzle.put(" ".join(map(str, range(32))))
+    assert [str(batch.count("+") + 1) for batch in puzzle.texts().split()] == split.split()
+
+
+def test_a_batch_has_one_topic_and_one_message_group() -> None:
+    puzzle = Puzzle(3)
+    puzzle.put("1 2", "a")
+    puzzle.put("3 4", "b")
+    puzzle.put("5", topic="u")
+    puzzle.put("6 7")
+    assert puzzle.texts() == "1+2 3+4 5 6+7"
+
+
+def test_a_chain_waits_for_everything_that_holds_it_up() -> None:
+    puzzle = Puzzle()
+    puzzle.put("1 2", "a")
+    chain = puzzle.take().chain
+    puzzle.backlog.hold_up(chain)
+    puzzle.backlog.free(chain)
+    assert puzzle.texts() == ""
+    puzzle.backlog.free(chain)
+    assert puzzle.texts() == "2"
+
+
+def test_what_is_withdrawn_does_not_run_and_what_comes_then_does() -> None:
+    puzzle = Puzzle()
+    held = puzzle.put("1 2 3", "a")
+    first = puzzle.take()
+    assert puzzle.backlog.withdraw(held[2])
+    assert not puzzle.backlog.withdraw(held[2])
+    assert [each.view.text for each in puzzle.backlog.withdraw_rest(first.chain)] == ["2"]
+    puzzle.put("1", "a")
+    puzzle.backlog.free(first.chain)
+    assert puzzle.texts() == "1"
+    puzzle.put("4 5")
+    assert [each.view.text for each in puzzle.backlog.withdraw_all()] == ["4", "5"]
+    assert puzzle.texts() == ""
+
+
+def test_chains_that_are_done_are_forgotten() -> None:
+    puzzle = Puzzle()
+    for number in range(100):
+        puzzle.put(str(number), f"group-{number}")
+    puzzle.put("x y")
+    taken = []
+    while (batch := puzzle.backlog.next_batch()) is not None:
+        taken.append(batch)
+    for batch in taken:
+        if batch.chain.ordered:
+            puzzle.backlog.free(batch.chain)
+    assert puzzle.backlog._chains == {}
+
+
+def test_a_late_word_of_a_forgotten_chain_does_not_touch_its_successor() -> None:
+    puzzle = Puzzle()
+    puzzle.put("1", "a")
+    old = puzzle.take().chain
+    puzzle.backlog.free(old)
+    puzzle.put("2 3", "a")
+    puzzle.backlog.hold_up(old)
+    assert puzzle.texts() == "2"
+    puzzle.backlog.free(old)
+    puzzle.put("4", "a")
+    assert puzzle.texts() == ""
+
+
+# ---- Room ----
+
+
+async def test_a_poll_asks_for_what_fits() -> None:
+    room = Room(100, 1 << 20)
+    first = await room.ask(32, 1, 1)
+    assert first.messages == 32
+    for _ in range(30):
+        room.take(10)
+    room.over(first)
+    assert room.cached == (30, 300)
+    for _ in range(44):
+        room.take(10)
+    assert (await room.ask(32, 1, 1)).messages == 26
+
+
+async def test_a_full_room_lets_nobody_ask_until_a_quarter_is_free() -> None:
+    room = Room(8, 1 << 20)
+    for _ in range(8):
+        room.take(1)
+    asking = asyncio.ensure_future(room.ask(32, 1, 1))
+    room.leave(1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not asking.done()
+    room.leave(1)
+    assert (await asking).messages == 2
+
+
+async def test_bytes_stop_the_polls_too_and_large_messages_are_asked_for_one_by_one() -> None:
+    room = Room(1000, 1000)
+    room.take(999)
+    assert (await room.ask(32, 400, 1)).messages == 1
+    asking = asyncio.ensure_future(room.ask(32, 400, 1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not asking.done()
+    room.leave(999)
+    assert (await asking).messages == 1
+
+
+async def test_many_idle_polls_leave_room_for_one_another() -> None:
+    room = Room(64, 1000)
+    asks = [await room.ask(32, 1 << 16, 40) for _ in range(40)]
+    assert sum(ask.messages for ask in asks) <= 64
+
+
+async def test_whoever_asked_first_is_served_first_and_who_gives_up_is_not_waited_for() -> None:
+    room = Room(1, 1000)
+    room.take(1)
+    given_up, first, second = (asyncio.ensure_future(room.ask(1, 1, 1)) for _ in range(3))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    room.leave(1)
+    ask = await first
+    assert not second.done()
+    room.over(ask)
+    await second
+
+
+# ---- Deadlines ----
+
+
+async def test_what_is_not_forgotten_in_time_is_late_in_the_order_of_watching() -> None:
+    late: list[str] = []
+    deadlines = Deadlines(0.02, lambda held: late.append(held.view.text))
+    puzzle = Puzzle()
+    one, two, three = puzzle.put("1 2 3")
+    for held in (one, two, three):
+        deadlines.watch(held)
+    deadlines.watch(one)  # watched already
+    deadlines.forget(two)
+    await until(lambda: len(late) == 2)
+    assert late == ["1", "3"]
+    deadlines.watch(two)
+    deadlines.stop()
+    await asyncio.sleep(0.05)
+    assert late == ["1", "3"]
+
+
+# ---- The retry interval ----
+
+
+def test_the_ladder_and_after_its_end_its_last_rung() -> None:
+    settings = pb.Settings()
+    for seconds in (10, 30, 60):
+        settings.backoff_policy.customized_backoff.next.add().FromSeconds(seconds)
+    assert [retry_interval(settings, attempt).total_seconds() for attempt in (0, 1, 2, 3, 4, 99)] == [
+        *(10, 10, 30, 60, 60, 60)
+    ]
+
+
+def test_an_exponential_policy_and_none() -> None:
+    settings = pb.Settings()
+    assert retry_interval(settings, 3).total_seconds() == 10
+    exponential = settings.backoff_policy.exponential_backoff
+    exponential.initial.FromSeconds(5)
+    exponential.max.FromSeconds(7200)
+    exponential.multiplier = 2
+    assert [retry_interval(settings, attempt).total_seconds() for attempt in (1, 2, 3, 10_000)] == [5, 10, 20, 7200]
+
+
+@pytest.mark.row("C6")
+@pytest.mark.parametrize("face", [PushConsumer, aio.PushConsumer])
+def test_its_bounds_unless_told(face: Any) -> None:
+    options = inspect.signature(face).parameters
+    assert options["max_cached_messages"].default == 1_024
+    assert options["max_cached_bytes"].default == 64 * 1024 * 1024
+
+
+# ---- What cannot work is refused at once ----
+
+
+async def _done(_: Any) -> ConsumeResult:
+    return ConsumeResult.SUCCESS
+
+
+@pytest.mark.row("N8")
+@pytest.mark.parametrize(
+    "wrong, error, says",
+    [
+        ({"group": ""}, ValueError, "group is ''"),
+        ({"group": None}, ValueError, "group is None"),
+        ({"topics": []}, ValueError, "at least one"),
+        ({"topics": {}}, ValueError, "at least one"),
+        ({"topics": ""}, ValueError, "needs a name"),
+        ({"listener": None}, TypeError, "listener is None; give a function"),
+        ({"listener": "print"}, TypeError, "listener is 'print'"),
+        ({"batch_size": 0}, ValueError, "batch_size is 0; it must be at least 1"),
+        ({"concurrency": 0}, ValueError, "concurrency is 0"),
+        ({"max_cached_bytes": 0}, ValueError, "max_cached_bytes is 0"),
+        ({"max_cached_messages": 0}, ValueError, "max_cached_messages is 0 for 1 topics"),
+        ({"max_cached_messages": 2, "topics": "abc"}, None, ""),
+        ({"max_cached_messages": 2, "topics": ["a", "b", "c"]}, ValueError, "is 2 for 3 topics"),
+        ({"consumption_timeout": 0}, ValueError, "consumption_timeout is 0.0 s; it must be more than 0"),
+        ({"consumption_timeout": 10_801}, ValueError, "at most 10800 s"),
+        ({"consumption_timeout": -1}, ValueError, "consumption_timeout is -1"),
+        ({"drain_timeout": -1}, ValueError, "drain_timeout is -1"),
+        ({"endpoints": ClientConfig(endpoints="a:1"), "batch_size": 3}, None, ""),
+    ],
+)
+@pytest.mark.parametrize("face", [PushConsumer, aio.PushConsumer])
+def test_what_cannot_work_is_refused_at_once(
+    face: Any, wrong: dict[str, Any], error: type[Exception] | None, says: str
+) -> None:
+    listener = _done if face is aio.PushConsumer else print
+    given = {"endpoints": "127.0.0.1:1", "group": "g", "topics": "t", "listener": listener, **wrong}
+    if error is None:
+        assert "group='g' not connected" in repr(face(**given))
+        return
+    with pytest.raises(error, match=says):
+        face(**given)
+
+
+def test_a_coroutine_function_belongs_to_the_asyncio_consumer() -> None:
+    class Listener:
+        async def __call__(self, _: MessageView) -> ConsumeResult:
+            return ConsumeResult.SUCCESS
+
+    for listener in (_done, Listener()):
+        with pytest.raises(TypeError, match=r"popclient\.aio\.PushConsumer"):
+            PushConsumer("127.0.0.1:1", "g", "t", listener)  # type: ignore[arg-type]

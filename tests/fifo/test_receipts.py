@@ -1,0 +1,65 @@
+"""Receipts of messages in message groups: what a strange or a changed one may not bring about."""
+
+from __future__ import annotations
+
+import pytest
+
+from popserver.domain.delivery import State
+from popserver.domain.errors import InvalidReceiptHandle
+from popserver.domain.group import Group
+from popserver.domain.message import Delivery, MessageType
+from popserver.domain.topic import Topic
+from tests.support.builders import a_message, in_order
+from tests.support.open_store import OpenStore, ids, receipt_of
+
+
+@pytest.fixture
+def topic(store: OpenStore) -> Topic:
+    return store.topic(accepts=(MessageType.FIFO,))
+
+
+@pytest.fixture
+def group(store: OpenStore, topic: Topic) -> Group:
+    return store.group(meets=[topic])
+
+
+def two_held(store: OpenStore, group: Group, topic: Topic) -> list[Delivery]:
+    store.send(topic, 2, message_group="g", message_type=MessageType.FIFO)
+    return store.receive(group, topic)
+
+
+def test_two_receipts_of_one_hold_stand_for_one_message(store: OpenStore, group: Group, topic: Topic) -> None:
+    first, second = two_held(store, group, topic)
+    receipt = receipt_of(second)
+    assert store.ack(group, receipt, receipt._replace(ends_at_ms=receipt.ends_at_ms + 1)) == [None, None]
+    assert store.states(group) == dict(zip(ids([first, second]), [State.INFLIGHT, State.READY], strict=True))
+    assert store.ack(group, first) == [None]
+    assert set(store.states(group).values()) == {State.COMMIT}
+
+
+def test_a_receipt_that_denies_its_message_group_does_nothing(store: OpenStore, group: Group, topic: Topic) -> None:
+    """Its group would be without a lock, and nothing would open it afterwards."""
+    first, second = two_held(store, group, topic)
+    changed = receipt_of(first)._replace(in_order=False)
+    before = store.digest()
+    (refusal,) = store.ack(group, changed)
+    assert isinstance(refusal, InvalidReceiptHandle)
+    for give_back in (False, True):
+        with pytest.raises(InvalidReceiptHandle, match="message group"):
+            store.change(group, changed, 0, give_back=give_back)
+    assert isinstance(store.forward(group, changed), InvalidReceiptHandle)
+    assert store.digest() == before
+    assert store.ack(group, first, second) == [None, None]
+
+
+def test_a_receipt_that_is_wrong_about_its_group_counts_for_no_other(store: OpenStore) -> None:
+    """Beside the head of a run it would stand for the message behind that one."""
+    topic = store.topic("mixed", accepts=(MessageType.NORMAL, MessageType.FIFO))
+    group = store.group("worker", meets=[topic])
+    store.send(topic, [*in_order("g", 2, topic.name), a_message(topic.name)])
+    head, behind, other = store.receive(group, topic)
+    outcomes = store.ack(group, head, receipt_of(other)._replace(in_order=True))
+    assert [outcome is None for outcome in outcomes] == [True, False]
+    assert store.states(group) == dict(
+        zip(ids([head, behind, other]), [State.COMMIT, State.INFLIGHT, State.INFLIGHT], strict=True)
+    )

@@ -1,0 +1,293 @@
+"""Delayed messages: in no queue until they are due, once at most, and taken back before that."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import event, select, text
+
+from popserver.domain.delivery import State
+from popserver.domain.errors import MessageNotFound, MessagePropertyConflictWithType, TooLate, TopicNotFound
+from popserver.domain.filtering.tag import parse
+from popserver.domain.message import Message, MessageType, id_to_bytes
+from popserver.domain.pending import PendingKind
+from popserver.store import catalog, entering, messages, pending, retention, schema
+from popserver.store.pending import NARROW
+from popserver.store.pending_look import After, pending_with_key, scheduled
+from popserver.store.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
+from tests.support.builders import TOPIC, a_message, messages_of
+from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore, ids
+from tests.support.pending_store import a_delayed, a_half, commit, enter_due, ids_in, pend, recall
+
+
+def test_nobody_sees_it_before_its_time(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    late = a_delayed(store, tag="A", keys=("k1", "k2"), properties={"p": "ü"}, trace_context="t", born_host="h")
+    (result,) = pend(store, topic, late)
+    assert (result.message_id, result.deliver_at_ms) == (late.message_id, START_MS + MINUTE)
+    assert store.enters_ms == START_MS + MINUTE
+    assert enter_due(store, after_ms=MINUTE - 1) == 0
+    assert store.receive(group, topic) == []
+    assert enter_due(store, after_ms=1) == 1
+    assert store.rings == {topic.topic_id}
+    (received,) = store.receive(group, topic)
+    assert received.stored.message == late
+    assert received.stored.stored_at_ms == START_MS + MINUTE
+    assert ids_in(store, "pending") == []
+
+
+def test_it_takes_part_in_a_tag_filter(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    pend(store, topic, a_delayed(store, tag="A"), a_delayed(store, tag="B"))
+    enter_due(store, after_ms=MINUTE)
+    assert [each.stored.message.tag for each in store.receive(group, topic, wanted=parse("B"))] == ["B"]
+
+
+def test_what_is_due_first_enters_first(store: OpenStore) -> None:
+    topic = store.topic()
+    sent = [a_delayed(store, after) for after in (3 * SECOND, SECOND, 2 * SECOND)]
+    pend(store, topic, *sent)
+    assert enter_due(store, after_ms=HOUR) == 3
+    assert ids_in(store, "message") == [sent[1].message_id, sent[2].message_id, sent[0].message_id]
+
+
+def test_many_enter_in_steps(store: OpenStore) -> None:
+    topic = store.topic(queues=2)
+    pend(store, topic, *(a_delayed(store) for _ in range(STEP_ROWS_MAX + 5)))
+    store.now_ms += MINUTE
+    first = store.one(entering.enter_due, entering.EnterDue(0))
+    assert first == (STEP_ROWS_MAX, store.now_ms)
+    assert store.one(entering.enter_due, entering.EnterDue(1)) == (5, None)
+    rows = store.rows("SELECT min_offset, next_offset FROM queue ORDER BY number")
+    assert [tuple(row) for row in rows] == [(0, STEP_ROWS_MAX), (0, 5)]
+
+
+def test_a_step_carries_so_many_bytes(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entering, "STEP_BYTES_MAX", 25)
+    topic = store.topic()
+    pend(store, topic, *(a_delayed(store, body=bytes(10)) for _ in range(4)), a_delayed(store, HOUR))
+    assert enter_due(store, after_ms=MINUTE) == 2
+    assert enter_due(store) == 2
+    pend(store, topic, a_delayed(store, body=bytes(30)))
+    assert enter_due(store, after_ms=MINUTE) == 1
+
+
+def test_a_repeated_id_gets_the_first_result(store: OpenStore) -> None:
+    topic = store.topic()
+    late = a_delayed(store)
+    first = pend(store, topic, late)
+    again = pend(store, topic, late, late._replace(deliver_at_ms=START_MS + HOUR), late)
+    assert again == first * 3
+    enter_due(store, after_ms=MINUTE)
+    # A repetition long after: it is in its queue by now.
+    (known,) = pend(store, topic, late)
+    assert (known.offset, known.deliver_at_ms) == (0, late.deliver_at_ms)
+    assert (ids_in(store, "pending"), ids_in(store, "message")) == ([], [late.message_id])
+
+
+def test_an_id_is_once_in_either_table(store: OpenStore) -> None:
+    topic = store.topic()
+    stored, late = a_message(), a_delayed(store)
+    store.send(topic, [stored])
+    (result,) = pend(store, topic, stored._replace(message_type=MessageType.DELAY, deliver_at_ms=START_MS + HOUR))
+    assert result == (stored.message_id, 0, 0, "", None)
+    pend(store, topic, late)
+    again, other = late._replace(message_type=MessageType.NORMAL), a_message()
+    with pytest.raises(RepeatedId):
+        store.send(topic, [again, other])
+    ((known, _),) = store.do(messages.append, messages.Append(topic, [again, other], 0), careful=True)
+    assert known.deliver_at_ms == late.deliver_at_ms
+    assert ids_in(store, "message") == [stored.message_id, other.message_id]
+
+
+def test_one_that_was_stored_meanwhile_does_not_enter(store: OpenStore) -> None:
+    """Two servers may take a message and its repetition at the same moment."""
+    topic = store.topic()
+    late, other = a_delayed(store), a_delayed(store)
+    pend(store, topic, late, other)
+    _sneak_in(store)
+    store.now_ms += MINUTE
+    store.do(entering.enter_due, entering.EnterDue(0), careful=True)
+    assert sorted(ids_in(store, "message")) == sorted([late.message_id, other.message_id])
+    assert ids_in(store, "pending") == []
+
+
+def test_the_same_id_may_be_in_two_topics(store: OpenStore) -> None:
+    topic, other = store.topic(), store.topic("other")
+    late = a_delayed(store)
+    pend(store, topic, late)
+    pend(store, other, late)
+    assert enter_due(store, after_ms=MINUTE) == 2
+
+
+def test_a_topic_that_was_deleted_takes_none(store: OpenStore) -> None:
+    topic = store.topic()
+    pend(store, topic, *(a_delayed(store) for _ in range(3)))
+    store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+    with pytest.raises(TopicNotFound, match="was deleted"):
+        pend(store, topic, a_delayed(store))
+    assert enter_due(store, after_ms=MINUTE) == 3  # nothing is left waiting
+    assert ids_in(store, "message") == ids_in(store, "pending") == []
+
+
+def test_deleting_a_topic_removes_its_pending_messages(store: OpenStore) -> None:
+    topic, other = store.topic(), store.topic("other")
+    kept = a_delayed(store)
+    pend(store, topic, a_delayed(store), a_half())
+    pend(store, other, kept)
+    store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+    store.purge()
+    assert ids_in(store, "pending") == [kept.message_id]
+
+
+def test_recall(store: OpenStore) -> None:
+    topic = store.topic()
+    taken_back, kept = a_delayed(store), a_delayed(store)
+    pend(store, topic, taken_back, kept)
+    assert recall(store, topic, taken_back) is None
+    assert ids_in(store, "pending") == [kept.message_id]
+    refusals = [recall(store, topic, taken_back), recall(store, topic, kept._replace(deliver_at_ms=1))]
+    assert [type(each) for each in refusals] == [MessageNotFound, MessageNotFound]
+    # Once it was taken back its id is free.
+    assert pend(store, topic, taken_back)[0].deliver_at_ms == taken_back.deliver_at_ms
+
+
+def test_recall_comes_too_late(store: OpenStore) -> None:
+    topic = store.topic()
+    late = a_delayed(store)
+    pend(store, topic, late)
+    enter_due(store, after_ms=MINUTE)
+    before = store.digest()
+    refusal = recall(store, topic, late)
+    assert isinstance(refusal, TooLate)
+    assert f"was due at {late.deliver_at_ms} ms" in refusal.sentence
+    assert store.digest() == before
+
+
+def test_only_a_delayed_message_can_be_recalled(store: OpenStore) -> None:
+    topic = store.topic()
+    half, plain = a_half(deliver_at_ms=1), a_message(deliver_at_ms=1)
+    pend(store, topic, half)
+    store.send(topic, [plain._replace(deliver_at_ms=None)])
+    before = store.digest()
+    for each in (half, plain):
+        assert isinstance(recall(store, topic, each), MessagePropertyConflictWithType)
+    assert store.digest() == before
+
+
+def test_cancel_takes_any_kind(store: OpenStore) -> None:
+    topic = store.topic()
+    late, half, kept = a_delayed(store), a_half(), a_delayed(store)
+    pend(store, topic, late, half, kept)
+    wish = pending.Cancel(topic, [half.message_id, "unknown", late.message_id, half.message_id])
+    assert store.one(pending.cancel, wish) == [half.message_id, late.message_id]
+    assert ids_in(store, "pending") == [kept.message_id]
+
+
+def test_the_schedule_comes_in_pages(store: OpenStore) -> None:
+    topic = store.topic()
+    sent = [a_delayed(store, number // 2 * SECOND, keys=(f"k{number}",), tag="A") for number in range(7)]
+    pend(store, topic, *sent)
+    pend(store, store.topic("other"), a_delayed(store))
+    found: list[str] = []
+    after = After(0, 0)
+    while page := scheduled(store.conn, TOPIC, after, 3):
+        found += [each.stored.message.message_id for each in page]
+        after = After(page[-1].due_at_ms, page[-1].pending_id)
+        assert {each.kind for each in page} == {PendingKind.DELAY}
+    assert found == [each.message_id for each in sent]
+    assert scheduled(store.conn, TOPIC, After(0, 0), 1)[0].stored.message == sent[0]
+
+
+def test_keys_are_found_whatever_they_hold(store: OpenStore) -> None:
+    topic = store.topic()
+    odd = ['a"b', "a%b", "a_b", "a/b", "a\\b", "ä", "A"]
+    sent = {key: a_delayed(store, keys=("other", key)) for key in odd}
+    pend(store, topic, *sent.values(), a_delayed(store))
+    for key in odd:
+        assert pending_with_key(store.conn, TOPIC, key) == [sent[key].message_id]
+    assert pending_with_key(store.conn, TOPIC, "a") == []
+    assert len(pending_with_key(store.conn, TOPIC, "other")) == len(odd)
+
+
+def test_retention_leaves_it_alone(store: OpenStore) -> None:
+    topic = store.topic()
+    pend(store, topic, a_delayed(store, HOUR))
+    store.one(retention.retain, retention.Retain(store.now_ms + 10 * HOUR))
+    assert len(ids_in(store, "pending")) == 1
+
+
+def test_bodies_stay_in_the_database(store: OpenStore) -> None:
+    topic = store.topic()
+    pend(store, topic, *(a_delayed(store, body=b"secret body") for _ in range(20)))
+    seen: list[object] = []
+    event.listen(store.conn, "before_cursor_execute", lambda *given: seen.append(given[3]))
+    enter_due(store, after_ms=MINUTE)
+    assert b"secret body" not in repr(seen).encode()
+    assert len(seen) <= 10, "a few statements, however many rows"
+
+
+def test_messages_of_a_group_keep_their_order(store: OpenStore) -> None:
+    """They come from a user's own transaction (`popmq_enqueue`): due at once, and in a message group."""
+    topic = store.topic(queues=4)
+    group = store.group(meets=[topic])
+    sent = messages_of(30, message_group="g", message_type=MessageType.FIFO, deliver_at_ms=0)
+    pend(store, topic, *sent)
+    assert enter_due(store) == 30
+    assert ids(store.receive(group, topic)) == [each.message_id for each in sent]
+    assert set(store.states(group).values()) == {State.INFLIGHT}
+
+
+def _sneak_in(store: OpenStore) -> None:
+    """The message as another server would have stored it, without a look at what is pending."""
+    store.conn.execute(
+        text(
+            "INSERT INTO message (message_key, topic_id, origin_key, message_id, stored_at_ms, born_at_ms, tag_hash,"
+            " message_type, body_encoding, born_host, digest, body)"
+            " SELECT (SELECT queue_id << 40 FROM queue), topic_id, 0, message_id, stored_at_ms, born_at_ms, 0,"
+            " 'NORMAL', body_encoding, born_host, digest, body FROM pending ORDER BY pending_id LIMIT 1"
+        )
+    )
+    store.conn.execute(text("UPDATE queue SET next_offset = 1"))
+
+
+def enqueued_too(store: OpenStore, sent: Message) -> None:
+    """The same id, by a user's own transaction: a second pending row."""
+    columns = [each.name for each in schema.pending.columns if each.name not in {"pending_id", "enqueued", "kind"}]
+    listed = ", ".join(columns)
+    again = f"SELECT {listed}, 'DELAY', 1 FROM pending WHERE message_id = :id"
+    statement = f"INSERT INTO pending ({listed}, kind, enqueued) {again}"
+    store.conn.execute(text(statement), {"id": id_to_bytes(sent.message_id)})
+
+
+def test_recall_and_cancel_take_all_of_an_id(store: OpenStore) -> None:
+    topic = store.topic()
+    recalled, cancelled = a_delayed(store, HOUR), a_delayed(store, HOUR)
+    pend(store, topic, recalled, cancelled)
+    for each in (recalled, cancelled):
+        enqueued_too(store, each)
+    assert recall(store, topic, recalled) is None
+    assert store.one(pending.cancel, pending.Cancel(topic, [cancelled.message_id])) == [cancelled.message_id]
+    assert store.one_value("SELECT COUNT(*) FROM pending") == 0
+
+
+def test_a_half_is_decided_though_its_id_is_enqueued(store: OpenStore) -> None:
+    topic = store.topic()
+    sent = a_half()
+    (half,) = pend(store, topic, sent)
+    enqueued_too(store, sent)
+    assert commit(store, topic, half) is True
+    assert store.one_value("SELECT COUNT(*) FROM message") == 1
+
+
+def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> None:
+    """Another server has the third in its hands; of two servers in turn, the first of a step is no longer the proof."""
+    topic = store.topic()
+    batch = [a_delayed(store, message_group=name) for name in ("g", "other", "g", "g", "other")]
+    pend(store, topic, *batch)
+    store.now_ms += MINUTE
+    rows = store.conn.execute(select(*NARROW).order_by(schema.pending.c.pending_id)).all()
+    step = [row for index, row in enumerate(rows) if index != 2]
+    found = entering._in_order(Transaction(store.conn, store.now_ms), step)
+    assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]

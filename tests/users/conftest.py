@@ -1,0 +1,25 @@
+"""A whole server on each database, with a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+import popserver
+from popserver import EmbeddedBroker
+
+Start = Callable[[], AbstractContextManager[EmbeddedBroker]]
+
+
+@pytest.fixture
+def start(database_url: str) -> Start:
+    """Start a server; once more, after it has stopped, for a restart."""
+    return lambda: popserver.embedded(database_url, manual_clock=True)
+
+
+@pytest.fixture
+def broker(start: Start) -> Iterator[EmbeddedBroker]:
+    with start() as running:
+        yield running

@@ -1,0 +1,128 @@
+"""U11: the head of a message group in nobody's hands must not stop its group for hours; nor may a lost answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.broker.clock import ManualClock
+from popserver.domain.message import MessageType
+from popserver.domain.names import Resource
+from popserver.domain.topic import NewTopic
+from popserver.rpc import convert
+from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
+
+SECOND = 1_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def door(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
+    """With three messages of one group."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
+    async with opened(tmp_path, clock=clock, postgres_url=url) as opened_door:
+        new = NewTopic(Resource("", TOPIC.name), 2, (MessageType.FIFO,))
+        await opened_door.broker.catalog.create_topic(new)
+        await send(opened_door, "m1", "m2", "m3")
+        yield opened_door
+
+
+async def send(door: Door, *message_ids: str) -> None:
+    answer = await door.send(*(a_message(each, message_group="g") for each in message_ids))
+    assert answer.status.code == pb.OK
+
+
+async def push(door: Door, client_id: str, attempt_id: str = "") -> list[pb.Message]:
+    """What a push consumer gets that does not wait."""
+    request = wire.ReceiveMessageRequest(
+        group=GROUP, message_queue=pb.MessageQueue(topic=TOPIC), batch_size=32, auto_renew=True, attempt_id=attempt_id
+    )
+    convert.set_ms(request.long_polling_timeout, 0)
+    frames = await door.frames("ReceiveMessage", request, client_id=client_id)
+    return [frame.message for frame in frames if frame.HasField("message")]
+
+
+async def join(stream: Any) -> None:
+    """Say that one is a push consumer which works in order."""
+    settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
+    settings.subscription.group.CopyFrom(GROUP)
+    settings.subscription.subscriptions.add().topic.CopyFrom(TOPIC)
+    await stream.write(wire.TelemetryCommand(settings=settings))
+    answer = await stream.read()
+    assert answer.settings.subscription.fifo
+
+
+def ids(messages: list[pb.Message]) -> list[str]:
+    return [each.system_properties.message_id for each in messages]
+
+
+def attempts(messages: list[pb.Message]) -> list[int]:
+    return [each.system_properties.delivery_attempt for each in messages]
+
+
+@pytest.mark.user("U11")
+@pytest.mark.row("L15")
+@pytest.mark.parametrize(
+    ("end", "within_s"), [("its stream breaks", 2), ("it falls silent", 36), ("it says goodbye", 1)]
+)
+async def test_when_its_holder_is_gone_another_goes_on(door: Door, clock: ManualClock, end: str, within_s: int) -> None:
+    async with door.telemetry("gone") as stream:
+        await join(stream)
+        assert ids(await push(door, "gone")) == ["m1", "m2", "m3"]
+        if end == "it says goodbye":
+            await door.call(
+                "NotifyClientTermination", wire.NotifyClientTerminationRequest(group=GROUP), client_id="gone"
+            )
+        elif end == "its stream breaks":
+            await stream.done_writing()
+            assert not await stream.read()
+        async with door.telemetry("heir") as heir:
+            await join(heir)
+            await clock.advance(within_s * SECOND - 1, door.broker.settle)
+            assert await push(door, "heir") == []
+            await clock.advance(1, door.broker.settle)
+            again = await push(door, "heir")
+    assert ids(again) == ["m1", "m2", "m3"]
+    assert attempts(again) == [2, 2, 2]
+
+
+@pytest.mark.user("U11")
+@pytest.mark.row("K9")
+async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(door: Door) -> None:
+    async with door.telemetry("c1") as stream:
+        await join(stream)
+        lost = await push(door, "c1", "attempt-1")
+        before = await door.digest()
+        assert await push(door, "c2", "attempt-2") == [], "the group is locked"
+        found = await push(door, "c1", "attempt-1")
+        assert [each.system_properties.receipt_handle for each in found] == [
+            each.system_properties.receipt_handle for each in lost
+        ]
+        assert (ids(found), attempts(found)) == (["m1", "m2", "m3"], [1, 1, 1])
+        assert await door.digest() == before, "it is a read"
+
+
+@pytest.mark.user("U11")
+async def test_an_empty_answer_does_not_use_an_attempt_up(door: Door) -> None:
+    async with door.telemetry("c1") as stream, door.telemetry("c2") as other:
+        await join(stream)
+        await join(other)
+        held = await push(door, "c1", "attempt-1")
+        assert await push(door, "c2", "attempt-2") == []
+        ack = wire.AckMessageRequest(group=GROUP, topic=TOPIC)
+        for each in held:
+            ack.entries.add(receipt_handle=each.system_properties.receipt_handle)
+        assert (await door.call("AckMessage", ack)).status.code == pb.OK
+        await send(door, "m4")
+        for _ in range(2):
+            found = await push(door, "c2", "attempt-2")
+            assert (ids(found), attempts(found)) == (["m4"], [1])
