@@ -10,8 +10,7 @@ from argparse import Namespace
 from importlib import metadata
 from typing import Any
 
-from popclient.access import Policy, User
-from popclient.admin import Admin
+from popclient.admin import Admin, Policy, User
 from popclient.cli import OK, REFUSED, UsageError
 from popclient.cli.arguments import client_config, confirm
 from popclient.cli.output import local, say, table, utc

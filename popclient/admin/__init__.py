@@ -1,0 +1,57 @@
+"""Administration of a PopMQ server: topics, groups, looking at messages, dead letters, status.
+
+Speaks popmq.v1.Admin, which a RocketMQ server does not have: every call then raises UnsupportedByServer. Synchronous,
+safe in threads, fails fast when nobody listens.
+
+    with Admin("127.0.0.1:8081") as admin:
+        admin.create_topic("flights", queue_count=8)
+        print(admin.status().messages)
+"""
+
+from __future__ import annotations
+
+from popclient.admin.admin import Admin
+from popclient.admin.facts import (
+    Consumer,
+    DeadLetter,
+    Explanation,
+    FilterTrial,
+    Group,
+    GroupLag,
+    HistoryEntry,
+    MessageFacts,
+    MessageState,
+    NewUser,
+    Policy,
+    Queue,
+    Redeliveries,
+    ScheduledMessage,
+    Status,
+    Subscription,
+    Topic,
+    User,
+    Why,
+)
+
+__all__ = [
+    "Admin",
+    "Consumer",
+    "DeadLetter",
+    "Explanation",
+    "FilterTrial",
+    "Group",
+    "GroupLag",
+    "HistoryEntry",
+    "MessageFacts",
+    "MessageState",
+    "NewUser",
+    "Policy",
+    "Queue",
+    "Redeliveries",
+    "ScheduledMessage",
+    "Status",
+    "Subscription",
+    "Topic",
+    "User",
+    "Why",
+]

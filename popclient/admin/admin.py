@@ -1,0 +1,27 @@
+"""The administration of one server, all its subjects together."""
+
+from __future__ import annotations
+
+from popclient.admin.access import Access
+from popclient.admin.answers import status_of
+from popclient.admin.dead_letters import DeadLetters
+from popclient.admin.facts import Status
+from popclient.admin.groups import Groups
+from popclient.admin.messages import Messages
+from popclient.admin.scheduled import Scheduled
+from popclient.admin.topics import Topics
+from popproto.v1 import admin_pb2 as wire
+
+
+class Admin(Topics, Groups, Messages, Scheduled, DeadLetters, Access):
+    """The administration of one server.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    connect_timeout: seconds to wait for a server that has not answered yet; then Unreachable.
+    transport: another way to the server than the endpoints.
+
+    Every method raises a PopError: BadRequest, NotFound, Unreachable, UnsupportedByServer and so on.
+    """
+
+    def status(self) -> Status:
+        return status_of(self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest()))

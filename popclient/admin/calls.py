@@ -1,0 +1,60 @@
+"""How the administration asks one server: one call at a time, each with its own patience."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from popclient import _convert as convert
+from popclient._loop import loop_thread
+from popclient._transport import Link, Transport, new_client_id
+from popclient.config import ClientConfig
+from popclient.errors import UnsupportedByServer, check
+from popproto.v2 import definition_pb2 as pb
+
+Answer = TypeVar("Answer")
+PAGE = 100  # what a list is asked for at once
+
+
+class Calls:
+    """What the calls of every subject share: the server, and the namespace of the names."""
+
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None = None,
+        *,
+        connect_timeout: float = 1.0,
+        transport: Transport | None = None,
+    ) -> None:
+        self._config = ClientConfig.of(endpoints)
+        self._connect_timeout = connect_timeout
+        self._thread = loop_thread()
+        self._transport = transport or Transport(self._config, new_client_id())
+
+    def close(self) -> None:
+        """Closing twice is fine."""
+        self._thread.run(self._transport.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _named(self, name: str) -> pb.Resource:
+        return convert.resource(name, self._config.namespace)
+
+    def _call(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
+        timeout = self._config.request_timeout
+        patience = timeout if self._transport.reached else min(timeout, self._connect_timeout)
+        try:
+            answer = self._thread.run(lambda: self._transport.unary(pick, request, patience))
+        except UnsupportedByServer as refusal:
+            raise UnsupportedByServer(
+                f"the server at {self._transport.where} has no popmq.v1.Admin; only PopMQ offers it", name=refusal.name
+            ) from None
+        check(answer.status)  # type: ignore[attr-defined]
+        return answer

@@ -1,0 +1,273 @@
+"""What the administration shows: topics, groups, messages, users, the server in numbers.
+
+Each is as it was when the server answered, and changes no more. None but `NewUser` holds a secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from popclient.message import MessageView
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A message queue: the offset of its oldest stored message, and the one the next message gets."""
+
+    id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`message_count` is what is stored now; `queues` is filled by `get_topic` alone."""
+
+    name: str
+    namespace: str
+    queue_count: int
+    accept_message_types: tuple[str, ...]
+    message_count: int
+    created_at: datetime
+    queues: tuple[Queue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind in a topic, in messages.
+
+    `oldest_ready` is when the oldest message it never received was stored.
+    """
+
+    group: str
+    topic: str
+    ready: int
+    inflight: int
+    waiting_retry: int
+    dead_letters: int
+    oldest_ready: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic that a consumer wants, by a filter: its kind is TAG or SQL."""
+
+    topic: str
+    kind: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A client that works for a group, as the asked server knows it.
+
+    kind: PUSH, SIMPLE or PULL. connected: it has an open stream. `more_subscriptions` of its topics are left out.
+    """
+
+    client_id: str
+    kind: str
+    last_seen: datetime
+    connected: bool
+    subscriptions: tuple[Subscription, ...]
+    more_subscriptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redeliveries:
+    """Of `deliveries` that the asked server handed out in the time `over`, `retries` were not a message's first."""
+
+    deliveries: int
+    retries: int
+    over: timedelta
+
+    @property
+    def ratio(self) -> float:
+        """0 to 1."""
+        return self.retries / self.deliveries if self.deliveries else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group.
+
+    max_attempts: the first delivery included. retry_intervals: before each further attempt; the last one repeats.
+    fifo_retry_interval: the same for a message of a message group, whose group waits with it.
+    consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
+    Filled by `get_group` alone: lag, per topic; consumers, who works for it with the asked server; redeliveries;
+    hints, a sentence for each thing that deserves a look.
+    """
+
+    name: str
+    namespace: str
+    max_attempts: int
+    retry_intervals: tuple[timedelta, ...]
+    consume_from: str
+    history: str
+    mode: str
+    created_at: datetime
+    lag: tuple[GroupLag, ...]
+    fifo_retry_interval: timedelta
+    consumers: tuple[Consumer, ...]
+    redeliveries: Redeliveries
+    hints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """Where a message stands in a group; `visible_at` is when a hold or back-off ends, `client_id` who holds it."""
+
+    group: str
+    state: str
+    delivery_attempt: int
+    visible_at: datetime | None
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One step of a message in a group, and why it was taken."""
+
+    at: datetime
+    group: str
+    event: str
+    from_state: str
+    to_state: str
+    delivery_attempt: int
+    client_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFacts:
+    """A message, its state in each group, and as much of its history as each group keeps, oldest first."""
+
+    message: MessageView
+    states: tuple[MessageState, ...]
+    history: tuple[HistoryEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a message is where it is in a group: one sentence, what it rests on, and the group's history of it."""
+
+    sentence: str
+    evidence: dict[str, str]
+    history: tuple[HistoryEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterTrial:
+    """What a SQL filter says of stored messages: of `examined` ones `matched` are wanted.
+
+    `incomparable` more are not, because a property is not what the expression takes it for. Not `complete`: older
+    messages were left out. `newest` are some of the matches, newest first, without their bodies.
+    """
+
+    examined: int
+    matched: int
+    incomparable: int
+    complete: bool
+    newest: tuple[MessageView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledMessage:
+    """A message in no queue yet.
+
+    kind: DELAY, or HALF of a transaction. due_at: when it enters its queue, or when its producers are asked next.
+    checks: how often they were asked. id: its place among those that are due at the same time.
+    """
+
+    id: int
+    message: MessageView
+    kind: str
+    due_at: datetime
+    checks: int
+    transaction_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message a group has given up. `topic` is where it came from; `message` is None once it is deleted."""
+
+    id: int
+    group: str
+    topic: str
+    message: MessageView | None
+    delivery_attempt: int
+    reason: str
+    dead_at: datetime
+    redrive_state: str
+    origin_message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The server in numbers. `store` is its database URL without the password.
+
+    oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
+    hints: a sentence for each thing that deserves a look.
+    """
+
+    version: str
+    store: str
+    durability: str
+    schema_revision: str
+    started_at: datetime
+    now: datetime
+    topics: int
+    groups: int
+    messages: int
+    dead_letters: int
+    parked_polls: int
+    connected_clients: int
+    discarded_transactions: int
+    lag: tuple[GroupLag, ...]
+    oldest_overdue: timedelta
+    hints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who signs calls. `disabled_at` is when it was shut out; an admin may do everything."""
+
+    access_key: str
+    is_admin: bool
+    disabled_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewUser:
+    """A user and its secret, which is shown this once: the server tells it to nobody."""
+
+    user: User
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What one user may do (ALLOW) or may not (DENY, which wins).
+
+    actions: PUB, SUB. resource_kind: TOPIC or GROUP. pattern: a name, a prefix followed by `*`, or `*`, within
+    `namespace`.
+    """
+
+    id: int
+    access_key: str
+    effect: str
+    actions: tuple[str, ...]
+    resource_kind: str
+    namespace: str
+    pattern: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Whether a user may do something, the policy that decides it (None: no policy speaks of it), and a sentence."""
+
+    allowed: bool
+    policy: Policy | None
+    reason: str
