@@ -41,6 +41,13 @@ class Mode(StrEnum):
     PULL = "PULL"
 
 
+class Model(StrEnum):
+    """What the members of a group that owns queues share: the messages, or nothing (mission rows G1, G2)."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
 class Group(NamedTuple):
     """A consumer group."""
 

@@ -19,11 +19,12 @@ from popserver.domain.errors import AlreadyExists, BadRequest
 from popserver.domain.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
-from popserver.rpc import admin_convert, calls, convert, status
+from popserver.rpc import admin_convert, calls, convert, later, status
 from popserver.rpc.calls import Caller, Verb
 from popserver.rpc.gates import Desk
 from popserver.rpc.users import Users
 
+_LATER = ("ListLag", "ResetOffsets", "SkipMessage", "CloneOffsets", "ImportOffsets")
 SERVICE = wire.DESCRIPTOR.services_by_name["Admin"]
 
 
@@ -50,6 +51,7 @@ def service(broker: Broker, version: str, access: Access) -> Any:
         "ListDeadLetters": admin.list_dead_letters,
         "GetDeadLetter": admin.get_dead_letter,
         "GetStatus": admin.get_status,
+        **{name: later.not_built(f"{name} is not offered by this version") for name in _LATER},
         **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,
     }
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}

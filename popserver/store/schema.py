@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from popserver.domain.delivery import State
-from popserver.domain.group import HistoryLevel
+from popserver.domain.group import HistoryLevel, Model
 from popserver.domain.pending import PendingKind
 from popserver.domain.retry import FIFO_INTERVAL_MS, Holder
 from popserver.domain.topic import OFFSET_BITS
@@ -221,7 +221,9 @@ progress = Table(
     metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("queue_id", BigInteger, nullable=False),
-    Column("next_offset", BigInteger, nullable=False),  # the next offset not yet looked at
+    Column("next_offset", BigInteger, nullable=False),  # not yet looked at; of mode PULL: not yet consumed
+    # How often an operator has moved it: a member's commit that stands on an older count comes from before.
+    Column("resets", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
     sqlite_with_rowid=False,
 )
@@ -369,6 +371,34 @@ client = Table(
     sqlite_with_rowid=False,
 )
 
+# The consumers that share a group's queues. A row counts as long as its server is seen; none is written while it lives.
+member = Table(
+    "member",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("server_id", Text, nullable=False),  # the one it came to last
+    Column("model", Text, nullable=False),
+    Column("subscription", Text, nullable=False),  # JSON: what it wants of each topic
+    Column("joined_at_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("group_id", "client_id", name="member_pk"),
+    CheckConstraint(f"model IN ({_listed(*Model)})", name="member_model"),
+    Index("member_of_server", "server_id"),
+    sqlite_with_rowid=False,
+)
+
+# Which member alone consumes a queue, for those that work in the order of queues.
+queue_lock = Table(
+    "queue_lock",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("queue_id", BigInteger, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("locked_until_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("group_id", "queue_id", name="queue_lock_pk"),
+    sqlite_with_rowid=False,
+)
+
 # Who may do what. The secret is the key of the callers' signatures, so it cannot be kept as a digest.
 acl_user = Table(
     "acl_user",
@@ -414,7 +444,7 @@ JOIN topic t ON t.topic_id = q.topic_id
 JOIN progress p ON p.queue_id = q.queue_id
 JOIN consumer_group g ON g.group_id = p.group_id
 LEFT JOIN delivery d ON d.group_id = p.group_id AND d.message_key = m.message_key
-LEFT JOIN dead_letter l ON l.group_id = p.group_id AND l.origin_key = m.message_key
+LEFT JOIN dead_letter l ON l.group_id = p.group_id AND l.origin_key = m.message_key AND l.redrive_state IS NULL
 LEFT JOIN message_group_progress b ON b.group_id = p.group_id AND b.queue_id = q.queue_id
       AND b.message_group = m.message_group AND m.origin_key = 0
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
@@ -451,7 +481,7 @@ LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind
                 AND m.message_key < ((b.queue_id << 40) | p.next_offset)
            GROUP BY b.group_id, q.topic_id) b ON b.group_id = s.group_id AND b.topic_id = s.topic_id
 LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
-           FROM dead_letter GROUP BY group_id, origin_topic_id) l
+           FROM dead_letter WHERE redrive_state IS NULL GROUP BY group_id, origin_topic_id) l
        ON l.group_id = s.group_id AND l.origin_topic_id = s.topic_id
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """

@@ -1474,6 +1474,380 @@ class GetDeadLetterResponse(_message.Message):
 Global___GetDeadLetterResponse: _TypeAlias = GetDeadLetterResponse  # noqa: Y015
 
 @_typing.final
+class QueueLag(_message.Message):
+    """How far a group is behind in one queue, in messages; the same units for groups of either mode.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    INFLIGHT_FIELD_NUMBER: _builtins.int
+    WAITING_RETRY_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    queue_id: _builtins.int
+    min_offset: _builtins.int
+    max_offset: _builtins.int
+    offset: _builtins.int
+    """the group's progress: the next one not yet looked at, or not yet consumed"""
+    ready: _builtins.int
+    inflight: _builtins.int
+    waiting_retry: _builtins.int
+    client_id: _builtins.str
+    """of mode PULL: the member that holds the queue's lock, if any"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        queue_id: _builtins.int = ...,
+        min_offset: _builtins.int = ...,
+        max_offset: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        ready: _builtins.int = ...,
+        inflight: _builtins.int = ...,
+        waiting_retry: _builtins.int = ...,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "inflight", b"inflight", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset", b"offset", "queue_id", b"queue_id", "ready", b"ready", "topic", b"topic", "waiting_retry", b"waiting_retry"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueLag: _TypeAlias = QueueLag  # noqa: Y015
+
+@_typing.final
+class ListLagRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """absent: all that it has met"""
+
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___ListLagRequest: _TypeAlias = ListLagRequest  # noqa: Y015
+
+@_typing.final
+class ListLagResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueLag]:
+        """by topic and queue"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        queues: _abc.Iterable[Global___QueueLag] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLagResponse: _TypeAlias = ListLagResponse  # noqa: Y015
+
+@_typing.final
+class ResetOffsetsRequest(_message.Message):
+    """Moves a group's progress, forward or back; members that are online start from there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    queue_id: _builtins.int
+    """absent: every queue"""
+    policy: _definition_pb2.QueryOffsetPolicy.ValueType
+    """BEGINNING or END"""
+    offset: _builtins.int
+    """needs queue_id"""
+    dry_run: _builtins.bool
+    """only say what would be"""
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def timestamp(self) -> _timestamp_pb2.Timestamp:
+        """the first message stored then or later"""
+
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        queue_id: _builtins.int | None = ...,
+        policy: _definition_pb2.QueryOffsetPolicy.ValueType = ...,
+        timestamp: _timestamp_pb2.Timestamp | None = ...,
+        offset: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "group", b"group", "offset", b"offset", "policy", b"policy", "queue_id", b"queue_id", "timestamp", b"timestamp", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "dry_run", b"dry_run", "group", b"group", "offset", b"offset", "policy", b"policy", "queue_id", b"queue_id", "timestamp", b"timestamp", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
+    _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015
+    _WhichOneofReturnType_to: _TypeAlias = _typing.Literal["policy", "timestamp", "offset"]  # noqa: Y015
+    _WhichOneofArgType_to: _TypeAlias = _typing.Literal["to", b"to"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_id) -> _WhichOneofReturnType__queue_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_to) -> _WhichOneofReturnType_to | None: ...
+
+Global___ResetOffsetsRequest: _TypeAlias = ResetOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class ResetOffsetsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def moved(self) -> _containers.RepeatedCompositeFieldContainer[Global___MovedOffset]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        moved: _abc.Iterable[Global___MovedOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetOffsetsResponse: _TypeAlias = ResetOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class MovedOffset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    TO_OFFSET_FIELD_NUMBER: _builtins.int
+    queue_id: _builtins.int
+    from_offset: _builtins.int
+    """-1: it had none"""
+    to_offset: _builtins.int
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        queue_id: _builtins.int = ...,
+        from_offset: _builtins.int = ...,
+        to_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_offset", b"from_offset", "queue_id", b"queue_id", "to_offset", b"to_offset", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MovedOffset: _TypeAlias = MovedOffset  # noqa: Y015
+
+@_typing.final
+class SkipMessageRequest(_message.Message):
+    """One message is done for the group, unread: what is stuck behind it goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "message_id", b"message_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___SkipMessageRequest: _TypeAlias = SkipMessageRequest  # noqa: Y015
+
+@_typing.final
+class SkipMessageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    FROM_STATE_FIELD_NUMBER: _builtins.int
+    from_state: _builtins.str
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        from_state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_state", b"from_state", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipMessageResponse: _TypeAlias = SkipMessageResponse  # noqa: Y015
+
+@_typing.final
+class CloneOffsetsRequest(_message.Message):
+    """Gives a group the progress of another one, in every topic of that, or in one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def source(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        source: _definition_pb2.Resource | None = ...,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "source", b"source", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "source", b"source", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___CloneOffsetsRequest: _TypeAlias = CloneOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class CloneOffsetsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def moved(self) -> _containers.RepeatedCompositeFieldContainer[Global___MovedOffset]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        moved: _abc.Iterable[Global___MovedOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloneOffsetsResponse: _TypeAlias = CloneOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class ImportOffsetsRequest(_message.Message):
+    """Sets the progress of a group of mode PULL, or of a new one, to offsets that were kept elsewhere."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___MovedOffset]:
+        """from_offset means nothing"""
+
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        offsets: _abc.Iterable[Global___MovedOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportOffsetsRequest: _TypeAlias = ImportOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class ImportOffsetsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def moved(self) -> _containers.RepeatedCompositeFieldContainer[Global___MovedOffset]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        moved: _abc.Iterable[Global___MovedOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportOffsetsResponse: _TypeAlias = ImportOffsetsResponse  # noqa: Y015
+
+@_typing.final
 class User(_message.Message):
     """Somebody who signs calls. No answer carries a secret.
     """

@@ -125,6 +125,31 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.FromString,
                 _registered_method=True)
+        self.ListLag = channel.unary_unary(
+                '/popmq.v1.Admin/ListLag',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListLagRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListLagResponse.FromString,
+                _registered_method=True)
+        self.ResetOffsets = channel.unary_unary(
+                '/popmq.v1.Admin/ResetOffsets',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ResetOffsetsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ResetOffsetsResponse.FromString,
+                _registered_method=True)
+        self.SkipMessage = channel.unary_unary(
+                '/popmq.v1.Admin/SkipMessage',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.SkipMessageRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.SkipMessageResponse.FromString,
+                _registered_method=True)
+        self.CloneOffsets = channel.unary_unary(
+                '/popmq.v1.Admin/CloneOffsets',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.CloneOffsetsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.CloneOffsetsResponse.FromString,
+                _registered_method=True)
+        self.ImportOffsets = channel.unary_unary(
+                '/popmq.v1.Admin/ImportOffsets',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsResponse.FromString,
+                _registered_method=True)
         self.CreateUser = channel.unary_unary(
                 '/popmq.v1.Admin/CreateUser',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.CreateUserRequest.SerializeToString,
@@ -283,6 +308,36 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLag(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SkipMessage(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloneOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateUser(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -429,6 +484,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetDeadLetter,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.SerializeToString,
+            ),
+            'ListLag': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLag,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListLagRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListLagResponse.SerializeToString,
+            ),
+            'ResetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetOffsets,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ResetOffsetsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ResetOffsetsResponse.SerializeToString,
+            ),
+            'SkipMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.SkipMessage,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.SkipMessageRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.SkipMessageResponse.SerializeToString,
+            ),
+            'CloneOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloneOffsets,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.CloneOffsetsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.CloneOffsetsResponse.SerializeToString,
+            ),
+            'ImportOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportOffsets,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsResponse.SerializeToString,
             ),
             'CreateUser': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateUser,
@@ -962,6 +1042,141 @@ class Admin(object):
             '/popmq.v1.Admin/GetDeadLetter',
             popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListLag',
+            popmq_dot_v1_dot_admin__pb2.ListLagRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListLagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ResetOffsets',
+            popmq_dot_v1_dot_admin__pb2.ResetOffsetsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ResetOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SkipMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/SkipMessage',
+            popmq_dot_v1_dot_admin__pb2.SkipMessageRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.SkipMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloneOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/CloneOffsets',
+            popmq_dot_v1_dot_admin__pb2.CloneOffsetsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.CloneOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ImportOffsets',
+            popmq_dot_v1_dot_admin__pb2.ImportOffsetsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ImportOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,11 @@ class AdminStub:
     TryFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     GetDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]
+    ListLag: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLagRequest, _admin_pb2.ListLagResponse]
+    ResetOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]
+    SkipMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SkipMessageRequest, _admin_pb2.SkipMessageResponse]
+    CloneOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CloneOffsetsRequest, _admin_pb2.CloneOffsetsResponse]
+    ImportOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ImportOffsetsRequest, _admin_pb2.ImportOffsetsResponse]
     CreateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]
     UpdateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]
     DeleteUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]
@@ -83,6 +88,11 @@ class AdminAsyncStub(AdminStub):
     TryFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]  # type: ignore[assignment]
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]  # type: ignore[assignment]
+    ListLag: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLagRequest, _admin_pb2.ListLagResponse]  # type: ignore[assignment]
+    ResetOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
+    SkipMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.SkipMessageRequest, _admin_pb2.SkipMessageResponse]  # type: ignore[assignment]
+    CloneOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.CloneOffsetsRequest, _admin_pb2.CloneOffsetsResponse]  # type: ignore[assignment]
+    ImportOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.ImportOffsetsRequest, _admin_pb2.ImportOffsetsResponse]  # type: ignore[assignment]
     CreateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]  # type: ignore[assignment]
     UpdateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]  # type: ignore[assignment]
     DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]  # type: ignore[assignment]
@@ -219,6 +229,41 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetDeadLetterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetDeadLetterResponse, _abc.Awaitable[_admin_pb2.GetDeadLetterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListLag(
+        self,
+        request: _admin_pb2.ListLagRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListLagResponse, _abc.Awaitable[_admin_pb2.ListLagResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ResetOffsets(
+        self,
+        request: _admin_pb2.ResetOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResetOffsetsResponse, _abc.Awaitable[_admin_pb2.ResetOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SkipMessage(
+        self,
+        request: _admin_pb2.SkipMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SkipMessageResponse, _abc.Awaitable[_admin_pb2.SkipMessageResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CloneOffsets(
+        self,
+        request: _admin_pb2.CloneOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CloneOffsetsResponse, _abc.Awaitable[_admin_pb2.CloneOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ImportOffsets(
+        self,
+        request: _admin_pb2.ImportOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ImportOffsetsResponse, _abc.Awaitable[_admin_pb2.ImportOffsetsResponse]]: ...
 
     @_abc_1.abstractmethod
     def CreateUser(
