@@ -13,7 +13,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,7 +47,7 @@ class Database:
     """A way to one writing connection and a few reading ones."""
 
     def __init__(self, url: str, *, durability: str = "full", must_exist: bool = False) -> None:
-        """Opened lazily; a SQLite file is made at the first use unless it `must_exist`."""
+        """Connected lazily; a SQLite file is made, for this user alone, unless it `must_exist`."""
         self.url = _parse(url)
         self._must_exist = must_exist
         self.durability = durability
@@ -131,6 +131,7 @@ class Database:
         if self._must_exist and not file.exists():
             raise StoreUnavailable(f"{file} does not exist; make it with: popmq db upgrade --database-url {self.name}")
         self._lock_file = _lock(file)
+        _make(file)
         shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT", "hide_parameters": True}
         args = {"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1_000, "cached_statements": 512}
         writing = create_engine(self.url, poolclass=NullPool, connect_args=args, **shared)
@@ -270,6 +271,14 @@ def _lock(database: Path) -> int:
             f"{database} is in use by another popmq server; stop that one, or give this one a file of its own"
         ) from None
     return descriptor
+
+
+def _make(file: Path) -> None:
+    """An empty file for this user alone, unless it is there: SQLite would leave it to the umask who may read what is
+    kept, and gives its `-wal` and `-shm` the mode it finds here."""
+    # What is in the way of it, SQLite names when it opens the file.
+    with suppress(OSError):
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare_reader(dbapi: Any, _record: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,30 @@ def test_one_file_is_one_file_whatever_it_is_called(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="is in use by another popmq server"):
         Database(f"sqlite:///{tmp_path / 'other.db'}")
     first.close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
+def test_a_file_it_makes_is_for_this_user_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        database = Database(f"sqlite:///{tmp_path / 'popmq.db'}")
+        migrate.upgrade(database)
+        with database.connect_writer(), database.read():
+            modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+        database.close()
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("popmq.db", "popmq.db-wal", "popmq.db-shm", "popmq.db.lock"), 0o600)
+
+
+def test_a_file_that_is_there_stays_as_open_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "popmq.db"
+    file.touch()
+    file.chmod(0o640)
+    database = Database(f"sqlite:///{file}")
+    migrate.upgrade(database)
+    database.close()
+    assert file.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_read_whose_connection_breaks_says_so(postgres_url: str) -> None:
