@@ -1,0 +1,145 @@
+"""Consumer groups: made, changed, deleted, found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from popserver.domain.errors import AlreadyExists, PopError
+from popserver.domain.group import ConsumeFrom, Group, HistoryLevel, Mode, NewGroup
+from popserver.domain.names import Resource, dead_letter_topic
+from popserver.domain.retry import RetryPolicy
+from popserver.store.catalog.locking import lock
+from popserver.store.catalog.naming import group_not_found, is_named
+from popserver.store.catalog.topics import delete_one_topic
+from popserver.store.notices import GROUP, Outdated
+from popserver.store.schema import AnyRow, consumer_group
+from popserver.store.transaction import Transaction
+
+
+class CreateGroup(NamedTuple):
+    new: NewGroup
+    or_find: bool = False
+
+
+class UpdateGroup(NamedTuple):
+    """None leaves a value as it is."""
+
+    name: Resource
+    max_attempts: int | None = None
+    intervals_ms: tuple[int, ...] | None = None
+    history: HistoryLevel | None = None
+    fifo_interval_ms: int | None = None
+
+
+class DeleteGroup(NamedTuple):
+    name: Resource
+
+
+class FoundGroup(NamedTuple):
+    """A group that has rows left; a deleted one's are being removed."""
+
+    group: Group
+    is_deleted: bool
+
+
+def create_group(tx: Transaction, requests: Sequence[CreateGroup]) -> list[Group | PopError]:
+    lock(tx)
+    return [_create_group(tx, request) for request in requests]
+
+
+def update_group(tx: Transaction, requests: Sequence[UpdateGroup]) -> list[Group | PopError]:
+    lock(tx)
+    return [_update_group(tx, request) for request in requests]
+
+
+def delete_group(tx: Transaction, requests: Sequence[DeleteGroup]) -> list[PopError | None]:
+    lock(tx)
+    return [_delete_group(tx, request) for request in requests]
+
+
+def find_group(conn: Connection, name: Resource) -> Group | None:
+    row = conn.execute(_GROUP, {"in_namespace": name.namespace, "with_name": name.name}).first()
+    return None if row is None else _group(row)
+
+
+def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, FoundGroup]:
+    rows = conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(group_ids)))
+    return {row.group_id: FoundGroup(_group(row), row.deleted_at_ms is not None) for row in rows}
+
+
+def list_groups(conn: Connection) -> list[Group]:
+    names = select(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None)).order_by(consumer_group.c.name)
+    return [_group(row) for row in conn.execute(names)]
+
+
+def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
+    new = request.new
+    found = find_group(tx.conn, new.name)
+    if found is not None:
+        if request.or_find:
+            return found
+        return AlreadyExists(f"consumer group '{new.name}' exists already; change it with: popmq group update")
+    row = tx.conn.execute(
+        insert(consumer_group).returning(*consumer_group.c),
+        {
+            "namespace": new.name.namespace,
+            "name": new.name.name,
+            "max_attempts": new.retry.max_attempts,
+            "intervals_ms": json.dumps(list(new.retry.intervals_ms)),
+            "fifo_interval_ms": new.retry.fifo_interval_ms,
+            "consume_from": new.consume_from.value,
+            "history": new.history.value,
+            "created_at_ms": tx.now_ms,
+        },
+    ).one()
+    return _group(row)
+
+
+def _update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
+    values: dict[str, Any] = {}
+    if request.max_attempts is not None:
+        values["max_attempts"] = request.max_attempts
+    if request.intervals_ms is not None:
+        values["intervals_ms"] = json.dumps(list(request.intervals_ms))
+    if request.fifo_interval_ms is not None:
+        values["fifo_interval_ms"] = request.fifo_interval_ms
+    if request.history is not None:
+        values["history"] = request.history.value
+    if values:
+        tx.conn.execute(update(consumer_group).where(*is_named(consumer_group, request.name)).values(**values))
+        tx.outdate(Outdated(GROUP, *request.name))
+    return find_group(tx.conn, request.name) or group_not_found(request.name)
+
+
+def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
+    named = is_named(consumer_group, request.name)
+    gone = tx.conn.execute(update(consumer_group).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
+    if not gone:
+        return group_not_found(request.name)
+    tx.outdate(Outdated(GROUP, *request.name))
+    # Its dead letters go with it: without the group nobody could name them.
+    delete_one_topic(tx, dead_letter_topic(request.name))
+    return None
+
+
+def _group(row: AnyRow) -> Group:
+    return Group(
+        row.group_id,
+        Resource(row.namespace, row.name),
+        RetryPolicy(row.max_attempts, tuple(json.loads(row.intervals_ms)), row.fifo_interval_ms),
+        ConsumeFrom(row.consume_from),
+        HistoryLevel(row.history),
+        Mode(row.mode) if row.mode else None,
+        row.created_at_ms,
+    )
+
+
+_GROUP = select(consumer_group).where(
+    consumer_group.c.namespace == bindparam("in_namespace"),
+    consumer_group.c.name == bindparam("with_name"),
+    consumer_group.c.deleted_at_ms.is_(None),
+)

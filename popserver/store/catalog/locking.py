@@ -1,0 +1,23 @@
+"""Who may change what exists: one server at a time."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from popserver.store.transaction import Transaction
+
+
+def lock(tx: Transaction) -> None:
+    """Wait until no other server changes what exists: none adds queues to a topic while a group meets it on another."""
+    if tx.conn.dialect.name != "sqlite":
+        tx.conn.execute(_ONE_AT_A_TIME)
+
+
+def lock_if_free(tx: Transaction) -> bool:
+    """Keep what exists as it is until the transaction ends, unless another server is changing it; never waits."""
+    return tx.conn.dialect.name == "sqlite" or bool(tx.conn.execute(_IF_FREE).scalar())
+
+
+# Any number, as long as every server takes the same.
+_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(482851944568)")
+_IF_FREE = text("SELECT pg_try_advisory_xact_lock(482851944568)")

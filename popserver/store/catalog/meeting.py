@@ -1,0 +1,93 @@
+"""Which group has met which topic: the progress rows that this makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import bindparam, insert, select, update
+
+from popserver.domain.errors import BadRequest, PopError
+from popserver.domain.group import ConsumeFrom, Group, Mode
+from popserver.domain.topic import Topic
+from popserver.store.catalog.locking import lock
+from popserver.store.catalog.naming import group_not_found, topic_not_found
+from popserver.store.catalog.queues import queue_rows
+from popserver.store.schema import AnyRow, consumer_group, progress, queue
+from popserver.store.schema import topic as topic_table
+from popserver.store.transaction import Transaction
+
+
+class Meet(NamedTuple):
+    """A group's first receive from a topic, in the mode that this fixes."""
+
+    group: Group
+    topic: Topic
+    mode: Mode
+
+
+def meet(tx: Transaction, requests: Sequence[Meet]) -> list[PopError | None]:
+    """Give the group a progress row for every queue of the topic, at the place its consume-from says."""
+    lock(tx)
+    return [_meet(tx, request) for request in requests]
+
+
+def meet_new_queues(tx: Transaction, topic_id: int) -> None:
+    """A group that knows the topic has seen nothing of its new queues: it starts them at 0."""
+    tx.conn.execute(_MEET_NEW_QUEUES, {"of_topic": topic_id})
+
+
+def _meet(tx: Transaction, request: Meet) -> PopError | None:
+    group, topic = request.group, request.topic
+    row = tx.conn.execute(select(consumer_group.c.mode).where(consumer_group.c.group_id == group.group_id)).first()
+    if row is None:
+        return group_not_found(group.name)
+    if row.mode is None:
+        mode = update(consumer_group).where(consumer_group.c.group_id == group.group_id)
+        tx.conn.execute(mode.values(mode=request.mode.value))
+    elif row.mode != request.mode:
+        return BadRequest(f"consumer group '{group.name}' consumes in mode {row.mode}, fixed at its first use")
+    if tx.conn.execute(_IS_THERE, {"of_topic": topic.topic_id}).first() is None:
+        return topic_not_found(topic.name)
+    known = set(tx.conn.execute(_MET, {"for_group": group.group_id, "of_topic": topic.topic_id}).scalars())
+    rows = [
+        {"group_id": group.group_id, "queue_id": each.queue_id, "next_offset": _start(group, each)}
+        for each in queue_rows(tx.conn, topic.topic_id)
+        if each.queue_id not in known
+    ]
+    if rows:
+        tx.conn.execute(insert(progress), rows)
+    return None
+
+
+def _start(group: Group, row: AnyRow) -> int:
+    start: int = row.min_offset if group.consume_from is ConsumeFrom.EARLIEST else row.next_offset
+    return start
+
+
+_IS_THERE = select(topic_table.c.topic_id).where(
+    topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None)
+)
+_MET = (
+    select(progress.c.queue_id)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"), queue.c.topic_id == bindparam("of_topic"))
+)
+_GROUPS_OF_TOPIC = (
+    select(progress.c.group_id)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(queue.c.topic_id == bindparam("of_topic"))
+    .distinct()
+    .subquery()
+)
+_HAS_PROGRESS = (
+    select(progress.c.queue_id)
+    .where(progress.c.group_id == _GROUPS_OF_TOPIC.c.group_id, progress.c.queue_id == queue.c.queue_id)
+    .exists()
+)
+_MEET_NEW_QUEUES = insert(progress).from_select(
+    ["group_id", "queue_id", "next_offset"],
+    select(_GROUPS_OF_TOPIC.c.group_id, queue.c.queue_id, queue.c.min_offset)
+    .join(queue, queue.c.topic_id == bindparam("of_topic"))
+    .where(~_HAS_PROGRESS),
+)
