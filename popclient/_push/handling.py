@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from popclient import _convert as convert
+from popclient._push import telling
 from popclient._push.backlog import Backlog, Batch, Chain, Held
 from popclient._push.deadlines import Deadlines
 from popclient._push.looking_on import Onlookers
@@ -121,7 +122,8 @@ class Handling:
         self._is_behind = batch.chain.is_stuck = False
         self._moved.set()
         if consumption.status is not ConsumeStatus.SUCCESS:
-            _report(batch, consumption)
+            told = telling.failure(batch, consumption, self._session, self._options)
+            log.warning("%s", told, exc_info=consumption.error)
         if undecided := batch.undecided:
             if consumption.status is ConsumeStatus.SUCCESS:
                 self._succeed(undecided)
@@ -205,7 +207,7 @@ class Handling:
             self._backlog.withdraw(held)
             self._onlookers.before_consume((held.view,))
             self._onlookers.after_consume((held.view,), Consumption(ConsumeStatus.TIMEOUT, 0.0))
-            log.warning("%s timed out before its turn came", held.view)
+            log.warning("%s timed out before its turn came; %s", held.view, telling.next_attempt(held, self._session))
             self._fail([held])
             return
         batch.timed_out = True
@@ -271,8 +273,3 @@ class Handling:
         self._waits.stop()
         self._verdicts.abandon()
         self._tasks.cancel()
-
-
-def _report(batch: Batch, consumption: Consumption) -> None:
-    shown = batch.views[0] if len(batch.views) == 1 else f"{len(batch.views)} messages from {batch.views[0]}"
-    log.warning("%s: the listener ended with %s", shown, consumption.status, exc_info=consumption.error)
