@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Final, NamedTuple
 
 from popclient._message_id import new_message_id
+from popclient._options import as_timedelta
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of
 from popclient.message import FilterExpression, Message, SendReceipt
@@ -230,11 +231,3 @@ def retry_interval(of: pb.Settings, attempt: int) -> timedelta:
 
 def now() -> datetime:
     return datetime.now(UTC)
-
-
-def as_timedelta(name: str, given: float | timedelta) -> timedelta:
-    """Seconds or a timedelta, as a timedelta that is not negative."""
-    duration = given if isinstance(given, timedelta) else timedelta(seconds=given)
-    if duration < timedelta(0):
-        raise ValueError(f"{name} is {given}; it must not be negative")
-    return duration

@@ -13,6 +13,7 @@ from popclient import _convert as convert
 from popclient._carrier import Carrier
 from popclient._convert import Outbound
 from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
+from popclient._options import as_timedelta
 from popclient._session import Session
 from popclient._tasks import Tasks
 from popclient._transactions import Checks, Decide, HalfMessage
@@ -96,7 +97,7 @@ class ProducerCore:
 
     def half(self, message: Message, check_after: float | timedelta | None) -> HalfMessage:
         """A transaction that begins with this message."""
-        after = None if check_after is None else convert.as_timedelta("check_after", check_after)
+        after = None if check_after is None else as_timedelta("check_after", check_after)
         return HalfMessage(self, convert.half(message, self.config.namespace, after))
 
     def named(self, topic: str) -> pb.Resource:

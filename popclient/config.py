@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
+
+from popclient._options import require_seconds, require_whole
 
 DEFAULT_PORT: Final = 8081
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:8081"
@@ -91,9 +94,9 @@ class ClientConfig:
             )
         for name in ("namespace", "access_key", "session_token"):
             _fit_for_header(name, getattr(self, name))
-        _at_least("request_timeout", self.request_timeout, 0.001)
-        _at_least("max_attempts", self.max_attempts, 1)
-        _at_least("close_timeout", self.close_timeout, 0)
+        require_seconds("request_timeout", self.request_timeout, timedelta(milliseconds=1))
+        require_whole("max_attempts", self.max_attempts)
+        require_seconds("close_timeout", self.close_timeout)
         if self.tracing not in ("link", "child", "off"):
             raise ValueError(f"tracing is {self.tracing!r}; it must be 'link', 'child' or 'off'")
 
@@ -115,11 +118,6 @@ class ClientConfig:
 
 def _set(config: ClientConfig, name: str, value: object) -> None:
     object.__setattr__(config, name, value)
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
 def _fit_for_header(name: str, value: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, overload
 
+from popclient._options import as_timedelta
 from popclient.errors import MultipleResults, PopError
 from popproto.v2 import definition_pb2 as pb
 
@@ -26,6 +27,12 @@ class FilterExpression:
 
     expression: str = "*"
     type: Literal["TAG", "SQL"] = "TAG"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expression, str):
+            raise TypeError(f"expression is {self.expression!r}; a filter is a text, such as 'a || b'")
+        if self.type not in ("TAG", "SQL"):
+            raise ValueError(f"type is {self.type!r}; it must be 'TAG' or 'SQL'")
 
     @classmethod
     def of(cls, given: str | FilterExpression) -> FilterExpression:
@@ -79,6 +86,8 @@ class Message:
             raise ValueError(f"priority {self.priority} is not within 0 and {PRIORITY_MAX}; the highest comes first")
         if self.delivery_timestamp is not None and self.delivery_timestamp.tzinfo is None:
             raise ValueError(f"delivery_timestamp {self.delivery_timestamp} has no time zone; use an aware datetime")
+        if self.delay is not None:
+            as_timedelta("delay", self.delay)
 
     @property
     def all_properties(self) -> Mapping[str, str]:

@@ -11,10 +11,10 @@ from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Self
 
-from popclient._convert import as_timedelta
 from popclient._loop import loop_thread
+from popclient._options import as_timedelta
 from popclient._push.core import PushConsumerCore
-from popclient._push.options import PushOptions
+from popclient._push.options import PushOptions, consumption_seconds
 from popclient._push.room import Cached
 from popclient._push.running import Threads
 from popclient.config import ClientConfig
@@ -73,7 +73,7 @@ class PushConsumer:
             concurrency=concurrency,
             max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes,
-            consumption_timeout=as_timedelta("consumption_timeout", consumption_timeout).total_seconds(),
+            consumption_timeout=consumption_seconds(consumption_timeout),
             drain_timeout=as_timedelta("drain_timeout", drain_timeout).total_seconds(),
             interceptors=tuple(interceptors),
         )

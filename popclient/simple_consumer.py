@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from popclient._consuming import SimpleConsumerCore
-from popclient._convert import as_timedelta
 from popclient._lanes import unwrap
 from popclient._loop import loop_thread
+from popclient._options import as_timedelta, require_whole
 from popclient._polling import Asking
 from popclient._tracing import acking
 from popclient.config import ClientConfig
@@ -147,15 +147,21 @@ class SimpleConsumer:
 
 def as_topics(given: Topics) -> dict[str, FilterExpression]:
     """Topics in any of the accepted forms, each with its filter."""
-    if isinstance(given, str):
-        found = {given: FilterExpression()}
-    elif isinstance(given, Mapping):
-        found = {topic: FilterExpression.of(wanted) for topic, wanted in given.items()}
-    else:
-        found = {topic: FilterExpression() for topic in given}
-    if not found:
+    names = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not names:
         raise ValueError("a consumer needs at least one topic")
-    return found
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"topics is {given!r}; give the name of a topic, several, or a mapping of names to filters")
+    wanted = given if isinstance(given, Mapping) else dict.fromkeys(names, "*")
+    return {name: _filter_of(name, wanted[name]) for name in names}
+
+
+def _filter_of(topic: str, wanted: str | FilterExpression) -> FilterExpression:
+    if not isinstance(wanted, str | FilterExpression):
+        raise TypeError(
+            f"topics[{topic!r}] is {wanted!r}; give a tag expression such as 'a || b', or a FilterExpression"
+        )
+    return FilterExpression.of(wanted)
 
 
 def asking(
@@ -173,8 +179,7 @@ def asking(
         base.invisible if invisible_duration is None else as_timedelta("invisible_duration", invisible_duration),
         base.await_duration if await_duration is None else as_timedelta("await_duration", await_duration),
     )
-    if wanted.max_messages < 1:
-        raise ValueError(f"max_messages is {wanted.max_messages}; it must be at least 1")
+    require_whole("max_messages", wanted.max_messages)
     return wanted
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from popclient._options import as_timedelta, require_whole
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression
 
-# Servers keep a push hold this long at most, whatever its client says (mission row L15).
+# Servers keep a push hold this long at most, whatever its client says (mission row L15): no listener has longer.
 HOLD_MAX: Final = timedelta(hours=3)
+CONSUMPTION_LEAST: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +46,14 @@ class PushOptions:
                 f"listener is {self.listener!r}; give a function that takes a message and returns a ConsumeResult"
             )
         if self.batch_size is not None:
-            _at_least("batch_size", self.batch_size, 1)
-        _at_least("concurrency", self.concurrency, 1)
-        _at_least("max_cached_bytes", self.max_cached_bytes, 1)
+            require_whole("batch_size", self.batch_size)
+        require_whole("concurrency", self.concurrency)
+        require_whole("max_cached_bytes", self.max_cached_bytes)
+        require_whole("max_cached_messages", self.max_cached_messages)
         if self.max_cached_messages < len(self.topics):
             raise ValueError(
                 f"max_cached_messages is {self.max_cached_messages} for {len(self.topics)} topics; it must be at least"
                 " 1 for each, because the poll of each may bring one"
-            )
-        if not 0 < self.consumption_timeout <= HOLD_MAX.total_seconds():
-            raise ValueError(
-                f"consumption_timeout is {self.consumption_timeout} s; it must be more than 0 and at most"
-                f" {HOLD_MAX.total_seconds():.0f} s, as long as a server keeps a hold"
             )
 
     @property
@@ -64,6 +62,5 @@ class PushOptions:
         return inspect.iscoroutinefunction(self.listener) or inspect.iscoroutinefunction(call)
 
 
-def _at_least(name: str, value: float, least: float) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")
+def consumption_seconds(timeout: float | timedelta) -> float:
+    return as_timedelta("consumption_timeout", timeout, CONSUMPTION_LEAST, HOLD_MAX).total_seconds()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from popclient import _convert as convert
+from popclient._options import as_timedelta
 from popclient.admin.answers import group_of
 from popclient.admin.calls import Calls
 from popclient.admin.facts import Group
@@ -66,9 +66,9 @@ class Groups(Calls):
 
 def _add_intervals(to: Any, intervals: Iterable[float | timedelta]) -> None:
     for interval in intervals:
-        to.add().FromTimedelta(convert.as_timedelta("retry interval", interval))
+        to.add().FromTimedelta(as_timedelta("retry interval", interval))
 
 
 def _set_interval(request: Any, interval: float | timedelta | None) -> None:
     if interval is not None:
-        request.fifo_retry_interval.FromTimedelta(convert.as_timedelta("retry interval in order", interval))
+        request.fifo_retry_interval.FromTimedelta(as_timedelta("retry interval in order", interval))

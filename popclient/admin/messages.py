@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from popclient import _convert as convert
+from popclient._options import as_timedelta
 from popclient.admin.answers import filter_trial_of, message_facts_of, views_of, why_of
 from popclient.admin.calls import Calls
 from popclient.admin.facts import FilterTrial, MessageFacts, Why
@@ -46,5 +46,5 @@ class Messages(Calls):
         """
         request = wire.TryFilterRequest(topic=self._named(topic), expression=expression, max=max_messages)
         if last is not None:
-            request.last.FromTimedelta(convert.as_timedelta("last", last))
+            request.last.FromTimedelta(as_timedelta("last", last))
         return filter_trial_of(self._call(lambda link: link.admin.TryFilter, request))

@@ -9,9 +9,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from popclient._convert import as_timedelta
+from popclient._options import as_timedelta
 from popclient._push.core import PushConsumerCore
-from popclient._push.options import PushOptions
+from popclient._push.options import PushOptions, consumption_seconds
 from popclient._push.room import Cached
 from popclient._push.running import InTasks
 from popclient.config import ClientConfig
@@ -53,7 +53,7 @@ class PushConsumer:
             concurrency=concurrency,
             max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes,
-            consumption_timeout=as_timedelta("consumption_timeout", consumption_timeout).total_seconds(),
+            consumption_timeout=consumption_seconds(consumption_timeout),
             drain_timeout=as_timedelta("drain_timeout", drain_timeout).total_seconds(),
             interceptors=tuple(interceptors),
         )

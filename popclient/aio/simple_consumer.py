@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from popclient._consuming import SimpleConsumerCore
-from popclient._convert import as_timedelta
 from popclient._lanes import unwrap
+from popclient._options import as_timedelta
 from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.message import MessageView

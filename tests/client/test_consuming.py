@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import math
 import zlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -160,8 +161,20 @@ async def test_bad_parameters_are_named(server: ScriptedServer) -> None:
             await consumer.receive(0)
         with pytest.raises(ValueError, match="invisible_duration is -1"):
             await consumer.receive(invisible_duration=-1)
+        with pytest.raises(TypeError, match="duration is None; it must be seconds or a timedelta"):
+            await consumer.change_invisible_duration(MessageView.unheld(pb.Message()), None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one topic"):
         consumer_of(server, [])
+    with pytest.raises(TypeError, match=r"max_messages is 1\.5; it must be a whole number, at least 1"):
+        consumer_of(server, max_messages=1.5)
+    with pytest.raises(ValueError, match="await_duration is nan"):
+        consumer_of(server, await_duration=math.nan)
+    with pytest.raises(TypeError, match=r"topics\['a'\] is 5"):
+        consumer_of(server, {"a": 5})
+    with pytest.raises(TypeError, match="expression is 5; a filter is a text"):
+        FilterExpression(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="type is 'sql'; it must be 'TAG' or 'SQL'"):
+        FilterExpression("a > 3", "sql")  # type: ignore[arg-type]
 
 
 async def test_an_unknown_topic_is_told_on_entering(server: ScriptedServer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -93,9 +95,12 @@ def test_a_delay_excludes_what_else_makes_a_type(two: dict[str, object]) -> None
         Message("orders", b"x", delay=1, **two)  # type: ignore[arg-type]
 
 
-def test_a_delay_is_not_negative(broker: popserver.EmbeddedBroker) -> None:
-    with Producer(broker.endpoint) as producer, pytest.raises(ValueError, match="delay is -1; it must not be negative"):
-        producer.send("orders", "x", delay=-1)
+@pytest.mark.parametrize("delay", [-1, math.nan, math.inf, 1e18, timedelta(days=36_501)], ids=str)
+def test_a_delay_that_no_clock_can_count_is_refused_where_it_is_written(delay: float | timedelta) -> None:
+    with pytest.raises(ValueError, match=rf"delay is {re.escape(str(delay))}; .* from 0 s to 36500 days"):
+        Message("orders", "x", delay=delay)
+    with pytest.raises(TypeError, match="delay is '5'; it must be seconds or a timedelta"):
+        Message("orders", "x", delay="5")  # type: ignore[arg-type]
 
 
 async def test_a_server_that_cannot_recall(server: ScriptedServer) -> None:

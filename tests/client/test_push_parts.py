@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from datetime import UTC, datetime
+import math
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -284,13 +285,32 @@ async def _done(_: Any) -> ConsumeResult:
         ({"batch_size": 0}, ValueError, "batch_size is 0; it must be at least 1"),
         ({"concurrency": 0}, ValueError, "concurrency is 0"),
         ({"max_cached_bytes": 0}, ValueError, "max_cached_bytes is 0"),
-        ({"max_cached_messages": 0}, ValueError, "max_cached_messages is 0 for 1 topics"),
+        ({"max_cached_messages": 0}, ValueError, "max_cached_messages is 0; it must be at least 1"),
         ({"max_cached_messages": 2, "topics": "abc"}, None, ""),
         ({"max_cached_messages": 2, "topics": ["a", "b", "c"]}, ValueError, "is 2 for 3 topics"),
-        ({"consumption_timeout": 0}, ValueError, "consumption_timeout is 0.0 s; it must be more than 0"),
-        ({"consumption_timeout": 10_801}, ValueError, "at most 10800 s"),
+        ({"max_cached_messages": -1}, ValueError, "max_cached_messages is -1"),
+        ({"max_cached_messages": 2.5}, TypeError, "max_cached_messages is 2.5; it must be a whole number"),
+        ({"max_cached_bytes": -1}, ValueError, "max_cached_bytes is -1; it must be at least 1"),
+        ({"max_cached_bytes": "64M"}, TypeError, "max_cached_bytes is '64M'; it must be a whole number"),
+        ({"batch_size": 2.5}, TypeError, "batch_size is 2.5; it must be a whole number, at least 1"),
+        ({"concurrency": 2.5}, TypeError, "concurrency is 2.5; it must be a whole number, at least 1"),
+        ({"concurrency": True}, TypeError, "concurrency is True"),
+        ({"topics": {"a": 5}}, TypeError, r"topics\['a'\] is 5; give a tag expression such as 'a || b', or a Filter"),
+        ({"topics": 5}, TypeError, "topics is 5; give the name of a topic, several"),
+        ({"topics": [5]}, TypeError, "topics is .5.; give the name of a topic, several"),
+        (
+            {"consumption_timeout": 0},
+            ValueError,
+            "consumption_timeout is 0; it must be seconds .* from 0.001 s to 10800",
+        ),
+        ({"consumption_timeout": 10_801}, ValueError, "consumption_timeout is 10801; .* to 10800 s"),
+        ({"consumption_timeout": timedelta(hours=4)}, ValueError, "consumption_timeout is 4:00:00; .* to 10800 s"),
         ({"consumption_timeout": -1}, ValueError, "consumption_timeout is -1"),
-        ({"drain_timeout": -1}, ValueError, "drain_timeout is -1"),
+        ({"consumption_timeout": "5"}, TypeError, "consumption_timeout is '5'; it must be seconds or a timedelta"),
+        ({"drain_timeout": -1}, ValueError, "drain_timeout is -1; .* from 0 s to 36500 days"),
+        ({"drain_timeout": math.nan}, ValueError, "drain_timeout is nan; .* to 36500 days"),
+        ({"drain_timeout": math.inf}, ValueError, "drain_timeout is inf; .* to 36500 days"),
+        ({"drain_timeout": 1e18}, ValueError, "drain_timeout is 1e.18; .* to 36500 days"),
         ({"endpoints": ClientConfig(endpoints="a:1"), "batch_size": 3}, None, ""),
     ],
 )

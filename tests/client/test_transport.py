@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import re
+from typing import Any
 
 import pytest
 
@@ -141,3 +143,20 @@ async def test_nobody_there_is_unreachable_within_the_deadline() -> None:
     with pytest.raises(Unreachable, match=gone.endpoints):
         await transport.unary(lambda link: link.messaging.Heartbeat, rpc.HeartbeatRequest(), 0.3)
     await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"request_timeout": "3"}, TypeError, "request_timeout is '3'; it must be a number of seconds, from 0.001 s"),
+        ({"request_timeout": 0}, ValueError, "request_timeout is 0; it must be a number of seconds, from 0.001 s"),
+        ({"request_timeout": math.nan}, ValueError, "request_timeout is nan"),
+        ({"close_timeout": math.inf}, ValueError, "close_timeout is inf; .* to 36500 days"),
+        ({"close_timeout": -1}, ValueError, "close_timeout is -1; .* from 0 s"),
+        ({"max_attempts": 0}, ValueError, "max_attempts is 0; it must be at least 1"),
+        ({"max_attempts": 1.5}, TypeError, "max_attempts is 1.5; it must be a whole number"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        ClientConfig(**wrong)

@@ -1,0 +1,49 @@
+"""What an option may be. A refusal names the option, what was given, and what would be taken."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+# Longer than anybody waits, and a time that far ahead still fits every calendar on the way.
+LONGEST: Final = timedelta(days=36_500)
+ZERO: Final = timedelta(0)
+
+
+def as_timedelta(name: str, given: float | timedelta, least: timedelta = ZERO, most: timedelta = LONGEST) -> timedelta:
+    """Seconds or a timedelta, as a timedelta. Raises TypeError for anything else, ValueError beyond the limits."""
+    what = "seconds or a timedelta"
+    if isinstance(given, timedelta):
+        if not least <= given <= most:
+            raise ValueError(_refusal(name, given, what, least, most))
+        return given
+    _require_number(name, given, what, least, most)
+    return timedelta(seconds=given)
+
+
+def require_seconds(name: str, given: float, least: timedelta = ZERO) -> None:
+    """Raises unless it is a number of seconds within the limits."""
+    _require_number(name, given, "a number of seconds", least, LONGEST)
+
+
+def require_whole(name: str, given: int, least: int = 1) -> None:
+    """Raises unless it is a whole number within the limit."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{name} is {given!r}; it must be a whole number, at least {least}")
+    if given < least:
+        raise ValueError(f"{name} is {given}; it must be at least {least}")
+
+
+def _require_number(name: str, given: float, what: str, least: timedelta, most: timedelta) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(_refusal(name, repr(given), what, least, most))
+    if not least.total_seconds() <= given <= most.total_seconds():  # nor is NaN
+        raise ValueError(_refusal(name, given, what, least, most))
+
+
+def _refusal(name: str, given: object, what: str, least: timedelta, most: timedelta) -> str:
+    return f"{name} is {given}; it must be {what}, from {_shown(least)} to {_shown(most)}"
+
+
+def _shown(limit: timedelta) -> str:
+    return f"{limit.days} days" if limit.days else f"{limit.total_seconds():g} s"
