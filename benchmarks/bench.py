@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.filling import fill, fill_delayed, fill_for_filters, fill_in_order
+from benchmarks.filling import fill, fill_delayed, fill_for_filters, fill_held, fill_in_order
 from benchmarks.generator import Generator
 from benchmarks.machine import Cores, cpu_seconds
 from benchmarks.plan import Plan
@@ -95,12 +95,13 @@ class Bench:
             yield {name: self._run_door(running, name, mode, over_tls) for name, (mode, over_tls) in DOORS.items()}
 
     @contextmanager
-    def delayed(self, name: str, topic: str) -> Iterator[Generator]:
-        """A server of its own on a store with many messages that are far from due."""
+    def far_from_due(self, name: str, load: str) -> Iterator[Generator]:
+        """A server of its own on a store with many messages that are far from due: delayed, or held."""
         self._stop()
-        url = self.new_url(name, "delayed")
-        self.say(f"storing {self.plan.delayed:,} delayed messages in {name}")
-        fill_delayed(url, topic, self.plan.delayed, self.plan.body_bytes)
+        kind, fill_with = ("delayed", fill_delayed) if load == "due.delay" else ("held", fill_held)
+        url = self.new_url(name, kind)
+        self.say(f"storing {self.plan.far_from_due:,} {kind} messages in {name}")
+        fill_with(url, f"bench-far-{kind}", self.plan.far_from_due, self.plan.body_bytes)
         with ExitStack() as running:
             yield self._run(running, name, url)
 

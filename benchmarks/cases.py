@@ -14,6 +14,8 @@ CALLERS = 64
 CONSUMERS = 64
 STOCK_TOPIC = "bench-stock"
 DELAY_TOPIC = "bench-delay"
+HOLD_TOPIC = "bench-hold"
+HOLD_S = 10  # the shortest that a server allows by itself
 FILTER_TOPIC = "bench-stock-filter"
 TOGETHER = {"1 server": 1, "2 servers": 2}
 
@@ -253,27 +255,32 @@ def _together_window(bench: Bench, load: str) -> dict[str, Any]:
     return _window(bench) | {"stock": stock, "groups": 1 + int(bench.plan.seconds * 40_000 / stock)}
 
 
-def _delay(bench: Bench) -> Rounds:
+def _due(load: str, topic: str, **options: Any) -> Callable[[Bench], Rounds]:
     """How late due messages are, with many others stored that are not due yet, and polls waiting."""
-    plan, found = bench.plan, Rounds()
-    for name in (each for each in bench.names if each != "noop"):
-        with bench.delayed(name, DELAY_TOPIC) as load:
-            found[name] = []
-            for number in range(plan.rounds):
-                bench.say(f"round {number + 1} of {plan.rounds}: {name}")
-                figures = load.run(
-                    "raw.delay",
-                    topic=DELAY_TOPIC,
-                    group="bench-delay",
-                    rate=plan.latency_rate,
-                    burst=plan.delayed_burst,
-                    callers=4,
-                    body_bytes=plan.body_bytes,
-                    seconds=plan.latency_seconds,
-                )
-                late, burst = figures["late_ms"], figures["burst_ms"]
-                found[name].append(figures | late | {"burst_p99": burst["p99"]})
-    return found
+
+    def measure(bench: Bench) -> Rounds:
+        plan, found = bench.plan, Rounds()
+        for name in (each for each in bench.names if each != "noop"):
+            with bench.far_from_due(name, load) as generator:
+                found[name] = []
+                for number in range(plan.rounds):
+                    bench.say(f"round {number + 1} of {plan.rounds}: {name}")
+                    figures = generator.run(
+                        load,
+                        topic=topic,
+                        group=topic,
+                        rate=plan.latency_rate,
+                        burst=plan.due_burst,
+                        callers=4,
+                        body_bytes=plan.body_bytes,
+                        seconds=plan.latency_seconds,
+                        **options,
+                    )
+                    late, burst = figures["late_ms"], figures["burst_ms"]
+                    found[name].append(figures | late | {"burst_p99": burst["p99"]})
+        return found
+
+    return measure
 
 
 def _start(bench: Bench) -> Rounds:
@@ -317,7 +324,15 @@ CASES: dict[str, Case] = {
     "latency": Case("send to delivery, p50", _latency, key="p50", unit="ms"),
     "idle": Case("idle long polls, CPU of a core", _idle, key="percent", unit="%"),
     "backlog": Case("receive 32 + batch ack, large backlog", _backlog),
-    "delay": Case("due to delivery, p99, with many delayed messages stored", _delay, key="p99", unit="ms"),
+    "delay": Case(
+        "due to delivery, p99, with many delayed messages stored", _due("due.delay", DELAY_TOPIC), key="p99", unit="ms"
+    ),
+    "hold": Case(
+        "end of a hold to delivery, p99, with many messages held",
+        _due("due.hold", HOLD_TOPIC, hold_seconds=HOLD_S),
+        key="p99",
+        unit="ms",
+    ),
     "filter": Case(f"receive 32 + batch ack by a SQL filter that wants a tenth, {CONSUMERS} consumers", _filter),
     "fifo": Case(
         f"receive 32 + batch ack, 1,000 message groups, {CONSUMERS} consumers", _fifo(1_000, 0, "of_unordered")

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
+from popserver.domain.filtering import tag
+from popserver.domain.group import Group, Mode, NewGroup
 from popserver.domain.message import Message, MessageType
 from popserver.domain.names import Resource
-from popserver.domain.retry import HOUR_MS
+from popserver.domain.retry import HOUR_MS, Holder
 from popserver.domain.topic import NewTopic
 from popserver.domain.transaction import CheckPolicy
-from popserver.store import Database, messages, migrate, pending
-from popserver.store.catalog import ensure_topic
-from popserver.store.transaction import Transaction
+from popserver.store import Database, catalog, messages, migrate, pending, receiving
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 TAGS = ("9E", "AA", "AS", "B6", "DL", "EV", "HA", "MQ", "UA", "WN")
 _PER_TRANSACTION = 2_048
@@ -66,6 +67,17 @@ def fill_delayed(database_url: str, topic: str, count: int, body_bytes: int) -> 
         database.close()
 
 
+def fill_held(database_url: str, topic: str, count: int, body_bytes: int) -> None:
+    """Store `count` messages in `topic`, all of them in the hands of a consumer for twelve hours."""
+    database = Database(database_url, durability="relaxed")
+    try:
+        migrate.upgrade(database)
+        _append_all(database, Resource("", topic), new_messages(topic, count, body_bytes), count)
+        _hold_all(database, Resource("", topic), count)
+    finally:
+        database.close()
+
+
 def new_messages(topic: str, count: int, body_bytes: int) -> Iterator[Message]:
     """Messages like those the load sends: a tag, a key, an id that grows with time."""
     name, body = Resource("", topic), bytes(range(256)) * (body_bytes // 256 + 1)
@@ -105,11 +117,41 @@ def _append_all(
         for rotation in range(-(-count // _PER_TRANSACTION)):
             database.begin(conn)
             tx = Transaction(conn, now_ms)
-            topic = topic or ensure_topic(tx, NewTopic(name, accepts=accepts))
+            topic = topic or catalog.ensure_topic(tx, NewTopic(name, accepts=accepts))
             batch = list(itertools.islice(made, _PER_TRANSACTION))
             messages.append(tx, [messages.Append(topic, batch, rotation)])
             conn.exec_driver_sql("COMMIT")
         _settle(database, conn)
+
+
+def _hold_all(database: Database, name: Resource, count: int) -> None:
+    with database.connect_writer() as conn:
+        now_ms, request = time.time_ns() // 1_000_000, None
+        for rotation in range(-(-count // STEP_ROWS_MAX)):
+            database.begin(conn)
+            tx = Transaction(conn, now_ms)
+            request = request or _receive_all(tx, name)
+            receiving.receive(tx, [request._replace(rotation=rotation)])
+            conn.exec_driver_sql("COMMIT")
+        _settle(database, conn)
+
+
+def _receive_all(tx: Transaction, name: Resource) -> receiving.Receive:
+    """Whoever asks for a step's worth at once, as many consumers together would."""
+    topic = catalog.ensure_topic(tx, NewTopic(name))
+    (group,) = catalog.create_group(tx, [catalog.CreateGroup(NewGroup(Resource("", "bench-holder")), or_find=True)])
+    assert isinstance(group, Group)
+    catalog.meet(tx, [catalog.Meet(group, topic, Mode.POP)])
+    return receiving.Receive(
+        group=group,
+        topic=topic,
+        wanted=tag.parse("*"),
+        batch_size=STEP_ROWS_MAX,
+        invisible_ms=12 * HOUR_MS,
+        holder=Holder.SIMPLE,
+        client_id="bench",
+        rotation=0,
+    )
 
 
 def _pend_all(database: Database, name: Resource, made: Iterator[Message], count: int) -> None:
@@ -119,7 +161,7 @@ def _pend_all(database: Database, name: Resource, made: Iterator[Message], count
         for start in range(0, count, _PER_TRANSACTION):
             database.begin(conn)
             tx = Transaction(conn, now_ms)
-            topic = topic or ensure_topic(tx, NewTopic(name, accepts=(MessageType.NORMAL, MessageType.DELAY)))
+            topic = topic or catalog.ensure_topic(tx, NewTopic(name, accepts=(MessageType.NORMAL, MessageType.DELAY)))
             batch = [
                 each._replace(message_type=MessageType.DELAY, deliver_at_ms=due[number * 7_919 % len(due)])
                 for number, each in enumerate(itertools.islice(made, _PER_TRANSACTION), start)

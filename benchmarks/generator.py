@@ -73,15 +73,18 @@ def _trust(server: Server) -> list[str]:
 
 async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
     from benchmarks.client_load import ClientLoad
+    from benchmarks.due_load import DueLoad
     from benchmarks.raw_load import RawLoad
 
     raw = RawLoad(endpoint, server_pid, ca)
-    loads = {"raw": raw, "client": ClientLoad(endpoint, server_pid)}
+    due = DueLoad(endpoint)
+    loads = {"raw": raw, "due": due, "client": ClientLoad(endpoint, server_pid)}
     while line := await asyncio.to_thread(sys.stdin.readline):
         load, options = json.loads(line)
         room, _, name = load.partition(".")
         print(json.dumps(await getattr(loads[room], name)(**options)), flush=True)
     await raw.close()
+    await due.close()
 
 
 def main(endpoint: str, server_pid: str, ca: str | None = None) -> None:

@@ -17,8 +17,8 @@ class Plan(NamedTuple):
     backlog_large: int = 1_000_000
     latency_rate: int = 200  # messages per second
     latency_seconds: float = 4.0
-    delayed: int = 1_000_000  # stored and far from due, while others fall due
-    delayed_burst: int = 1_000  # due at the same moment
+    far_from_due: int = 1_000_000  # delayed or held, while others fall due
+    due_burst: int = 1_000  # at the same moment
     idle_polls: int = 1_000
     idle_poll_seconds: float = 20.0
     idle_seconds: float = 20.0  # as long as a poll, so that each renews itself once
@@ -34,7 +34,7 @@ QUICK = Plan(
     stock=40_000,
     backlog_large=100_000,
     latency_seconds=1.0,
-    delayed=100_000,
+    far_from_due=100_000,
     starts=1,
     insert_seconds=0.3,
 )

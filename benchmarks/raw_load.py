@@ -20,7 +20,6 @@ from popproto.v2 import service_pb2 as wire
 
 INVISIBLE_S = 600
 EVERYTHING = ("TAG", "*")
-_SENT_TOGETHER = 100
 _SERVICE = "/apache.rocketmq.v2.MessagingService/"
 _HEADERS = (
     ("x-mq-client-id", "bench"),
@@ -65,6 +64,7 @@ class Wire:
         poll_s: float = 20.0,
         client_id: str = "bench",
         wanted: tuple[str, str] = EVERYTHING,
+        invisible_s: int = INVISIBLE_S,
     ) -> list[pb.Message]:
         """`wanted`: the filter's type and its expression."""
         kind, expression = wanted
@@ -74,7 +74,7 @@ class Wire:
             filter_expression=pb.FilterExpression(type=pb.FilterType.Value(kind), expression=expression),
             batch_size=batch_size,
         )
-        request.invisible_duration.seconds = INVISIBLE_S
+        request.invisible_duration.seconds = invisible_s
         request.long_polling_timeout.seconds = int(poll_s)
         headers = (("x-mq-client-id", client_id), *_HEADERS[1:])
         received: list[pb.Message] = []
@@ -105,7 +105,7 @@ class SendTemplate:
 
     def __init__(self, topic: str, per_request: int, body_bytes: int) -> None:
         ids = [f"01{index:032X}" for index in range(per_request)]
-        request = wire.SendMessageRequest(messages=[_message(topic, each, bytes(body_bytes)) for each in ids])
+        request = wire.SendMessageRequest(messages=[new_message(topic, each, bytes(body_bytes)) for each in ids])
         self._bytes = bytearray(request.SerializeToString())
         self._places = [self._bytes.index(each.encode()) for each in ids]
         self._next = time.time_ns()
@@ -183,7 +183,7 @@ class RawLoad:
         for number in range(int(rate * seconds)):
             await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
             body = struct.pack(">d", time.perf_counter()).ljust(body_bytes, b"\0")
-            request = wire.SendMessageRequest(messages=[_message(topic, f"01{first + number:032X}", body)])
+            request = wire.SendMessageRequest(messages=[new_message(topic, f"01{first + number:032X}", body)])
             sends.append(asyncio.ensure_future(self._wire.send(request.SerializeToString())))
         await asyncio.gather(*sends)
         async with asyncio.timeout(30):
@@ -194,30 +194,6 @@ class RawLoad:
         if not delivered.empty():
             raise RuntimeError(f"{delivered.qsize()} messages came twice")
         return {"sent": len(sends), "end_to_end_ms": quantiles_ms(taken_s)}
-
-    async def delay(
-        self, topic: str, group: str, rate: int, burst: int, callers: int, body_bytes: int, seconds: float
-    ) -> dict[str, Any]:
-        """Messages that fall due while polls wait: `rate` per second, then a burst at one moment; how late they are."""
-        arrived: asyncio.Queue[float] = asyncio.Queue()
-        pollers = [asyncio.ensure_future(self._wait_for_due(topic, group, arrived)) for _ in range(callers)]
-        await asyncio.sleep(0.5)  # until the group is made and the polls are parked
-        count, first = int(rate * seconds), time.time_ns()
-        begins_ms = first // 1_000_000 + 1_000
-        spread = [begins_ms + number * 1_000 // rate for number in range(count)]
-        for start in range(0, count, _SENT_TOGETHER):
-            await self._send_delayed(topic, first + start, spread[start : start + _SENT_TOGETHER], body_bytes)
-        late_s = await _arrivals(arrived, count)
-        at_once = [time.time_ns() // 1_000_000 + 2_000] * burst
-        for start in range(0, burst, _SENT_TOGETHER):
-            await self._send_delayed(topic, time.time_ns(), at_once[start : start + _SENT_TOGETHER], body_bytes)
-        burst_late_s = await _arrivals(arrived, burst)
-        for poller in pollers:
-            poller.cancel()
-        await asyncio.gather(*pollers, return_exceptions=True)
-        if min(*late_s, *burst_late_s) < 0:
-            raise RuntimeError(f"a message came {-min(late_s) * 1e3:.0f} ms before it was due")
-        return {"late_ms": quantiles_ms(late_s), "burst_ms": quantiles_ms(burst_late_s), "max_ms": max(late_s) * 1e3}
 
     async def idle(self, topic: str, polls: int, poll_seconds: float, seconds: float) -> dict[str, Any]:
         """Long polls that find nothing and begin anew, each from a client of its own; the server's CPU meanwhile."""
@@ -242,23 +218,6 @@ class RawLoad:
             raise RuntimeError(f"{len(broken)} of {polls} polls broke off, the first: {broken[0]!r}")
         return {"cpu": figures["server_busy"]}
 
-    async def _send_delayed(self, topic: str, first: int, due_ms: list[int], body_bytes: int) -> None:
-        sent = [_message(topic, f"01{number:032X}", bytes(body_bytes)) for number in range(first, first + len(due_ms))]
-        for each, at_ms in zip(sent, due_ms, strict=True):
-            due = each.system_properties.delivery_timestamp
-            due.seconds, due.nanos = at_ms // 1_000, at_ms % 1_000 * 1_000_000
-        await self._wire.send(wire.SendMessageRequest(messages=sent).SerializeToString())
-
-    async def _wait_for_due(self, topic: str, group: str, arrived: asyncio.Queue[float]) -> None:
-        while True:
-            received = await self._wire.receive(group, topic)
-            now_s = time.time()
-            for each in received:
-                due = each.system_properties.delivery_timestamp
-                arrived.put_nowait(now_s - due.seconds - due.nanos / 1e9)
-            if received:
-                await self._wire.ack(group, topic, received)
-
     async def close(self) -> None:
         await self._wire.channel.close()
 
@@ -278,12 +237,7 @@ class RawLoad:
                 await self._wire.ack(group, topic, received)
 
 
-async def _arrivals(arrived: asyncio.Queue[float], count: int) -> list[float]:
-    async with asyncio.timeout(60):
-        return [await arrived.get() for _ in range(count)]
-
-
-def _message(topic: str, message_id: str, body: bytes) -> pb.Message:
+def new_message(topic: str, message_id: str, body: bytes) -> pb.Message:
     sent = pb.Message(
         topic=pb.Resource(name=topic),
         body=body,

@@ -136,6 +136,7 @@ TARGETS = (
     Target("1,000 message groups: over messages in none", 0.7, _at("fifo", "of_unordered")),
     Target("100,000 message groups: over 1,000", 0.95, _at("fifo_many", "of_few")),
     Target("delayed messages: p99 of their lateness, ms", 100, _at("delay", "median"), at_most=True),
+    Target("held messages: p99 of their lateness, ms", 100, _at("hold", "median"), at_most=True),
     Target("delayed messages, all due at once: p99 of it, ms", 1_000, _at("delay", "burst_p99"), at_most=True),
     Target(
         "idle long polls: % of a core", 2, _at("idle", "median"), at_most=True, variants=("noop", "sqlite", "postgres")
