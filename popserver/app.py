@@ -14,7 +14,7 @@ from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.users import Users
 from popserver.config import Config, check_exposure
 from popserver.domain.transaction import CheckPolicy
-from popserver.rpc import admin
+from popserver.rpc import admin, legacy
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.rpc.server import PopServer, build
@@ -98,7 +98,10 @@ class App:
                 port=self.config.port,
                 limits=Limits(invisible_ms_min=self.config.min_invisible),
                 version=__version__,
-                extra=[admin.service(self.broker, __version__, self.access)],
+                extra=[
+                    admin.service(self.broker, __version__, self.access),
+                    legacy.service(self.broker, self.access),
+                ],
                 listening=listening,
                 access=self.access,
             )

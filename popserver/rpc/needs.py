@@ -77,6 +77,27 @@ def _nothing(_request: Any, _caller: Caller) -> Needs:
     return ()
 
 
+def _consume_queues(request: Any, caller: Caller) -> Needs:
+    return _of_queues(request.group, request.queues, caller)
+
+
+def _commit_offsets(request: Any, caller: Caller) -> Needs:
+    return _of_queues(request.group, [each.queue for each in request.offsets], caller)
+
+
+def _of_queues(group: pb.Resource, queues: Sequence[Any], caller: Caller) -> Needs:
+    topics = {(each.topic.resource_namespace, each.topic.name): each.topic for each in queues}
+    return [(sub_group(group, caller),), *((sub(topic, caller),) for topic in topics.values())]
+
+
+def _send_back(request: Any, caller: Caller) -> Needs:
+    return [(sub(request.queue.topic, caller),), (sub_group(request.group, caller),)]
+
+
+def _members(request: Any, caller: Caller) -> Needs:
+    return [(sub_group(request.group, caller),)]
+
+
 OF: dict[str, Callable[[Any, Caller], Needs]] = {
     "QueryRoute": _route,
     "Heartbeat": _group,
@@ -95,4 +116,10 @@ OF: dict[str, Callable[[Any, Caller], Needs]] = {
     "ChangeInvisibleDuration": _consume,
     "RecallMessage": _publish,
     "SyncLiteSubscription": _consume,
+    "ListMembers": _members,
+    "LockQueues": _consume_queues,
+    "UnlockQueues": _consume_queues,
+    "FetchOffsets": _consume_queues,
+    "CommitOffsets": _commit_offsets,
+    "SendBack": _send_back,
 }

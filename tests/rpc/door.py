@@ -21,7 +21,7 @@ from popserver.broker.access import Access, Rules
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.users import Users
-from popserver.rpc import convert, server
+from popserver.rpc import convert, legacy, server
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.store import Database, migrate, schema
@@ -142,7 +142,14 @@ async def opened(
         await users.ensure_admin(*admin)
     await access.start()
     running = server.build(
-        broker, host="127.0.0.1", port=0, limits=limits, version=VERSION, listening=listening, access=access
+        broker,
+        host="127.0.0.1",
+        port=0,
+        limits=limits,
+        version=VERSION,
+        extra=[legacy.service(broker, access)],
+        listening=listening,
+        access=access,
     )
     await running.start()
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

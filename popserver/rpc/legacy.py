@@ -1,0 +1,28 @@
+"""popmq.v1.Legacy: what consumers that own whole queues need and MessagingService has no words for.
+
+On the same port, through the same gate: its callers are clients, with an id and the rights that their requests name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from popproto.v1 import legacy_pb2 as wire
+from popserver.broker.access import Access
+from popserver.broker.broker import Broker
+from popserver.rpc import calls, later
+from popserver.rpc.calls import Verb
+from popserver.rpc.gates import Door
+
+SERVICE = wire.DESCRIPTOR.services_by_name["Legacy"]
+_LATER = ("ListMembers", "LockQueues", "UnlockQueues", "FetchOffsets", "CommitOffsets", "SendBack")
+
+
+def service(broker: Broker, access: Access) -> Any:
+    """The service, as `rpc.server.build` takes it in `extra`."""
+    verbs: dict[str, Callable[..., Awaitable[Any]]] = {
+        **{name: later.not_built(f"{name} is not offered by this version") for name in _LATER},
+    }
+    table = {name: Verb(verb) for name, verb in verbs.items()}
+    return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock))
