@@ -135,10 +135,19 @@ class _Parser(argparse.ArgumentParser):
             self.set_defaults(endpoint=None, access_key=None, namespace="", json=False)
             self.set_defaults(ca=None, client_cert=None, client_key=None)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments, rest = self.parse_known_args(args, namespace)
+        if rest:
+            arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        return arguments
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self.instead is None:
-            return super().parse_known_args(args, namespace)
-        return argparse.Namespace(run=self.instead), []
+        if self.instead is not None:
+            return argparse.Namespace(run=self.instead), []
+        arguments, rest = super().parse_known_args(args, namespace)
+        # The innermost one comes first: it knows what the command takes.
+        arguments.parser = getattr(arguments, "parser", self)
+        return arguments, rest
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"popmq: {message} (see {self.prog} --help)\n")
@@ -153,7 +162,7 @@ class _Parser(argparse.ArgumentParser):
             "--endpoint",
             metavar="HOST:PORT",
             type=_endpoint,
-            text="the server; several separated by ';' (environment POPMQ_ENDPOINT, else 127.0.0.1:8081)",
+            text="the server; several separated by ';' (POPMQ_ENDPOINT, else ROCKETMQ_ENDPOINTS, else 127.0.0.1:8081)",
         )
         add(
             "--ca",

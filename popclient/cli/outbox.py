@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 from argparse import Namespace
+from pathlib import Path
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
@@ -17,16 +18,20 @@ from popclient.cli.output import say
 from popclient.errors import PopError
 from popclient.producer import Producer
 from popclient.sql.relay import Relay
+from popclient.sql.tables import outbox
+
+_MAKE = "popclient.sql.metadata.create_all(engine)"
 
 
 def relay(arguments: Namespace) -> int:
     """Move messages until SIGINT or SIGTERM, or with `--once` until none is left."""
     engine = _engine(arguments.database_url)
     try:
+        # Here, where a person sees it: a table that is missing will not come by waiting.
+        _check_outbox(engine)
         config = client_config(arguments)
         with Producer(config) as producer:
             relay = Relay(engine, producer)
-            # Here, where a person sees it: a table that is missing will not come by waiting.
             waiting = relay.waiting()
             if arguments.once:
                 moved, left = relay.run_once(), relay.waiting()
@@ -36,7 +41,7 @@ def relay(arguments: Namespace) -> int:
             sys.stdout.flush()
             relay.run(stop)
     except SQLAlchemyError as error:
-        raise PopError(f"{engine.url!r} has no outbox to read: {_first_line(error)}") from error
+        raise PopError(f"the outbox of {engine.url!r} cannot be read: {_first_line(error)}") from error
     finally:
         engine.dispose()
     return OK
@@ -47,9 +52,29 @@ def _engine(url: str) -> Engine:
         parsed = make_url(url)
         # Postgres by the driver that PopMQ itself uses, unless one is named.
         named = parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+        _check_file(named)
         return create_engine(named)
     except (ArgumentError, NoSuchModuleError) as error:
         raise UsageError(f"--database-url: {_first_line(error)}") from None
+    except ModuleNotFoundError as missing:
+        if missing.name == "psycopg":  # an extra of ours
+            raise
+        raise UsageError(f"--database-url: '{parsed.drivername}' needs the module {missing.name}; install it") from None
+
+
+def _check_file(url: URL) -> None:
+    """SQLite would make the file that a mistyped path names."""
+    is_file = url.get_backend_name() == "sqlite" and url.database not in {None, "", ":memory:"}
+    file = Path(url.database or "").absolute()
+    if is_file and "uri" not in url.query and not file.exists():
+        raise PopError(
+            f"{file} does not exist; name the database of your application, in which this makes the outbox: {_MAKE}"
+        )
+
+
+def _check_outbox(engine: Engine) -> None:
+    if not inspect(engine).has_table(outbox.name):
+        raise PopError(f"{engine.url!r} has no table {outbox.name}; make it with: {_MAKE}")
 
 
 def _stopped() -> threading.Event:

@@ -110,6 +110,24 @@ def test_usage_errors(shell: Shell, words: list[str], word: str) -> None:
     assert word in said.err
 
 
+@pytest.mark.parametrize(
+    ("words", "help_of"),
+    [
+        (["group", "update", "g", "--retries", "10s"], "popmq group update"),
+        (["--json", "message", "peek", "t", "more", "--max", "3"], "popmq message peek"),
+        (["acl", "policy", "list", "--all"], "popmq acl policy list"),
+        (["serve", "--listen", "0.0.0.0:8081"], "popmq serve"),
+        (["status", "now"], "popmq status"),
+    ],
+    ids=str,
+)
+def test_what_no_command_takes_leads_to_its_help(shell: Shell, words: list[str], help_of: str) -> None:
+    said = shell(*words)
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("popmq: unrecognized arguments: ")
+    assert said.err.endswith(f" (see {help_of} --help)\n")
+
+
 def test_a_malformed_environment_is_a_usage_error() -> None:
     said = installed("status", POPMQ_ENDPOINT="host:port:more stuff")
     assert (said.status, said.out) == (2, "")
@@ -155,3 +173,21 @@ def test_a_bare_install_says_what_the_server_needs(words: list[str], blocked: se
     done = bare(*words, blocked=blocked)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"popmq: '{words[0]}' needs more than the client: pip install 'popmq[server]'\n"
+
+
+def test_a_bare_install_says_what_a_relay_needs() -> None:
+    done = bare("relay", "--once", "--database-url", "sqlite:///shop.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "popmq: 'relay' needs more than the client: pip install 'popmq[sql]'\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "blocked", "status", "says"),
+    [
+        ("postgresql://host/shop", {"psycopg"}, 1, "'relay' needs more than the client: pip install 'popmq[postgres]'"),
+        ("mysql+pymysql://host/shop", set(), 2, "--database-url: 'mysql+pymysql' needs the module pymysql; install it"),
+    ],
+)
+def test_a_relay_without_its_databases_driver(url: str, blocked: set[str], status: int, says: str) -> None:
+    done = bare("relay", "--once", "--database-url", url, blocked=blocked)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", f"popmq: {says}\n")
