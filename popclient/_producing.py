@@ -28,6 +28,7 @@ Answer = TypeVar("Answer")
 MESSAGES_PER_REQUEST: Final = 128
 BODIES_PER_REQUEST: Final = 4 * 1024 * 1024  # bytes; a single message may be larger
 REQUESTS_AT_ONCE: Final = 4
+CHECKER_LEAST: Final = timedelta(milliseconds=1)
 # Without the capability "batch" every message has a request of its own, so more of them are needed.
 SINGLE_REQUESTS_AT_ONCE: Final = 64
 
@@ -35,11 +36,15 @@ SINGLE_REQUESTS_AT_ONCE: Final = 64
 class ProducerCore:
     """Opens topics at first use and sends; see `submit`."""
 
-    def __init__(self, config: ClientConfig, topics: Iterable[str], decide: Decide | None = None) -> None:
+    def __init__(
+        self, config: ClientConfig, topics: Iterable[str], decide: Decide | None, checker_timeout: float | timedelta
+    ) -> None:
         self.config = config
         self._topics = {topics} if isinstance(topics, str) else set(topics)
         self.session = Session(config, pb.PRODUCER, None, lambda: convert.publishing(self._topics, config.namespace))
-        self._checks = Checks(self, decide)
+        self._checks = Checks(
+            self, decide, as_timedelta("checker_timeout", checker_timeout, CHECKER_LEAST).total_seconds()
+        )
         self.session.on_orphan = self._checks.asked
         self._carrier = Carrier(self.session, self._exchange)
         self._lanes: Lanes[Outbound] = Lanes(self._new_lane)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CHECKS_AT_ONCE: Final = 8
 
 Decide = Callable[[MessageView], Awaitable[TransactionResolution]]
-COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
+COMMIT, ROLLBACK, UNKNOWN = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK, TransactionResolution.UNKNOWN
 _WIRE: Final = {COMMIT: pb.COMMIT, ROLLBACK: pb.ROLLBACK}
 
 
@@ -78,11 +78,13 @@ class Checks:
     """Answers what the server asks about half messages that nobody decided.
 
     decide: asks the user's checker. Without one nothing is answered, and the server asks another producer.
+    timeout: seconds that the checker may take; after that nothing is answered, and the next check has its turn.
     """
 
-    def __init__(self, core: ProducerCore, decide: Decide | None) -> None:
+    def __init__(self, core: ProducerCore, decide: Decide | None, timeout: float) -> None:
         self._core = core
         self._decide = decide
+        self._timeout = timeout
         self._tasks = Tasks()
         self._turns = asyncio.Semaphore(CHECKS_AT_ONCE)
 
@@ -99,26 +101,46 @@ class Checks:
         self._tasks.cancel()
 
     async def _answer(self, decide: Decide, command: rpc.RecoverOrphanedTransactionCommand) -> None:
-        message_id = command.message.system_properties.message_id
+        message = MessageView.unheld(command.message)
         async with self._turns:
-            try:
-                resolution = await decide(MessageView.unheld(command.message))
-            except asyncio.CancelledError:
-                raise
-            except BaseException:  # noqa: BLE001  whatever the user's own code raises, SystemExit too
-                log.exception("the checker failed on message %s; the server will ask again", message_id)
-                return
-        if resolution not in _WIRE:
-            if resolution is not TransactionResolution.UNKNOWN:
-                log.error("the checker returned %r for message %s, not a TransactionResolution", resolution, message_id)
+            resolution = await self._ask(decide, message)
+        if resolution is TransactionResolution.UNKNOWN:
             return
-        topic = command.message.topic.name
         try:
             await end_transaction(
-                self._core, topic, message_id, command.transaction_id, resolution, pb.SOURCE_SERVER_CHECK
+                self._core,
+                message.topic,
+                message.message_id,
+                command.transaction_id,
+                resolution,
+                pb.SOURCE_SERVER_CHECK,
             )
         except PopError as failure:
-            log.warning("the server did not take the answer for message %s: %s", message_id, failure)
+            log.warning("the server did not take the answer for message %s: %s", message.message_id, failure)
+
+    async def _ask(self, decide: Decide, message: MessageView) -> TransactionResolution:
+        """What the checker says in time; UNKNOWN when it says nothing that counts."""
+        named = f"message {message.message_id} of topic {message.topic!r}"
+        limit = asyncio.timeout(self._timeout)
+        resolution: object = None
+        try:
+            async with limit:
+                resolution = await decide(message)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:  # noqa: BLE001  whatever the user's own code raises, SystemExit too
+            if not limit.expired():
+                log.exception("the checker failed on %s; the server will ask again", named)
+                return UNKNOWN
+        if limit.expired():
+            log.warning(
+                "the checker has not decided about %s within %g s; the server will ask again", named, self._timeout
+            )
+            return UNKNOWN
+        if not isinstance(resolution, TransactionResolution):
+            log.error("the checker returned %r for %s, not a TransactionResolution", resolution, named)
+            return UNKNOWN
+        return resolution
 
 
 async def end_transaction(
@@ -141,7 +163,10 @@ async def end_transaction(
 
 
 def in_a_thread(checker: Checker) -> Decide:
-    """The checker called in a thread of its own, which keeps no process from ending."""
+    """The checker called in a thread of its own, which keeps no process from ending.
+
+    Nobody can end a thread: one whose answer is waited for no longer goes on, and what it says is dropped.
+    """
 
     async def decide(message: MessageView) -> TransactionResolution:
         loop = asyncio.get_running_loop()

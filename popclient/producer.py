@@ -25,6 +25,7 @@ class Producer:
     topics: looked up by `start` or on entering `with`; others at their first message.
     checker: asked, in a thread of its own, what became of the work behind a half message of one of the topics that
         nobody decided about, be it this producer's or another's; returns a TransactionResolution.
+    checker_timeout: seconds or a timedelta that one answer may take; a later one is dropped, and the server asks again.
     on_disconnect, on_reconnect: see ClientConfig.
 
     >>> with Producer("127.0.0.1:8081") as producer:            # doctest: +SKIP
@@ -38,12 +39,13 @@ class Producer:
         topics: str | Iterable[str] = (),
         *,
         checker: Checker | None = None,
+        checker_timeout: float | timedelta = 15,
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._thread = loop_thread()
-        self._core = ProducerCore(self._config, topics, in_a_thread(checker) if checker else None)
+        self._core = ProducerCore(self._config, topics, in_a_thread(checker) if checker else None, checker_timeout)
         self._thread.close_at_exit(self._core)
 
     def start(self) -> None:

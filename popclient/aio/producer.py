@@ -32,11 +32,12 @@ class Producer:
         topics: str | Iterable[str] = (),
         *,
         checker: AsyncChecker | None = None,
+        checker_timeout: float | timedelta = 15,
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._core = ProducerCore(self._config, topics, checker)
+        self._core = ProducerCore(self._config, topics, checker, checker_timeout)
 
     async def start(self) -> None:
         """Opens the session and looks `topics` up; raises NotFound, Unreachable and so on. Else the first send does."""

@@ -341,6 +341,9 @@ class ServerThread:
     def drop_streams(self) -> None:
         self._loop.call_soon_threadsafe(self.server.drop_streams)
 
+    def say(self, command: rpc.TelemetryCommand) -> None:
+        self._loop.call_soon_threadsafe(self.server.say, command)
+
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from popclient import (
 from popclient._transactions import in_a_thread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer, status, until, until_in_thread
+from tests.client.scripted import ScriptedServer, ServerThread, status, until, until_in_thread
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK, TransactionResolution.UNKNOWN
 
@@ -222,21 +223,97 @@ async def test_a_rollback_that_reaches_nobody_hides_nothing(server: ScriptedServ
                 raise ZeroDivisionError
 
 
+def check_of(message_id: str) -> rpc.TelemetryCommand:
+    """The server asks about a half message."""
+    command = rpc.RecoverOrphanedTransactionCommand(transaction_id="t1")
+    command.message.topic.name = "orders"
+    command.message.system_properties.message_id = message_id
+    return rpc.TelemetryCommand(recover_orphaned_transaction_command=command)
+
+
 async def test_a_check_is_answered_as_one(server: ScriptedServer) -> None:
     async def checker(_message: MessageView) -> TransactionResolution:
         await asyncio.sleep(0)
         return ROLLBACK
 
     async with aio.Producer(server.endpoints, "orders", checker=checker):
-        command = rpc.RecoverOrphanedTransactionCommand(transaction_id="t1")
-        command.message.topic.name = "orders"
-        command.message.system_properties.message_id = "m1"
         await until(lambda: server.streams)
-        server.say(rpc.TelemetryCommand(recover_orphaned_transaction_command=command))
+        server.say(check_of("m1"))
         await until(lambda: server.requests("EndTransaction"))
     (request,) = server.requests("EndTransaction")
     assert (request.topic.name, request.message_id, request.transaction_id) == ("orders", "m1", "t1")
     assert (request.resolution, request.source) == (pb.ROLLBACK, pb.SOURCE_SERVER_CHECK)
+
+
+GIVEN_UP = "the checker has not decided about message stuck of topic 'orders' within 0.05 s; the server will ask again"
+
+
+async def test_an_asyncio_checker_that_hangs_is_given_up_and_stops_no_other(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("popclient._transactions.CHECKS_AT_ONCE", 1)
+    stuck = asyncio.Event()
+
+    async def checker(message: MessageView) -> TransactionResolution:
+        if message.message_id == "stuck":
+            try:
+                await stuck.wait()
+            except asyncio.CancelledError:
+                return COMMIT  # late
+        return ROLLBACK
+
+    async with aio.Producer(server.endpoints, "orders", checker=checker, checker_timeout=0.05):
+        await until(lambda: server.streams)
+        server.say(check_of("stuck"))
+        server.say(check_of("other"))
+        await until(lambda: server.requests("EndTransaction"))
+    assert [request.message_id for request in server.requests("EndTransaction")] == ["other"]
+    [record] = [record for record in caplog.records if "stuck" in record.getMessage()]
+    assert (record.levelname, record.getMessage()) == ("WARNING", GIVEN_UP)
+
+
+def test_a_checker_that_hangs_is_given_up_and_stops_no_other(
+    threaded: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("popclient._transactions.CHECKS_AT_ONCE", 1)
+    release, late = threading.Event(), threading.Event()
+
+    def checker(message: MessageView) -> TransactionResolution:
+        if message.message_id == "stuck":
+            release.wait(10)
+            late.set()
+        return ROLLBACK
+
+    server = threaded.server
+    with Producer(threaded.endpoints, "orders", checker=checker, checker_timeout=timedelta(seconds=0.05)) as producer:
+        until_in_thread(lambda: server.streams)
+        threaded.say(check_of("stuck"))
+        threaded.say(check_of("other"))
+        until_in_thread(lambda: server.requests("EndTransaction"))
+        release.set()
+        assert late.wait(5)
+        producer.send("orders", b"x")
+    assert [request.message_id for request in server.requests("EndTransaction")] == ["other"]
+    assert GIVEN_UP in [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def test_a_timeout_inside_the_checker_is_an_error_of_its_own(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def checker(_message: MessageView) -> TransactionResolution:
+        raise TimeoutError("the database is slow")
+
+    async with aio.Producer(server.endpoints, "orders", checker=checker):
+        await until(lambda: server.streams)
+        server.say(check_of("m1"))
+        await until(lambda: "the checker failed on message m1 of topic 'orders'" in caplog.text)
+    assert "the database is slow" in caplog.text
+
+
+@pytest.mark.parametrize("face", [Producer, aio.Producer])
+def test_a_checker_needs_some_time(face: Any) -> None:
+    with pytest.raises(ValueError, match=r"checker_timeout is 0; it must be seconds or a timedelta, from 0\.001 s"):
+        face("127.0.0.1:1", checker_timeout=0)
 
 
 async def test_without_a_checker_a_check_goes_unanswered(server: ScriptedServer) -> None:
