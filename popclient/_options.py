@@ -8,6 +8,7 @@ from typing import Final
 # Longer than anybody waits, and a time that far ahead still fits every calendar on the way.
 LONGEST: Final = timedelta(days=36_500)
 ZERO: Final = timedelta(0)
+MILLISECOND: Final = timedelta(milliseconds=1)  # the least of what has to last a while
 
 
 def as_timedelta(name: str, given: float | timedelta, least: timedelta = ZERO, most: timedelta = LONGEST) -> timedelta:

@@ -13,7 +13,7 @@ from popclient import _convert as convert
 from popclient._carrier import Carrier
 from popclient._convert import Outbound
 from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
-from popclient._options import as_timedelta
+from popclient._options import MILLISECOND, as_timedelta
 from popclient._session import Session
 from popclient._tasks import Tasks
 from popclient._transactions import Checks, Decide, HalfMessage
@@ -28,7 +28,6 @@ Answer = TypeVar("Answer")
 MESSAGES_PER_REQUEST: Final = 128
 BODIES_PER_REQUEST: Final = 4 * 1024 * 1024  # bytes; a single message may be larger
 REQUESTS_AT_ONCE: Final = 4
-CHECKER_LEAST: Final = timedelta(milliseconds=1)
 # Without the capability "batch" every message has a request of its own, so more of them are needed.
 SINGLE_REQUESTS_AT_ONCE: Final = 64
 
@@ -43,7 +42,7 @@ class ProducerCore:
         self._topics = {topics} if isinstance(topics, str) else set(topics)
         self.session = Session(config, pb.PRODUCER, None, lambda: convert.publishing(self._topics, config.namespace))
         self._checks = Checks(
-            self, decide, as_timedelta("checker_timeout", checker_timeout, CHECKER_LEAST).total_seconds()
+            self, decide, as_timedelta("checker_timeout", checker_timeout, MILLISECOND).total_seconds()
         )
         self.session.on_orphan = self._checks.asked
         self._carrier = Carrier(self.session, self._exchange)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from popclient._options import require_seconds, require_whole
+from popclient._options import MILLISECOND, require_seconds, require_whole
 
 DEFAULT_PORT: Final = 8081
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:8081"
@@ -94,7 +93,7 @@ class ClientConfig:
             )
         for name in ("namespace", "access_key", "session_token"):
             _fit_for_header(name, getattr(self, name))
-        require_seconds("request_timeout", self.request_timeout, timedelta(milliseconds=1))
+        require_seconds("request_timeout", self.request_timeout, MILLISECOND)
         require_whole("max_attempts", self.max_attempts)
         require_seconds("close_timeout", self.close_timeout)
         if self.tracing not in ("link", "child", "off"):

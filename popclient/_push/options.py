@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient._options import as_timedelta, require_whole
+from popclient._options import MILLISECOND, as_timedelta, require_whole
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression
 
 # Servers keep a push hold this long at most, whatever its client says (mission row L15): no listener has longer.
 HOLD_MAX: Final = timedelta(hours=3)
-CONSUMPTION_LEAST: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +62,4 @@ class PushOptions:
 
 
 def consumption_seconds(timeout: float | timedelta) -> float:
-    return as_timedelta("consumption_timeout", timeout, CONSUMPTION_LEAST, HOLD_MAX).total_seconds()
+    return as_timedelta("consumption_timeout", timeout, MILLISECOND, HOLD_MAX).total_seconds()
