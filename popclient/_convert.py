@@ -170,12 +170,13 @@ def settings(
     access_point: pb.Endpoints,
     request_timeout: float,
     pub_sub: pb.Publishing | pb.Subscription,
+    client_properties: Mapping[str, str],
 ) -> pb.Settings:
     made = pb.Settings(
         client_type=client_type,
         access_point=access_point,
         user_agent=pb.UA(language=pb.PYTHON, version=VERSION, platform=platform.platform(), hostname=HOSTNAME),
-        client_properties={CLIENT_PROPERTY: VERSION},
+        client_properties={CLIENT_PROPERTY: VERSION, **client_properties},
     )
     made.request_timeout.FromTimedelta(timedelta(seconds=request_timeout))
     if isinstance(pub_sub, pb.Publishing):

@@ -33,12 +33,16 @@ BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (mission row N2)
 BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
 HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; then go on without
 RECONNECT_PAUSE: Final = (0.05, 1.0)
+# By a settings frame with another value of one of these a PopMQ server tells what became of the group.
+NOTICES: Final = ("popmq.members", "popmq.resets")
 
 
 class Session:
     """One client's session. Belongs to one event loop; starts by itself at first use.
 
     pub_sub: describes what the client publishes or subscribes to; asked whenever settings are sent.
+    client_properties: what the settings tell besides, for PopMQ servers.
+    on_notice: told of each of NOTICES whose value has changed.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class Session:
         self.settings = pb.Settings()
         self.capabilities: frozenset[str] = frozenset()
         self.closing = False
+        self.client_properties: dict[str, str] = {}
+        self.on_notice: Callable[[str], None] = lambda _: None
         self.on_orphan: Callable[[rpc.RecoverOrphanedTransactionCommand], None] = lambda _: None
         self._client_type = client_type
         self._group = None if group is None else convert.resource(group, config.namespace)
@@ -126,7 +132,7 @@ class Session:
         if topic not in self._routes:
             self._routes[topic] = found
             if self._pub_sub() != self._told:
-                await self._tell_settings()
+                await self.tell_settings()
         return found
 
     async def _query_route(self, topic: str) -> Sequence[pb.MessageQueue]:
@@ -165,7 +171,7 @@ class Session:
             link = await self.transport.link()
             stream = self._stream = link.messaging.Telemetry(metadata=self.transport.headers())
             try:
-                await self._tell_settings()
+                await self.tell_settings()
                 while isinstance(command := await stream.read(), rpc.TelemetryCommand):
                     await self._obey(command)
                     was_up = was_up or self._connected
@@ -194,7 +200,8 @@ class Session:
         if self._stream is not None:
             self._stream.cancel()
 
-    async def _tell_settings(self) -> None:
+    async def tell_settings(self) -> None:
+        """Tells the settings anew, if there is a stream; whatever opens one tells them too."""
         stream = self._stream
         if stream is None:
             return
@@ -204,6 +211,7 @@ class Session:
             convert.endpoints(self.transport.endpoints),
             self.config.request_timeout,
             self._told,
+            self.client_properties,
         )
         await self._say(rpc.TelemetryCommand(settings=settings))
 
@@ -228,7 +236,7 @@ class Session:
             raise _StreamLeft
 
     def _agreed(self, settings: pb.Settings) -> None:
-        self.settings = settings
+        before, self.settings = self.settings, settings
         self.capabilities = convert.capabilities(settings)
         self._refusal = None
         self._answered.set()
@@ -238,7 +246,14 @@ class Session:
             if self._ever_connected:
                 log.info("session of %s is back", self.client_id)
                 self._call_back(self.config.on_reconnect)
-            self._ever_connected = True
+        if self._ever_connected:
+            self._tell_notices(before, settings)
+        self._ever_connected = True
+
+    def _tell_notices(self, before: pb.Settings, now: pb.Settings) -> None:
+        for name in NOTICES:
+            if now.client_properties.get(name, "") not in ("", before.client_properties.get(name, "")):
+                self._call_back(self.on_notice, name)
 
     def _refused(self, refusal: PopError) -> None:
         log.warning("no session for %s: %s", self.client_id, refusal)
@@ -252,7 +267,7 @@ class Session:
                 log.info("session of %s lost: %s", self.client_id, reason)
                 self._call_back(self.config.on_disconnect, reason)
 
-    def _call_back(self, callback: Callable[..., None] | None, *given: Exception) -> None:
+    def _call_back(self, callback: Callable[..., None] | None, *given: Exception | str) -> None:
         if callback is not None:
             try:
                 callback(*given)
@@ -274,7 +289,7 @@ class Session:
         if beat % BEATS_PER_ROUTE_REFRESH == 0:
             await self._refresh_routes()
         if beat % BEATS_PER_SETTINGS == 0:
-            await self._tell_settings()
+            await self.tell_settings()
 
     async def _heartbeat(self) -> None:
         request = rpc.HeartbeatRequest(group=self._group, client_type=self._client_type)
@@ -286,7 +301,7 @@ class Session:
             log.debug("heartbeat failed: %s", failure)
             return
         if answer.status.code == pb.UNRECOGNIZED_CLIENT_TYPE:  # the server has forgotten us
-            await self._tell_settings()
+            await self.tell_settings()
 
     # ---- The end ----
 

@@ -64,7 +64,7 @@ async def test_a_defect_at_the_handshake_is_told_and_outlived(
 ) -> None:
     producer = aio.Producer(server.endpoints)
     session = producer._core.session
-    tell = session._tell_settings
+    tell = session.tell_settings
     defects = iter([KeyError("a defect")])
 
     async def fail_once() -> None:
@@ -72,7 +72,7 @@ async def test_a_defect_at_the_handshake_is_told_and_outlived(
             raise defect
         await tell()
 
-    monkeypatch.setattr(session, "_tell_settings", fail_once)
+    monkeypatch.setattr(session, "tell_settings", fail_once)
     async with asyncio.timeout(sessions.HANDSHAKE_PATIENCE - 0.5):
         with pytest.raises(PopError, match="a defect"):
             await producer.start()
@@ -89,7 +89,7 @@ async def test_writing_to_a_cancelled_stream_cancels_nobody(server: ScriptedServ
     async with aio.Producer(server.endpoints, "t") as producer:
         session = producer._core.session
         stream, session._stream = session._stream, Cancelled()  # type: ignore[assignment]
-        await session._tell_settings()
+        await session.tell_settings()
         session._stream = stream
 
 
