@@ -142,8 +142,10 @@ class ProcessQueue:
         The first that is not ends the search, as the field does: behind it nothing holds the progress back.
         """
         with self._mutex:
+            if self.dropped:
+                return []
             late: list[MessageView] = []
-            for message in () if self.dropped else self._waiting.in_order():
+            for message in self._waiting.in_order():
                 offset = message.queue_offset
                 if offset in self._claimed:
                     continue
@@ -160,9 +162,11 @@ class ProcessQueue:
         message back, and a late success makes no second copy (mission row D10).
         """
         with self._mutex:
+            if self.dropped:
+                return []
             mine = [
                 message
-                for message in () if self.dropped else messages
+                for message in messages
                 if message.queue_offset in self._waiting and message.queue_offset not in self._claimed
             ]
             self._claimed.update(message.queue_offset for message in mine)
