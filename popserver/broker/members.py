@@ -47,16 +47,14 @@ class Events(NamedTuple):
 class Members:
     """This server among the others; one that does not share its database is alone for ever."""
 
-    def __init__(
-        self, database: Database, reader: Reader, writer: Writer, clock: Clock, events: Events, *, shared: bool
-    ) -> None:
+    def __init__(self, database: Database, reader: Reader, writer: Writer, clock: Clock, *, shared: bool) -> None:
         self.server_id = secrets.token_hex(6)
         self.others: tuple[Server, ...] = ()
         self._database = database
         self._reader = reader
         self._writer = writer
         self._clock = clock
-        self._events = events
+        self._events: Events
         self._shared = shared
         self._welcomed: set[str] = set()
         self._strange_addresses: set[str] = set()
@@ -77,8 +75,9 @@ class Members:
         """Whether other servers may use the database."""
         return self._shared
 
-    async def start(self) -> None:
+    async def start(self, events: Events) -> None:
         """Say that this server is there; from then on it hears of everything."""
+        self._events = events
         if self._board is not None:
             await self._board.start()
             await self._beat()

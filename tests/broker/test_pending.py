@@ -145,7 +145,7 @@ async def test_a_queue_in_another_servers_hands_is_asked_for_again(
 
 
 async def test_a_limit_of_ones_own(broker: RunningBroker) -> None:
-    broker.broker._delay_ms_max = MINUTE
+    broker.broker.sending._delay_ms_max = MINUTE
     (refusal,) = await broker.broker.send([delayed(broker, MINUTE + 1)])
     assert isinstance(refusal, IllegalDeliveryTime)
     (stored,) = await broker.broker.send([delayed(broker, MINUTE)])

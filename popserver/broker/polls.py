@@ -1,0 +1,105 @@
+"""Receives: asked of the store at once; where there is nothing they park, and ask again when the topic is rung."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from popserver.broker.clock import Clock
+from popserver.broker.orphans import Orphans
+from popserver.broker.redeliveries import Redeliveries
+from popserver.broker.wakeups import Seat, Wakeups
+from popserver.broker.writer import Writer
+from popserver.domain.errors import CommitUnknown, TooManyRequests
+from popserver.domain.message import Delivery
+from popserver.domain.retry import SECOND_MS
+from popserver.store import receiving
+from popserver.store.receiving import Received
+
+SLOW_LOOK_MS = 5 * SECOND_MS  # mission row A8
+
+log = structlog.get_logger("popserver.polls")
+
+
+class Polls:
+    """Every receive of this server, parked or not."""
+
+    def __init__(
+        self, writer: Writer, clock: Clock, wakeups: Wakeups, orphans: Orphans, redeliveries: Redeliveries
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._wakeups = wakeups
+        self._orphans = orphans
+        self._redeliveries = redeliveries
+
+    async def poll(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
+        """What the receive is granted; waits until `poll_until_ms` for the first message, then returns none."""
+        seat, wakeups = _seat(request), self._wakeups
+        was_woken = False
+        # A repeated receive gets what it holds, though nothing else is left.
+        may_be_repeated = request.attempt_id is not None
+        while True:
+            ring_number = wakeups.ring_number(seat.topic_id)
+            if may_be_repeated or not wakeups.is_known_empty(seat, request.wanted):
+                may_be_repeated = False
+                try:
+                    received = await self._receive(request)
+                except BaseException:
+                    if was_woken:
+                        # What this poll was woken for must not wait for the next ring.
+                        wakeups.pass_on(seat)
+                    raise
+                if received.more and not received.deliveries and self._clock.now_ms() < poll_until_ms:
+                    continue
+                if received.more:
+                    wakeups.pass_on(seat)
+                if received.more or received.deliveries:
+                    return received.deliveries
+                wakeups.found_empty(seat, request.wanted, ring_number)
+            if self._clock.now_ms() >= poll_until_ms:
+                return []
+            if not wakeups.has_room(seat):
+                raise TooManyRequests(
+                    f"{wakeups.parked} polls are waiting, too many for group '{request.group.name}' on topic"
+                    f" '{request.topic.name}'; use fewer consumers, or poll again later"
+                )
+            if not await wakeups.park(seat, ring_number, poll_until_ms):
+                return []
+            was_woken = True
+
+    async def _receive(self, request: receiving.Receive) -> Received:
+        started_ms = self._clock.now_ms()
+        answer = self._writer.enqueue(receiving.receive, request, answers=request.batch_size)
+        try:
+            received = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            # Its client left while the grant was being committed: nobody will ever hold these.
+            answer.add_done_callback(lambda done: self._withdraw_grant(_seat(request), done))
+            raise
+        except CommitUnknown as error:
+            # If they were granted all the same, nobody knows of it.
+            self._orphans.withdraw(error.outcome.deliveries)
+            raise
+        now_ms = self._clock.now_ms()
+        self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
+        cost_ms = now_ms - started_ms
+        if cost_ms > SLOW_LOOK_MS:
+            log.warning("a poll's look took long", cost_ms=cost_ms, group=str(request.group.name))
+        return received
+
+    def _withdraw_grant(self, seat: Seat, answer: asyncio.Future[Received]) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if isinstance(error, CommitUnknown):
+            self._orphans.withdraw(error.outcome.deliveries)
+        elif error is None:
+            self._orphans.withdraw(answer.result().deliveries)
+            if answer.result().more:
+                self._wakeups.pass_on(seat)
+
+
+def _seat(request: receiving.Receive) -> Seat:
+    return Seat(request.group.group_id, request.topic.topic_id)
