@@ -13,7 +13,7 @@ from typing import Any
 from popclient.admin import Admin, Policy, User
 from popclient.cli import OK, REFUSED, UsageError
 from popclient.cli.arguments import client_config, confirm
-from popclient.cli.output import local, say, table, utc
+from popclient.cli.output import hint_lines, local, say, table, utc
 
 OFFLINE = "popmq.offline"  # the entry points of what can be done without a server
 
@@ -70,7 +70,7 @@ def remove_user(arguments: Namespace) -> int:
 
 
 def add_policy(arguments: Namespace) -> int:
-    kind, pattern = arguments.resource
+    kind, pattern, _ = arguments.resource
     with _admin(arguments) as admin:
         policy = admin.add_policy(arguments.user, arguments.effect, arguments.actions, kind, pattern)
     return say(arguments, _policy_document(policy), [f"policy {policy.id}: {_sentence(policy)}"])
@@ -103,12 +103,16 @@ def remove_policy(arguments: Namespace) -> int:
 
 def explain(arguments: Namespace) -> int:
     """Exit code 0 where the user may, 1 where it may not."""
-    kind, name = arguments.resource
+    kind, name, is_assumed = arguments.resource
+    action = arguments.what.upper()
     with _admin(arguments) as admin:
-        told = admin.explain_access(arguments.user, arguments.what.upper(), kind, name)
+        told = admin.explain_access(arguments.user, action, kind, name)
+    hints = []
+    if is_assumed and action == "SUB":
+        hints.append(f"{name} is taken for a topic; for the consumer group of that name write group:{name}")
     policy = None if told.policy is None else _policy_document(told.policy)
-    document = {"allowed": told.allowed, "policy": policy, "reason": told.reason}
-    say(arguments, document, [told.reason])
+    document = {"allowed": told.allowed, "policy": policy, "reason": told.reason, "hints": hints}
+    say(arguments, document, [told.reason, *hint_lines(hints)])
     return OK if told.allowed else REFUSED
 
 

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from typing import NamedTuple
 
 from popclient.cli import UsageError
 from popclient.config import ClientConfig, Tls
@@ -59,14 +60,22 @@ def key_value(written: str) -> tuple[str, str]:
     return name, value
 
 
-def resource(written: str) -> tuple[str, str]:
-    """`topic:orders*` or `group:billing` as kind and name; a name alone is a topic's."""
+class Named(NamedTuple):
+    """A topic or group as it was typed; without its kind it `is_assumed` to be a topic."""
+
+    kind: str
+    name: str
+    is_assumed: bool
+
+
+def resource(written: str) -> Named:
+    """`topic:orders*` or `group:billing`; a name alone is a topic's."""
     kind, colon, name = written.partition(":")
     if not colon:
         kind, name = "topic", written
     if kind.lower() not in _RESOURCE_KINDS or not name:
         raise argparse.ArgumentTypeError(f"'{written}' is no resource; write topic:NAME, topic:PREFIX* or group:NAME")
-    return kind.upper(), name
+    return Named(kind.upper(), name, is_assumed=not colon)
 
 
 def actions(written: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from popclient.admin import Admin, DeadLetter
 from popclient.cli.arguments import client_config
+from popclient.cli.ids import in_any_case
 from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
 
 _GONE = "(deleted)"
@@ -36,7 +37,7 @@ def list_some(arguments: Namespace) -> int:
 
 def show(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
-        found = admin.get_dead_letter(arguments.group, arguments.message_id)
+        found = in_any_case(lambda each: admin.get_dead_letter(arguments.group, each), arguments.message_id)
     lines = fields(
         [
             ("group", found.group),

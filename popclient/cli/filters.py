@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
+from collections.abc import Sequence
 
 from popclient.admin import Admin, FilterTrial
 from popclient.cli.arguments import client_config
-from popclient.cli.output import local, say, table, utc
+from popclient.cli.output import hint_lines, local, say, table, utc
 from popclient.message import MessageView
+
+_TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n\r]*|/\*(?s:.*?)\*/|[A-Za-z_$][\w$]*|<>|<=|>=|\S")
+_NAME = re.compile(r"[A-Za-z_$][\w$]*")
+_UNREAD = ("--", "/*")
+_KEYWORDS = frozenset("NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH".split())
+_COMPARING = frozenset(("=", "<>", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"))  # after others the server refuses it
 
 
 def test(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         trial = admin.try_filter(arguments.expression, arguments.topic, last=arguments.last, max_messages=arguments.max)
+    hints = _hints(arguments.expression)
     document = {
         "topic": arguments.topic,
         "expression": arguments.expression,
@@ -20,6 +29,7 @@ def test(arguments: Namespace) -> int:
         "matched": trial.matched,
         "incomparable": trial.incomparable,
         "complete": trial.complete,
+        "hints": hints,
         "messages": [
             {
                 "message_id": each.message_id,
@@ -32,16 +42,35 @@ def test(arguments: Namespace) -> int:
             for each in trial.newest
         ],
     }
-    return say(arguments, document, _lines(trial))
+    return say(arguments, document, _lines(trial, hints))
 
 
-def _lines(trial: FilterTrial) -> list[str]:
+def _hints(expression: str) -> list[str]:
+    """Where NOT takes the property alone, as it does in the field's grammar: legal, and hardly ever meant."""
+    words = [each for each in _TOKEN.findall(expression) if not each.startswith(_UNREAD)] + [""]
+    return list(
+        dict.fromkeys(
+            _hint(name, verb.upper())
+            for negation, name, verb in zip(words, words[1:], words[2:], strict=False)
+            if negation.upper() == "NOT" and _NAME.fullmatch(name) and name.upper() not in _KEYWORDS
+        )
+    )
+
+
+def _hint(name: str, verb: str) -> str:
+    if verb in _COMPARING:
+        return f"NOT binds more than {verb}: this is (NOT {name}) {verb} …; write NOT ({name} {verb} …)"
+    return f"NOT {name} is true of every message that has {name}, whatever it says; compare {name} with something"
+
+
+def _lines(trial: FilterTrial, hints: Sequence[str]) -> list[str]:
     share = f" ({trial.matched / trial.examined:.1%})" if trial.examined else ""
     lines = [f"{trial.matched} of {trial.examined} messages match{share}"]
     if trial.incomparable:
         lines.append(f"{trial.incomparable} cannot: a property is not what the expression takes it for")
     if not trial.complete:
         lines.append("older messages were not examined")
+    lines += hint_lines(hints)
     return [*lines, "", *_table(trial.newest)] if trial.newest else lines
 
 

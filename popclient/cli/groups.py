@@ -10,7 +10,7 @@ from typing import Any
 from popclient.admin import Admin, Consumer, Group, GroupLag, Redeliveries
 from popclient.cli import OK, REFUSED, UsageError
 from popclient.cli.arguments import client_config, confirm
-from popclient.cli.output import fields, local, milliseconds, say, table, utc, written
+from popclient.cli.output import fields, hint_lines, local, milliseconds, say, table, utc, written
 
 
 def create(arguments: Namespace) -> int:
@@ -76,7 +76,11 @@ def show(arguments: Namespace) -> int:
 def update(arguments: Namespace) -> int:
     given = arguments.max_attempts, arguments.retry or None, arguments.fifo_retry, arguments.history
     if all(each is None for each in given):
-        raise UsageError("nothing to change; give --max-attempts, --retry, --fifo-retry or --history")
+        raise UsageError(
+            "nothing to change; give --max-attempts N (deliveries of a message before it is a dead letter),"
+            " --retry DURATIONS (a push consumer's pauses), --fifo-retry DURATION (a message group's pause)"
+            " or --history none|errors|all (which steps are remembered)"
+        )
     with Admin(client_config(arguments)) as admin:
         changed = admin.update_group(
             arguments.name,
@@ -126,10 +130,6 @@ def lag_documents(lag: Sequence[GroupLag]) -> list[dict[str, Any]]:
         }
         for each in lag
     ]
-
-
-def hint_lines(hints: Sequence[str]) -> list[str]:
-    return ["", *(f"hint: {each}" for each in hints)] if hints else []
 
 
 def _consumer_table(consumers: Sequence[Consumer]) -> list[str]:

@@ -12,6 +12,7 @@ from popclient.admin import Admin, MessageFacts
 from popclient.cli import UsageError
 from popclient.cli.arguments import client_config
 from popclient.cli.history import history_document, history_lines
+from popclient.cli.ids import in_any_case
 from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
 from popclient.errors import PopError
 from popclient.message import FilterExpression, Message, MessageView, SendReceipt
@@ -91,7 +92,7 @@ def peek(arguments: Namespace) -> int:
 
 def get(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
-        facts = admin.get_message(arguments.message_id, arguments.topic)
+        facts = in_any_case(lambda each: admin.get_message(each, arguments.topic), arguments.message_id)
     return say(arguments, _facts_document(facts), _facts_lines(facts))
 
 

@@ -53,6 +53,11 @@ def fields(pairs: Iterable[tuple[str, Any]]) -> list[str]:
     return [f"{name:<{width}}  {text}" for name, text in shown if text]
 
 
+def hint_lines(hints: Sequence[str]) -> list[str]:
+    """What to print of them below the rest."""
+    return ["", *(f"hint: {each}" for each in hints)] if hints else []
+
+
 def utc(moment: datetime | None) -> str | None:
     """For programs: `2026-11-20T14:02:11.250Z`."""
     if moment is None:

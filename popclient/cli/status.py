@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from popclient.admin import Admin
 from popclient.cli.arguments import client_config
-from popclient.cli.groups import hint_lines, lag_documents, lag_table
-from popclient.cli.output import fields, local, milliseconds, say, utc, written
+from popclient.cli.groups import lag_documents, lag_table
+from popclient.cli.output import fields, hint_lines, local, milliseconds, say, utc, written
 
 
 def show(arguments: Namespace) -> int:

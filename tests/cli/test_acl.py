@@ -121,6 +121,21 @@ def test_policies_are_added_explained_listed_removed(shell: Shell) -> None:
     assert shell.json("acl", "policy", "list", "bob") == []
 
 
+def test_a_name_alone_is_a_topics_and_that_is_said(shell: Shell) -> None:
+    shell.ok("acl", "user", "add", "till")
+    shell.ok("acl", "policy", "add", "till", "allow", "SUB", "group:billing")
+    said = shell("acl", "explain", "till", "SUB", "billing")
+    hint = "billing is taken for a topic; for the consumer group of that name write group:billing"
+    assert said.status == 1
+    assert said.lines[0].startswith("user 'till' may not SUB topic 'billing': ")
+    assert said.lines[1:] == ["", f"hint: {hint}"]
+    assert shell("--json", "acl", "explain", "till", "SUB", "billing").document["hints"] == [hint]
+    for words in (("SUB", "topic:billing"), ("SUB", "group:billing"), ("PUB", "billing")):
+        said = shell("acl", "explain", "till", *words)
+        assert len(said.lines) == 1, "nobody sends to a group, and who says the kind means it"
+        assert shell("--json", "acl", "explain", "till", *words).document["hints"] == []
+
+
 def test_every_way_out_that_is_named_leads_out(root: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a server that refuses everything to a message sent and received, by its own sentences."""
     root.ok("topic", "create", "orders")

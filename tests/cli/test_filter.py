@@ -38,10 +38,46 @@ def test_as_a_document(shell: Shell) -> None:
         "matched": 1,
         "incomparable": 0,
         "complete": True,
+        "hints": [],
     }
     assert (message["queue_id"], message["queue_offset"], message["tag"]) == (0, 2, "UA")
     assert message["properties"] == {"a": "x"}
     assert message["stored_at"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ("NOT a = 1", "NOT binds more than =: this is (NOT a) = …; write NOT (a = …)"),
+        ("b = 2 AND not  a <> 1", "NOT binds more than <>: this is (NOT a) <> …; write NOT (a <> …)"),
+        ("NOT a is null", "NOT binds more than IS: this is (NOT a) IS …; write NOT (a IS …)"),
+        ("NOT a CONTAINS 'x'", "NOT binds more than CONTAINS: this is (NOT a) CONTAINS …; write NOT (a CONTAINS …)"),
+        ("NOT /* really */ a = 1", "NOT binds more than =: this is (NOT a) = …; write NOT (a = …)"),
+        ("NOT a", "NOT a is true of every message that has a, whatever it says; compare a with something"),
+        ("NOT a AND b = 1", "NOT a is true of every message that has a, whatever it says; compare a with something"),
+    ],
+)
+def test_what_not_stands_before_is_hinted_at(shell: Shell, expression: str, hint: str) -> None:
+    """Legal, and hardly ever meant (contract 7.2)."""
+    assert shell.json("filter", "test", expression, "--topic", "flights")["hints"] == [hint]
+    assert f"hint: {hint}" in shell.ok("filter", "test", expression, "--topic", "flights").lines
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "NOT (a = 1)",
+        "a IS NOT NULL",
+        "a NOT IN ('x')",
+        "a NOT BETWEEN 1 AND 2",
+        "a NOT CONTAINS 'NOT a = 1'",
+        "b = 'it''s NOT a = 1' -- NOT a = 1",
+        "NOT TRUE",
+        "NOT NOT (a = 1)",
+    ],
+)
+def test_a_not_that_means_what_it_says_has_no_hint(shell: Shell, expression: str) -> None:
+    assert shell.json("filter", "test", expression, "--topic", "flights")["hints"] == []
 
 
 def test_the_last_hour(shell: Shell) -> None:

@@ -113,7 +113,10 @@ def test_update(shell: Shell) -> None:
     assert shell.json("group", "update", "counters", "--retry", "1m")["max_attempts"] == 2
     assert shell.json("group", "update", "counters", "--fifo-retry", "0s")["fifo_retry_interval_ms"] == 0
     assert "retry in order  0s" in shell.ok("group", "show", "counters").lines
-    assert shell("group", "update", "counters").status == 2
+    nothing = shell("group", "update", "counters")
+    assert (nothing.status, nothing.out) == (2, "")
+    for what in ("--max-attempts N (", "--retry DURATIONS (", "--fifo-retry DURATION (", "--history none|errors|all ("):
+        assert what in nothing.err
     too_long = shell("group", "update", "counters", "--fifo-retry", "13h")
     assert too_long.err == "popmq: a retry interval is 0 s to 12 h, not 46800000 ms\n"
     too_many = shell("group", "update", "counters", "--max-attempts", "1001")
