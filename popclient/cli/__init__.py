@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
+from popclient.cli.tls_words import in_options, is_about_tls
 from popclient.config import parse_endpoints
 from popclient.errors import NotFound, PopError, Unauthorized, Unreachable
 
@@ -71,15 +72,21 @@ def _run(arguments: argparse.Namespace) -> int:
     except UsageError as error:
         return _say(error, USAGE)
     except Unreachable as error:
-        return _say(f"{error.sentence}; start a server with: popmq serve, or name another with --endpoint", UNREACHABLE)
+        return _say(_unreachable(error.sentence), UNREACHABLE)
     except NotFound as error:
         return _say(error.sentence, NOT_FOUND)
     except Unauthorized as error:
         return _say(f"{error.sentence}; popmq takes them from POPMQ_ACCESS_KEY and POPMQ_ACCESS_SECRET", REFUSED)
     except PopError as error:
-        return _say(error.sentence, REFUSED)
+        return _say(in_options(error.sentence), REFUSED)
     except ModuleNotFoundError as missing:
         return _say(_needs(arguments.command, _extra_of(arguments, missing)), REFUSED)
+
+
+def _unreachable(sentence: str) -> str:
+    if is_about_tls(sentence):
+        return in_options(sentence)
+    return f"{sentence}; start a server with: popmq serve, or name another with --endpoint"
 
 
 def _say(sentence: object, status: int) -> int:

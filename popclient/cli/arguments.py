@@ -96,7 +96,7 @@ def secret_source(written: str) -> str:
 
 def client_config(arguments: argparse.Namespace) -> ClientConfig:
     """The server, the namespace and the user that the global options mean."""
-    endpoint = arguments.endpoint or os.environ.get("POPMQ_ENDPOINT", "")
+    endpoint = arguments.endpoint or os.environ.get("POPMQ_ENDPOINT") or os.environ.get("ROCKETMQ_ENDPOINTS", "")
     access_key, access_secret = _credentials(arguments)
     try:
         return ClientConfig(
@@ -121,7 +121,7 @@ def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
         ca = "public"
     if ca is None:
         if cert or key:
-            raise ValueError("a client certificate is shown over TLS alone; say whom to trust with --ca")
+            raise ValueError("a client certificate is shown over TLS alone; say whom to trust with --ca FILE")
         return False
     if (cert is None) != (key is None):
         raise ValueError("a certificate and its key belong together: give both --client-cert and --client-key")

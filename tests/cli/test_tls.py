@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 import popclient.cli
+from popclient import Tls
+from popclient._tls import _MEANINGS, hint
 from popclient.cli import REFUSED, UNREACHABLE, USAGE
+from popclient.cli.tls_words import in_options, is_about_tls
 from popserver import embedded
 from popserver.config import check_exposure
 from popserver.domain.errors import CannotListen
@@ -51,7 +54,54 @@ def test_a_certificate_is_shown(tmp_path: Path, authority: Authority, capsys: py
 
 def test_a_file_that_is_none_is_named(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("127.0.0.1:1", "--ca", str(authority.ca.with_name("nowhere.pem"))) == REFUSED
-    assert "nowhere.pem" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "nowhere.pem" in said
+    assert "bytes" not in said, "what only a program can give"
+
+
+def test_who_speaks_tls_to_whom_is_told_in_options(
+    tmp_path: Path, authority: Authority, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(endpoint: str, *options: str) -> str:
+        assert status(endpoint, *options) == UNREACHABLE
+        sentence = capsys.readouterr().err
+        assert "Tls(" not in sentence
+        assert "popmq serve" not in sentence, "it is there"
+        return sentence
+
+    with embedded(tls="tls", tls_dir=tmp_path) as broker:
+        capsys.readouterr()
+        assert "with --ca FILE, or take whatever it shows with --ca any" in said(broker.endpoint)
+        for options in (("--ca", "public"), ("--ca", str(authority.ca))):
+            assert "with --ca FILE, or take whatever it shows with --ca any" in said(broker.endpoint, *options)
+    with embedded(tls="plaintext") as broker:
+        for ca in (str(authority.ca), "any"):
+            leave = "it speaks no TLS there; leave out --ca, POPMQ_CA and https://, or start it with --tls permissive"
+            assert leave in said(broker.endpoint, "--ca", ca)
+            assert leave in said(f"https://{broker.endpoint}")
+
+
+def test_every_reason_of_the_library_is_told_in_options() -> None:
+    hung_up = "failed to connect to all addresses; last error: UNAVAILABLE: Socket closed"
+    sentences = [meaning for _, meaning in _MEANINGS]
+    sentences += [hint(hung_up, tls) or "" for tls in (None, Tls(), Tls(cert="a.pem", key="a.key"))]
+    for sentence in sentences:
+        assert is_about_tls(sentence)
+        told = in_options(sentence)
+        assert "Tls(" not in told
+        assert " tls" not in told
+
+
+@pytest.mark.parametrize("name", ["POPMQ_ENDPOINT", "ROCKETMQ_ENDPOINTS"])
+def test_a_scheme_asks_for_tls_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with embedded(tls="tls", tls_dir=tmp_path) as broker:
+        monkeypatch.setenv(name, f"https://{broker.endpoint}")
+        assert popclient.cli.main(["status"]) == UNREACHABLE
+        assert "--ca FILE" in capsys.readouterr().err
+        monkeypatch.setenv("POPMQ_CA", str(tmp_path / "cert.pem"))
+        assert popclient.cli.main(["status"]) == 0
 
 
 @pytest.mark.parametrize(
