@@ -1,0 +1,268 @@
+"""The calls of queue granularity, one function each: queues and offsets in, queues and offsets out.
+
+They raise a PopError; UnsupportedByServer where the server does not offer the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Final, NamedTuple
+
+from popclient import _convert as convert
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.wire import call, call_legacy, has_legacy, name_of, names_of, offered, queue_of, resource_of
+from popclient._session import Session
+from popclient._transport import Link
+from popclient.errors import BadRequest, NotFound, PopError, UnexpectedAnswer, error_of
+from popclient.message import FilterExpression, MessageView
+from popproto.v1 import legacy_pb2 as legacy
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+EXTRAS_HEADER: Final = "popmq-pull-bin"
+PULL_MARGIN: Final = 3.0  # seconds that a pull's answer may take beyond its hold
+RETRY_TOPIC: Final = "RETRY_TOPIC"  # the property of a retry that says which topic it comes from
+RETRY_PREFIX: Final = "%RETRY%"
+
+
+class Pulled(NamedTuple):
+    """A pull's answer: OK, MESSAGE_NOT_FOUND or ILLEGAL_OFFSET, what was found, and where to go on."""
+
+    code: int
+    messages: list[MessageView]
+    next_offset: int
+
+
+class Progress(NamedTuple):
+    """A group's progress in a queue.
+
+    offset: the next one to consume; -1 where there is none. resets: how often an operator has moved it.
+    """
+
+    offset: int
+    resets: int = 0
+
+
+class Committed(NamedTuple):
+    """What became of a commit.
+
+    stored: the progress as it is now; None where the server does not say. refusal: why the commit was not taken.
+    """
+
+    stored: Progress | None
+    refusal: PopError | None
+
+
+class GroupMember(NamedTuple):
+    """A consumer that shares a group's queues with others. model: CLUSTERING or BROADCASTING."""
+
+    client_id: str
+    model: str
+    topics: frozenset[str]
+    joined_at: datetime
+
+
+class Locked(NamedTuple):
+    """The queues of a request that the caller holds now, and for how long without a renewal."""
+
+    queues: frozenset[MessageQueue]
+    lapses_after: timedelta
+
+
+class QueueEnd(Enum):
+    """An end of a queue. END is where the next message will be."""
+
+    BEGINNING = pb.BEGINNING
+    END = pb.END
+
+
+# ---- Pulling ----
+
+
+async def pull(
+    session: Session,
+    group: str,
+    mq: MessageQueue,
+    offset: int,
+    *,
+    batch_size: int,
+    expression: FilterExpression | None,
+    hold: timedelta,
+    extras: legacy.PullExtras | None = None,
+) -> Pulled:
+    """What is in the queue from `offset` on; with nothing there the server holds the call up to `hold`.
+
+    expression: None leaves it to the one in the client's settings. Messages of a retry topic carry the topic that they
+    come from. A pull changes nothing, so one that breaks is repeated within its time.
+    """
+    request = rpc.PullMessageRequest(
+        group=resource_of(session, group),
+        message_queue=await queue_of(session, mq),
+        offset=offset,
+        batch_size=batch_size,
+        filter_expression=None if expression is None else convert.filter_expression(expression),
+    )
+    packed = None if extras is None else extras.SerializeToString()
+
+    async def attempt(link: Link, remaining: float) -> Pulled:
+        request.long_polling_timeout.FromTimedelta(min(hold, timedelta(seconds=max(remaining - PULL_MARGIN, 0.0))))
+        headers: tuple[tuple[str, str | bytes], ...] = session.transport.headers()
+        if packed is not None:
+            headers = (*headers, (EXTRAS_HEADER, packed))
+        return await _read(link.messaging.PullMessage(request, timeout=remaining, metadata=headers), mq)
+
+    patience = hold.total_seconds() + PULL_MARGIN
+    return await offered(session, "PullMessage", session.transport.call(attempt, patience))
+
+
+async def _read(frames: AsyncIterable[rpc.PullMessageResponse], mq: MessageQueue) -> Pulled:
+    status: pb.Status | None = None
+    next_offset: int | None = None
+    messages: list[MessageView] = []
+    async for frame in frames:
+        kind = frame.WhichOneof("content")
+        if kind == "message":
+            messages.append(_view(frame.message, mq))
+        elif kind == "next_offset":
+            next_offset = frame.next_offset
+        elif kind == "status":
+            status = frame.status
+    if status is not None and status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET):
+        raise error_of(status)
+    if status is None or next_offset is None:
+        missing = "status" if status is None else "next offset"
+        raise UnexpectedAnswer(f"the answer to a pull of queue {mq} has no {missing}")
+    return Pulled(status.code, messages, next_offset)
+
+
+def _view(wire: pb.Message, mq: MessageQueue) -> MessageView:
+    view = MessageView.unheld(wire)
+    if mq.topic.startswith(RETRY_PREFIX):
+        view.topic = wire.user_properties.get(RETRY_TOPIC, mq.topic)
+    return view
+
+
+# ---- Offsets ----
+
+
+async def fetch_offsets(session: Session, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, Progress]:
+    """The group's progress in each of the queues."""
+    if not await has_legacy(session):
+        return {mq: Progress(await _get_offset(session, group, mq)) for mq in queues}
+    request = legacy.FetchOffsetsRequest(group=resource_of(session, group), queues=names_of(session, queues))
+    answer = await call(session, "FetchOffsets", lambda link: link.legacy.FetchOffsets, request)
+    return {mq: _progress(each) for mq, each in zip(queues, answer.offsets, strict=True)}
+
+
+async def commit_offsets(
+    session: Session, group: str, offsets: Mapping[MessageQueue, Progress]
+) -> dict[MessageQueue, Committed]:
+    """Moves the group's progress on; behind what is stored it changes nothing and is no refusal.
+
+    A commit that stands on an older count of `resets` is refused. Servers without that count take every commit.
+    """
+    if not await has_legacy(session):
+        return {mq: await _update_offset(session, group, mq, each) for mq, each in offsets.items()}
+    entries = [
+        legacy.QueueOffset(queue=name, offset=each.offset, resets=each.resets)
+        for name, each in zip(names_of(session, offsets), offsets.values(), strict=True)
+    ]
+    request = legacy.CommitOffsetsRequest(group=resource_of(session, group), offsets=entries)
+    answer = await call(session, "CommitOffsets", lambda link: link.legacy.CommitOffsets, request)
+    return {mq: _committed(result) for mq, result in zip(offsets, answer.results, strict=True)}
+
+
+async def query_offset(session: Session, mq: MessageQueue, where: QueueEnd | datetime) -> int:
+    """An end of the queue, or the offset of the first message stored at an (aware) time or later."""
+    request = rpc.QueryOffsetRequest(message_queue=await queue_of(session, mq))
+    if isinstance(where, QueueEnd):
+        request.query_offset_policy = where.value
+    else:
+        request.query_offset_policy = pb.TIMESTAMP
+        request.timestamp.FromDatetime(where)
+    return (await call(session, "QueryOffset", lambda link: link.messaging.QueryOffset, request)).offset
+
+
+async def _get_offset(session: Session, group: str, mq: MessageQueue) -> int:
+    request = rpc.GetOffsetRequest(group=resource_of(session, group), message_queue=await queue_of(session, mq))
+    try:
+        return (await call(session, "GetOffset", lambda link: link.messaging.GetOffset, request)).offset
+    except NotFound as failure:
+        if failure.code != pb.OFFSET_NOT_FOUND:
+            raise
+        return -1
+
+
+async def _update_offset(session: Session, group: str, mq: MessageQueue, progress: Progress) -> Committed:
+    queue = await queue_of(session, mq)
+    request = rpc.UpdateOffsetRequest(group=resource_of(session, group), message_queue=queue, offset=progress.offset)
+    try:
+        await call(session, "UpdateOffset", lambda link: link.messaging.UpdateOffset, request)
+    except BadRequest as refusal:
+        return Committed(None, refusal)
+    return Committed(None, None)
+
+
+def _progress(wire: legacy.QueueOffset) -> Progress:
+    return Progress(wire.offset, wire.resets)
+
+
+def _committed(result: legacy.CommitOffsetResult) -> Committed:
+    refusal = None if result.status.code == pb.OK else error_of(result.status)
+    return Committed(_progress(result.stored), refusal)
+
+
+# ---- Members and locks ----
+
+
+async def list_members(session: Session, group: str) -> list[GroupMember]:
+    """The group's members, by client id; the same whichever server is asked."""
+    request = legacy.ListMembersRequest(group=resource_of(session, group))
+    answer = await call_legacy(session, "ListMembers", lambda link: link.legacy.ListMembers, request)
+    return [
+        GroupMember(
+            each.client_id,
+            each.model,
+            frozenset(entry.topic.name for entry in each.subscriptions),
+            each.joined_at.ToDatetime(UTC),
+        )
+        for each in answer.members
+    ]
+
+
+async def lock_queues(session: Session, group: str, queues: Collection[MessageQueue]) -> Locked:
+    """Takes or renews the queues' locks; those of others are left out of the answer."""
+    request = legacy.LockQueuesRequest(group=resource_of(session, group), queues=names_of(session, queues))
+    answer = await call_legacy(session, "LockQueues", lambda link: link.legacy.LockQueues, request)
+    held = frozenset(MessageQueue(name.topic.name, name.queue_id) for name in answer.locked)
+    return Locked(held, answer.lapses_after.ToTimedelta())
+
+
+async def unlock_queues(session: Session, group: str, queues: Collection[MessageQueue]) -> None:
+    """Gives the queues' locks up; those of others stay theirs."""
+    request = legacy.UnlockQueuesRequest(group=resource_of(session, group), queues=names_of(session, queues))
+    await call_legacy(session, "UnlockQueues", lambda link: link.legacy.UnlockQueues, request)
+
+
+# ---- A message that failed ----
+
+
+async def send_back(
+    session: Session, group: str, mq: MessageQueue, offset: int, delay_level: int, max_reconsume_times: int | None
+) -> bool:
+    """Hands a message back, to come again later. Has it become a dead letter instead?
+
+    mq, offset: as it was pulled. delay_level: 0 by the group's ladder, 1 to 18 that level, negative a dead letter.
+    max_reconsume_times: None leaves it to the group.
+    """
+    request = legacy.SendBackRequest(
+        group=resource_of(session, group),
+        queue=name_of(session, mq),
+        offset=offset,
+        delay_level=delay_level,
+        max_reconsume_times=max_reconsume_times,
+    )
+    answer = await call_legacy(session, "SendBack", lambda link: link.legacy.SendBack, request)
+    return answer.is_dead_letter
