@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 # Longer than anybody waits, and a time that far ahead still fits every calendar on the way.
 LONGEST: Final = timedelta(days=36_500)
@@ -33,6 +35,12 @@ def require_whole(name: str, given: int, least: int = 1) -> None:
         raise TypeError(f"{name} is {given!r}; it must be a whole number, at least {least}")
     if given < least:
         raise ValueError(f"{name} is {given}; it must be at least {least}")
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Is it a coroutine function, or an object whose __call__ is one?"""
+    call = getattr(function, "__call__", None)  # noqa: B004  the method itself is looked at
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _require_number(name: str, given: float, what: str, least: timedelta, most: timedelta) -> None:

@@ -6,7 +6,6 @@ A broker delivers at least once. An ack that gets lost brings a message again wh
 from __future__ import annotations
 
 import functools
-import inspect
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
+from popclient._options import is_async
 from popclient.listening import ConsumeResult
 from popclient.message import MessageView
 from popclient.sql.doors import Door, through
@@ -55,9 +55,17 @@ def idempotent(sessions: Any, *, group: str) -> Callable[[Any], Any]:
     """
 
     def decorate(handler: Any) -> Any:
-        if inspect.iscoroutinefunction(handler):
-            return functools.wraps(handler)(lambda message: _handle_later(sessions, group, handler, message))
-        return functools.wraps(handler)(lambda message: _handle(sessions, group, handler, message))
+        _require_fit(sessions, handler)
+
+        @functools.wraps(handler)
+        async def listen_async(message: MessageView) -> ConsumeResult:
+            return await _handle_later(sessions, group, handler, message)
+
+        @functools.wraps(handler)
+        def listen(message: MessageView) -> ConsumeResult:
+            return _handle(sessions, group, handler, message)
+
+        return listen_async if is_async(handler) else listen
 
     return decorate
 
@@ -92,6 +100,21 @@ def forget_processed(session: Door | AsyncDoor, older_than: timedelta, /) -> int
     before_ms = time.time_ns() // 1_000_000 - older_than // timedelta(milliseconds=1)
     old = delete(processed).where(processed.c.processed_at_ms < before_ms)
     return through(session, lambda conn: conn.execute(old).rowcount)
+
+
+def _require_fit(sessions: Any, handler: Any) -> None:
+    """Raises TypeError where the handler could make nothing of the sessions."""
+    makes_async = hasattr(sessions.class_, "run_sync")
+    if is_async(handler) and not makes_async:
+        raise TypeError(
+            f"handler {handler!r} is a coroutine function; give idempotent an async_sessionmaker in place of"
+            f" {sessions!r}"
+        )
+    if makes_async and not is_async(handler):
+        raise TypeError(
+            f"handler {handler!r} is no coroutine function; write it with `async def`, or give idempotent a"
+            f" sessionmaker in place of {sessions!r}"
+        )
 
 
 class _Undone(Exception):

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 
 import popserver
-from popclient import ConsumeResult, Message, MessageView, Producer, PushConsumer, SimpleConsumer, sql
+from popclient import ConsumeResult, Message, MessageView, Producer, PushConsumer, SimpleConsumer, aio, sql
 from popclient.admin import Admin
 from popclient.sql import tables
 from tests.client.scripted import until_in_thread
@@ -134,12 +134,29 @@ async def test_asyncio(postgres_url: str) -> None:
         done.append(message.text)
         return SUCCESS if len(done) > 1 else FAILURE
 
+    assert aio.PushConsumer("127.0.0.1:1", "billing", "orders", listener).group == "billing"
     assert [await listener(message), await listener(message), await listener(message)] == [FAILURE, SUCCESS, SUCCESS]
     assert done == ["1", "1"]
     async with AsyncSession(engine) as session, session.begin():
         assert not await sql.first_time(session, message, group="billing")
         assert await sql.forget_processed(session, timedelta(0)) == 1
     await engine.dispose()
+
+
+def test_handler_and_sessions_must_fit() -> None:
+    async def later(_message: MessageView, _session: AsyncSession) -> None:
+        """Nothing."""
+
+    class Later:
+        __call__ = staticmethod(later)
+
+    for handler in (later, Later()):
+        with pytest.raises(
+            TypeError, match=r"handler .* is a coroutine function; give idempotent an async_sessionmaker"
+        ):
+            sql.idempotent(sessionmaker(), group="billing")(handler)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"handler .* is no coroutine function; write it with `async def`, or give"):
+        sql.idempotent(async_sessionmaker(), group="billing")(work)  # type: ignore[arg-type]
 
 
 def test_by_hand(engine: Engine) -> None:
