@@ -9,12 +9,12 @@ from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Self, overload
 
 from popclient._loop import loop_thread
-from popclient._options import as_timedelta
+from popclient._options import as_timedelta, is_async
 from popclient._push.core import PushConsumerCore
-from popclient._push.options import PushOptions, consumption_seconds
+from popclient._push.options import PushOptions, as_interceptors, consumption_seconds
 from popclient._push.room import Cached
 from popclient._push.running import Threads
 from popclient.config import ClientConfig
@@ -48,6 +48,42 @@ class PushConsumer:
     >>> PushConsumer("127.0.0.1:8081", "billing", "orders", listener).run()    # doctest: +SKIP
     """
 
+    @overload
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        topics: Topics,
+        listener: Listener,
+        *,
+        batch_size: None = None,
+        concurrency: int = ...,
+        max_cached_messages: int = ...,
+        max_cached_bytes: int = ...,
+        consumption_timeout: float | timedelta = ...,
+        drain_timeout: float | timedelta = ...,
+        interceptors: Iterable[Interceptor] = ...,
+        on_disconnect: Callable[[Exception], None] | None = ...,
+        on_reconnect: Callable[[], None] | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        topics: Topics,
+        listener: BatchListener,
+        *,
+        batch_size: int,
+        concurrency: int = ...,
+        max_cached_messages: int = ...,
+        max_cached_bytes: int = ...,
+        consumption_timeout: float | timedelta = ...,
+        drain_timeout: float | timedelta = ...,
+        interceptors: Iterable[Interceptor] = ...,
+        on_disconnect: Callable[[Exception], None] | None = ...,
+        on_reconnect: Callable[[], None] | None = ...,
+    ) -> None: ...
     def __init__(
         self,
         endpoints: str | ClientConfig | None,
@@ -75,9 +111,9 @@ class PushConsumer:
             max_cached_bytes=max_cached_bytes,
             consumption_timeout=consumption_seconds(consumption_timeout),
             drain_timeout=as_timedelta("drain_timeout", drain_timeout).total_seconds(),
-            interceptors=tuple(interceptors),
+            interceptors=as_interceptors(interceptors),
         )
-        if options.listener_is_async:
+        if is_async(listener):
             raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.PushConsumer")
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._thread = loop_thread()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -14,6 +13,7 @@ from popclient.message import FilterExpression
 
 # Servers keep a push hold this long at most, whatever its client says (mission row L15): no listener has longer.
 HOLD_MAX: Final = timedelta(hours=3)
+HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,22 @@ class PushOptions:
                 " 1 for each, because the poll of each may bring one"
             )
 
-    @property
-    def listener_is_async(self) -> bool:
-        call = getattr(self.listener, "__call__", None)  # noqa: B004  an object whose __call__ is a coroutine function
-        return inspect.iscoroutinefunction(self.listener) or inspect.iscoroutinefunction(call)
-
 
 def consumption_seconds(timeout: float | timedelta) -> float:
     return as_timedelta("consumption_timeout", timeout, MILLISECOND, HOLD_MAX).total_seconds()
+
+
+def as_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
+    """Raises TypeError for what could not look on."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"interceptors is {given!r}; give a list of Interceptors")
+    found = tuple(given)
+    for each in found:
+        if isinstance(each, type):
+            raise TypeError(f"interceptor {each!r} is a class; give an instance of it")
+        if missing := [hook for hook in HOOKS if not callable(getattr(each, hook, None))]:
+            raise TypeError(
+                f"interceptor {each!r} has no {', '.join(missing)}; derive it from popclient.Interceptor, and override"
+                " what you need"
+            )
+    return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from inspect import isawaitable
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol
@@ -129,7 +128,7 @@ class InTasks:
         self._onlookers.before_consume(batch.views)
         began = perf_counter()
         try:
-            result = await _awaitable(self._options.listener(_given(batch.views, self._options)))
+            result = await self._options.listener(_given(batch.views, self._options))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the listener may raise anything
             consumption = Consumption(_status(batch, ConsumeStatus.EXCEPTION), perf_counter() - began, error)
         else:
@@ -149,12 +148,6 @@ class InTasks:
 
 def _given(views: Sequence[MessageView], options: PushOptions) -> MessageView | Sequence[MessageView]:
     return views[0] if options.batch_size is None else views
-
-
-def _awaitable(given: Any) -> Awaitable[Any]:
-    if not isawaitable(given):
-        raise TypeError(f"the listener returned {given!r}, which cannot be awaited; write it with `async def`")
-    return given
 
 
 def _judged(batch: Batch, result: Any) -> ConsumeStatus:

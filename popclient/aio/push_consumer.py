@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
-from popclient._options import as_timedelta
+from popclient._options import as_timedelta, is_async
 from popclient._push.core import PushConsumerCore
-from popclient._push.options import PushOptions, consumption_seconds
+from popclient._push.options import PushOptions, as_interceptors, consumption_seconds
 from popclient._push.room import Cached
 from popclient._push.running import InTasks
 from popclient.config import ClientConfig
@@ -28,6 +28,42 @@ class PushConsumer:
     use.
     """
 
+    @overload
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        topics: Topics,
+        listener: AsyncListener,
+        *,
+        batch_size: None = None,
+        concurrency: int = ...,
+        max_cached_messages: int = ...,
+        max_cached_bytes: int = ...,
+        consumption_timeout: float | timedelta = ...,
+        drain_timeout: float | timedelta = ...,
+        interceptors: Iterable[Interceptor] = ...,
+        on_disconnect: Callable[[Exception], None] | None = ...,
+        on_reconnect: Callable[[], None] | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        topics: Topics,
+        listener: AsyncBatchListener,
+        *,
+        batch_size: int,
+        concurrency: int = ...,
+        max_cached_messages: int = ...,
+        max_cached_bytes: int = ...,
+        consumption_timeout: float | timedelta = ...,
+        drain_timeout: float | timedelta = ...,
+        interceptors: Iterable[Interceptor] = ...,
+        on_disconnect: Callable[[Exception], None] | None = ...,
+        on_reconnect: Callable[[], None] | None = ...,
+    ) -> None: ...
     def __init__(
         self,
         endpoints: str | ClientConfig | None,
@@ -55,8 +91,13 @@ class PushConsumer:
             max_cached_bytes=max_cached_bytes,
             consumption_timeout=consumption_seconds(consumption_timeout),
             drain_timeout=as_timedelta("drain_timeout", drain_timeout).total_seconds(),
-            interceptors=tuple(interceptors),
+            interceptors=as_interceptors(interceptors),
         )
+        if not is_async(listener):
+            raise TypeError(
+                f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
+                " popclient.PushConsumer, which calls it in threads"
+            )
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._core = PushConsumerCore(self._config, options, InTasks)
 

@@ -216,15 +216,6 @@ async def test_all_but_success_comes_again_after_the_interval(
     assert (statuses.errors != [None]) is (found is ConsumeStatus.EXCEPTION)
 
 
-async def test_a_listener_that_is_no_coroutine_function_fails_by_name(
-    server: ScriptedServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    put(server, 1)
-    async with consumer_of(server, lambda _: SUCCESS):
-        await until(lambda: failed(server))
-    assert "cannot be awaited; write it with `async def`" in caplog.text
-
-
 @pytest.mark.row("L4")
 @pytest.mark.row("D10")
 async def test_a_listener_that_takes_too_long_is_cancelled_and_its_late_success_is_not_acked(

@@ -6,15 +6,18 @@ import asyncio
 import inspect
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, get_overloads, get_type_hints
+from unittest.mock import AsyncMock
 
 import pytest
 
-from popclient import ClientConfig, ConsumeResult, MessageView, PushConsumer, aio
+from popclient import ClientConfig, ConsumeResult, Interceptor, MessageView, PushConsumer, aio
 from popclient._convert import retry_interval
 from popclient._push.backlog import Backlog, Batch, Held
 from popclient._push.deadlines import Deadlines
 from popclient._push.room import Room
+from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import until
 
@@ -271,6 +274,16 @@ async def _done(_: Any) -> ConsumeResult:
     return ConsumeResult.SUCCESS
 
 
+class _Half:
+    """Looks like an interceptor, at first."""
+
+    def before_receive(self, topic: str, /) -> None:
+        """Nothing."""
+
+    def __repr__(self) -> str:
+        return "half"
+
+
 @pytest.mark.row("N8")
 @pytest.mark.parametrize(
     "wrong, error, says",
@@ -311,6 +324,19 @@ async def _done(_: Any) -> ConsumeResult:
         ({"drain_timeout": math.nan}, ValueError, "drain_timeout is nan; .* to 36500 days"),
         ({"drain_timeout": math.inf}, ValueError, "drain_timeout is inf; .* to 36500 days"),
         ({"drain_timeout": 1e18}, ValueError, "drain_timeout is 1e.18; .* to 36500 days"),
+        (
+            {"interceptors": Interceptor()},
+            TypeError,
+            "interceptors is <.*Interceptor object .*; give a list of Interceptors",
+        ),
+        ({"interceptors": [Interceptor]}, TypeError, "interceptor <class .*Interceptor'> is a class; give an instance"),
+        ({"interceptors": [Interceptor(), 5]}, TypeError, "interceptor 5 has no before_receive, .*, after_ack; derive"),
+        (
+            {"interceptors": [_Half()]},
+            TypeError,
+            "interceptor half has no after_receive, .* from popclient.Interceptor",
+        ),
+        ({"interceptors": iter([Interceptor()])}, None, ""),
         ({"endpoints": ClientConfig(endpoints="a:1"), "batch_size": 3}, None, ""),
     ],
 )
@@ -328,10 +354,37 @@ def test_what_cannot_work_is_refused_at_once(
 
 
 def test_a_coroutine_function_belongs_to_the_asyncio_consumer() -> None:
-    class Listener:
+    class Careful:
         async def __call__(self, _: MessageView) -> ConsumeResult:
             return ConsumeResult.SUCCESS
 
-    for listener in (_done, Listener()):
-        with pytest.raises(TypeError, match=r"popclient\.aio\.PushConsumer"):
+    for listener in (_done, Careful(), partial(_done), AsyncMock()):
+        with pytest.raises(TypeError, match=r"is a coroutine function; use popclient\.aio\.PushConsumer"):
             PushConsumer("127.0.0.1:1", "g", "t", listener)  # type: ignore[arg-type]
+        assert aio.PushConsumer("127.0.0.1:1", "g", "t", listener).group == "g"
+
+
+def test_a_plain_function_belongs_to_the_synchronous_consumer() -> None:
+    class Careful:
+        def __call__(self, _: MessageView) -> ConsumeResult:
+            return ConsumeResult.SUCCESS
+
+    for listener in (print, Careful(), partial(print), lambda _: ConsumeResult.SUCCESS):
+        with pytest.raises(
+            TypeError, match=r"no coroutine function; write it with `async def`, or use popclient\.Push"
+        ):
+            aio.PushConsumer("127.0.0.1:1", "g", "t", listener)  # type: ignore[arg-type]
+        assert PushConsumer("127.0.0.1:1", "g", "t", listener).group == "g"
+
+
+@pytest.mark.row("E4")
+@pytest.mark.parametrize(
+    "face, single, batch",
+    [(PushConsumer, Listener, BatchListener), (aio.PushConsumer, AsyncListener, AsyncBatchListener)],
+)
+def test_a_type_checker_knows_what_the_listener_gets(face: Any, single: Any, batch: Any) -> None:
+    hints = [get_type_hints(each) for each in get_overloads(face.__init__)]
+    assert [(each["listener"], each["batch_size"]) for each in hints] == [(single, type(None)), (batch, int)]
+    told = inspect.signature(face.__init__)
+    for each in get_overloads(face.__init__):
+        assert [*inspect.signature(each).parameters] == [*told.parameters]
