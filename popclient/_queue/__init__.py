@@ -8,7 +8,7 @@ come in as arguments, and the same arguments lead to the same decision on every 
     allocation        which of the sorted queues belong to which of the sorted members
     process_queue     what of a queue is fetched and not finished, and up to where it is consumed
     flow              when a queue is pulled no further for now
-    pull_header       what a pull says, and the bits of its sysFlag
+    pull_extras       what a pull says besides, and the bits of its sysFlag
     pull_status       what a pull's answer means
     consume_from      where a queue begins that has no progress
     offset_store      progress: kept by the server, by a file, or by whatever the user brings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from popclient.errors import UnexpectedAnswer, error_of
+from popclient.errors import UnexpectedAnswer
 from popproto.v2 import definition_pb2 as pb
 
 
@@ -20,22 +20,19 @@ class PullStatus(StrEnum):
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
 
 
-def pull_status(status: pb.Status, next_offset: int | None, offset: int) -> PullStatus:
-    """The meaning of the answer to a pull from `offset`; `next_offset` is None if the server has sent none.
+def pull_status(code: int, next_offset: int, offset: int) -> PullStatus:
+    """The meaning of the answer to a pull from `offset`: its status code, and the offset it says to go on from.
 
-    Raises the status' own error for any other code, and UnexpectedAnswer for an answer that does not say where to go
-    on: going on at a guess would lose messages or repeat them for ever.
+    Raises UnexpectedAnswer for a code that no pull is answered with, and for a next offset that no queue has: going on
+    at a guess would lose messages or repeat them for ever.
     """
-    if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET):
-        raise error_of(status)
-    if next_offset is None or next_offset < 0:
-        name = pb.Code.Name(status.code)
-        raise UnexpectedAnswer(
-            f"the pull from offset {offset} was answered {name} with next offset {next_offset}; it must be 0 or more"
-        )
-    if status.code == pb.OK:
+    if code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET):
+        raise UnexpectedAnswer(f"the pull from offset {offset} was answered {code}, which says nothing of the queue")
+    if next_offset < 0:
+        raise UnexpectedAnswer(f"the pull from offset {offset} is to go on from {next_offset}; it must be 0 or more")
+    if code == pb.OK:
         return PullStatus.FOUND
-    if status.code == pb.ILLEGAL_OFFSET:
+    if code == pb.ILLEGAL_OFFSET:
         return PullStatus.OFFSET_ILLEGAL
     return PullStatus.NO_MATCHED_MSG if next_offset > offset else PullStatus.NO_NEW_MSG
 

@@ -1,0 +1,171 @@
+"""The classic file of offsets, as JSON: {"offsetTable": {"topic@group": {"0": 103}}}.
+
+An offset is the next one to consume. Classic writers leave the queue ids, which are integers, without quotes; that is
+read too. A file is written anew beside the old one, which stays as `.bak`: whatever kills the writer, there is the new
+one or the old one, and a torn one is never taken for an empty one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+# By "topic@group": queue id to the next offset.
+OffsetTable = dict[str, dict[int, int]]
+
+_TABLE: Final = "offsetTable"
+_SHAPE: Final = f'{{"{_TABLE}": {{"topic@group": {{"0": 103}}}}}}'
+# A text is skipped as a whole, so that what looks like a key in it stays as it is.
+_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(\d+)(?=\s*:)')
+
+
+class OffsetFileTorn(ValueError):
+    """The text is no file of offsets; the sentence names the place."""
+
+
+def table_key(topic: str, group: str) -> str:
+    return f"{topic}@{group}"
+
+
+def split_table_key(key: str) -> tuple[str, str]:
+    """Topic and group. Raises OffsetFileTorn for a key that names not both."""
+    topic, at, group = key.partition("@")
+    if not (topic and at and group):
+        raise OffsetFileTorn(f"{key!r} in {_TABLE} does not name its queues' topic and group; write topic@group")
+    return topic, group
+
+
+# ---- The text ----
+
+
+def dump_offsets(table: Mapping[str, Mapping[int, int]]) -> str:
+    """The file's text: keys sorted, so that equal tables give equal texts."""
+    plain = {key: {str(queue_id): of_key[queue_id] for queue_id in sorted(of_key)} for key, of_key in table.items()}
+    return json.dumps({_TABLE: dict(sorted(plain.items()))}, indent=2) + "\n"
+
+
+def parse_offsets(text: str) -> OffsetTable:
+    """The table in a file's text; what else stands beside it is passed over. Raises OffsetFileTorn."""
+    table = _parsed(text)
+    if not isinstance(table, dict) or not isinstance(table.get(_TABLE), dict):
+        raise OffsetFileTorn(f"the text has no {_TABLE}; it must be {_SHAPE}")
+    return {key: _offsets_of(key, of_key) for key, of_key in table[_TABLE].items()}
+
+
+def _parsed(text: str) -> Any:
+    quoted, starts = _with_quoted_keys(text)
+    try:
+        return json.loads(quoted, object_pairs_hook=_without_doubles)
+    except json.JSONDecodeError as torn:
+        place = torn.pos - 2 * sum(start < torn.pos for start in starts)
+        line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+        raise OffsetFileTorn(
+            f"{torn.msg} at line {line}, column {column} (character {place} of {len(text)}); it must be {_SHAPE}"
+        ) from None
+
+
+def _with_quoted_keys(text: str) -> tuple[str, list[int]]:
+    """The text as strict JSON, and where in it keys have gained their quotes."""
+    pieces: list[str] = []
+    starts: list[int] = []
+    end = length = 0
+    for found in _BARE_KEY.finditer(text):
+        if found[2] is None:
+            continue
+        before = text[end : found.start(2)]
+        starts.append(length + len(before))
+        pieces += [before, f'"{found[2]}"']
+        length += len(before) + len(found[2]) + 2
+        end = found.end()
+    return "".join([*pieces, text[end:]]), starts
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise OffsetFileTorn(f"{key!r} stands twice in one object; which of the two holds nobody can tell")
+        found[key] = value
+    return found
+
+
+def _offsets_of(key: str, of_key: Any) -> dict[int, int]:
+    split_table_key(key)
+    if not isinstance(of_key, dict):
+        raise OffsetFileTorn(f"{key!r} has {of_key!r} for its queues; it must be {_SHAPE}")
+    return {_queue_id(key, queue_id): _offset(key, queue_id, offset) for queue_id, offset in of_key.items()}
+
+
+def _queue_id(key: str, queue_id: str) -> int:
+    if not (queue_id.isascii() and queue_id.isdigit()):
+        raise OffsetFileTorn(f"{key!r} has a queue {queue_id!r}; a queue id is a whole number from 0")
+    return int(queue_id)
+
+
+def _offset(key: str, queue_id: str, offset: Any) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise OffsetFileTorn(f"{key!r} has offset {offset!r} in queue {queue_id}; it is a whole number from 0")
+    return offset
+
+
+# ---- The file ----
+
+
+def backup_of(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")
+
+
+def read_offset_file(path: Path) -> OffsetTable | None:
+    """What the file says, or if it is torn or missing its `.bak`; None if there is neither.
+
+    Raises OffsetFileTorn when something is there and none of it can be read: that is not the same as no progress.
+    """
+    torn: list[str] = []
+    for candidate in (path, backup_of(path)):
+        try:
+            return parse_offsets(candidate.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        except (OffsetFileTorn, UnicodeDecodeError) as failure:
+            torn.append(f"{candidate}: {failure}")
+    if torn:
+        raise OffsetFileTorn(
+            f"no offsets can be read ({'; '.join(torn)}); repair one of the files, or remove them to begin without"
+            " progress"
+        )
+    return None
+
+
+def write_offset_file(path: Path, table: Mapping[str, Mapping[int, int]]) -> None:
+    """Makes this the file's content, durable on return; the one before stays as `.bak`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(dump_offsets(table))
+        file.flush()
+        os.fsync(file.fileno())
+    if _is_readable(path):  # a torn one must not take the place of a good backup
+        path.replace(backup_of(path))
+    fresh.replace(path)
+    _sync_folder(path.parent)
+
+
+def _is_readable(path: Path) -> bool:
+    with contextlib.suppress(OSError, OffsetFileTorn, UnicodeDecodeError):
+        parse_offsets(path.read_text(encoding="utf-8"))
+        return True
+    return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is durable once the folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
