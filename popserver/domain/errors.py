@@ -88,6 +88,10 @@ class IllegalPollingTime(BadRequest):
     """The long-polling timeout is illegal."""
 
 
+class IllegalOffset(BadRequest):
+    """The offset lies outside of the queue."""
+
+
 class InvalidReceiptHandle(BadRequest):
     """The receipt handle names no current hold."""
 
@@ -162,6 +166,10 @@ class ConsumerGroupNotFound(NotFound):
 
 class MessageNotFound(NotFound):
     """The message does not exist."""
+
+
+class OffsetNotFound(NotFound):
+    """The group has no progress in the queue."""
 
 
 class TooManyRequests(Busy):

@@ -21,6 +21,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.IllegalFilterExpression: pb.ILLEGAL_FILTER_EXPRESSION,
     errors.IllegalInvisibleTime: pb.ILLEGAL_INVISIBLE_TIME,
     errors.IllegalPollingTime: pb.ILLEGAL_POLLING_TIME,
+    errors.IllegalOffset: pb.ILLEGAL_OFFSET,
     errors.InvalidReceiptHandle: pb.INVALID_RECEIPT_HANDLE,
     errors.InvalidClientProperties: pb.INVALID_CLIENT_PROPERTIES,
     errors.MessagePropertyConflictWithType: pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -42,6 +43,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.TopicNotFound: pb.TOPIC_NOT_FOUND,
     errors.ConsumerGroupNotFound: pb.CONSUMER_GROUP_NOT_FOUND,
     errors.MessageNotFound: pb.MESSAGE_NOT_FOUND,
+    errors.OffsetNotFound: pb.OFFSET_NOT_FOUND,
     # The server is at fault.
     errors.Busy: pb.TOO_MANY_REQUESTS,
     errors.TooManyRequests: pb.TOO_MANY_REQUESTS,

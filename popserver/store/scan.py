@@ -8,7 +8,6 @@ is taken up again when it opens (`store.open_groups`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,19 +22,12 @@ from popserver.store.message_groups import Member
 from popserver.store.message_look import BY_KEY, MessageLook, MessageRow
 from popserver.store.schema import AnyRow, delivery, message, progress, queue
 from popserver.store.schema import message_group_progress as behind
+from popserver.store.stretch import INSIDE, WINDOW_OFFSETS, WITH_TAG, judge, narrowed, of_tags
 from popserver.store.transaction import Transaction
 from popserver.store.wish import Found, Wish
 
-# How far one receive looks for messages its filter wants, or whose groups are free, before it lets others in.
-WINDOW_OFFSETS = 1_000
 # Of so many looks at a topic's priorities one begins anywhere: what is urgent must not starve the rest.
 FAIR_EVERY = 8
-# Of so many messages the SQL filter is asked first, for each one wanted; then of as many as it took for each that it
-# let through, and some more.
-_ASKED_PER_WANTED = 8
-_AND_MORE = 1.25
-
-
 # Beside open message groups it looks at so many offsets for each message that there is room for, and at least so many.
 _BESIDE_RUNS = 2
 _BESIDE_RUNS_MIN = 32
@@ -141,10 +133,7 @@ def _read_window(
 
 def _read_tagged(tx: Transaction, wish: Wish, wanted: TagFilter, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
     looks = _FREE if wish.keeps_order else _ALL
-    if wanted.wants_all:
-        rows = looks.every.rows(tx.conn, names)
-    else:
-        rows = looks.tagged.rows(tx.conn, names | {"hashes": wanted.hashes, "tags": wanted.tags})
+    rows = looks.every.rows(tx.conn, names) if wanted.wants_all else looks.tagged.rows(tx.conn, names | of_tags(wanted))
     is_full = len(rows) == names["limit"]
     return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
 
@@ -153,25 +142,9 @@ def _read_judging(
     tx: Transaction, wish: Wish, wanted: SqlFilter, names: dict[str, Any]
 ) -> tuple[list[MessageRow], int]:
     """Ask the filter first, by what it looks at alone; then load the messages it wants."""
-    look = (_FREE if wish.keeps_order else _ALL).judged
-    keys: list[int] = []
-    start, room, judged = names["from_key"], names["limit"], 0
-    while len(keys) < room and start < names["to_key"]:
-        per_wanted = judged / max(1, len(keys)) * _AND_MORE if judged else _ASKED_PER_WANTED
-        asked = min(WINDOW_OFFSETS, math.ceil(per_wanted * (room - len(keys))))
-        looked = 0
-        for key, tag, properties in look.rows(tx.conn, wanted, names | {"from_key": start, "limit": asked}):
-            start, looked = key + 1, looked + 1
-            if wanted.matches(tag, properties):
-                keys.append(key)
-                if len(keys) == room:
-                    break
-        else:
-            if looked < asked:
-                start = names["to_key"]
-        judged += looked
+    keys, reached = judge(tx.conn, (_FREE if wish.keeps_order else _ALL).judged, wanted, names)
     messages = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in keys)}) if keys else []
-    return messages, start - names["queue_key"]
+    return messages, reached - names["queue_key"]
 
 
 def _between(place: AnyRow, start: int, end: int, limit: int) -> dict[str, Any]:
@@ -242,12 +215,6 @@ _MOVE_ON = (
     .values(next_offset=bindparam("reached"))
 )
 
-_INSIDE = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
-# The hash first: an integer comparison that settles nearly every row before any text is read.
-_WITH_TAG = (
-    message.c.tag_hash.in_(bindparam("hashes", expanding=True)),
-    message.c.tag.in_(bindparam("tags", expanding=True)),
-)
 # Scalars instead of EXISTS, which Postgres would turn around: it would read all that the group holds, not one row each.
 _ANY_DELIVERY = (
     select(delivery.c.message_key)
@@ -280,10 +247,8 @@ class _Looks(NamedTuple):
 
 
 def _looks(*conditions: Any) -> _Looks:
-    def inside(found: Select[Any], *more: Any) -> Select[Any]:
-        return found.where(*_INSIDE, *conditions, *more).order_by(message.c.message_key).limit(bindparam("limit"))
-
-    return _Looks(MessageLook(inside), MessageLook(lambda found: inside(found, *_WITH_TAG)), FilterLook(inside))
+    every = narrowed(*conditions)
+    return _Looks(MessageLook(every), MessageLook(narrowed(*conditions, *WITH_TAG)), FilterLook(every))
 
 
 _ALL = _looks()
@@ -300,7 +265,7 @@ _LEAVE_LOCKED = insert(behind).from_select(
         bindparam("topic_id", type_=BigInteger),
         func.min(message.c.message_key) - bindparam("queue_key", type_=BigInteger),
     )
-    .where(*_INSIDE, message.c.message_group.is_not(None), _ANY_DELIVERY.is_not(None), _ANY_ROW_BEHIND.is_(None))
+    .where(*INSIDE, message.c.message_group.is_not(None), _ANY_DELIVERY.is_not(None), _ANY_ROW_BEHIND.is_(None))
     .group_by(message.c.message_group),
 )
 _LEFT = given("left", "queue_id", "next_offset", text=("message_group",))

@@ -69,6 +69,11 @@ class Plans:
         finally:
             event.remove(conn, "before_cursor_execute", self._catch)
 
+    @property
+    def count(self) -> int:
+        """How many statements were executed."""
+        return len(self._statements)
+
     def explained(self) -> dict[str, str]:
         """Each statement with its plan."""
         return {statement: self._explain(statement, parameters) for statement, parameters in self._statements}

@@ -15,8 +15,8 @@ from popserver.store.catalog.groups import (
     update_group,
 )
 from popserver.store.catalog.locking import lock_if_free
-from popserver.store.catalog.meeting import Meet, meet
-from popserver.store.catalog.naming import group_not_found, topic_not_found
+from popserver.store.catalog.meeting import FixMode, Meet, fix_mode, meet
+from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
 from popserver.store.catalog.purging import Purge, purge
 from popserver.store.catalog.topics import (
     CreateTopic,
@@ -36,6 +36,7 @@ __all__ = [
     "CreateTopic",
     "DeleteGroup",
     "DeleteTopic",
+    "FixMode",
     "FoundGroup",
     "Meet",
     "Purge",
@@ -48,12 +49,14 @@ __all__ = [
     "ensure_topic",
     "find_group",
     "find_topic",
+    "fix_mode",
     "group_not_found",
     "groups_by_id",
     "list_groups",
     "list_topics",
     "lock_if_free",
     "meet",
+    "of_another_mode",
     "purge",
     "topic_not_found",
     "topics_by_id",

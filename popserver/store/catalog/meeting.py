@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from sqlalchemy import bindparam, insert, select, update
 
-from popserver.domain.errors import BadRequest, PopError
+from popserver.domain.errors import PopError
 from popserver.domain.group import ConsumeFrom, Group, Mode
 from popserver.domain.topic import Topic
 from popserver.store.catalog.locking import lock
-from popserver.store.catalog.naming import group_not_found, topic_not_found
+from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
 from popserver.store.catalog.queues import queue_rows
 from popserver.store.schema import AnyRow, consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
@@ -24,6 +24,19 @@ class Meet(NamedTuple):
     group: Group
     topic: Topic
     mode: Mode
+
+
+class FixMode(NamedTuple):
+    """A group's first use, in the mode that this fixes."""
+
+    group: Group
+    mode: Mode
+
+
+def fix_mode(tx: Transaction, requests: Sequence[FixMode]) -> list[PopError | None]:
+    """Make it the group's mode, unless it has one; refused for a group of the other mode."""
+    lock(tx)
+    return [_fix_mode(tx, request.group, request.mode) for request in requests]
 
 
 def meet(tx: Transaction, requests: Sequence[Meet]) -> list[PopError | None]:
@@ -39,14 +52,8 @@ def meet_new_queues(tx: Transaction, topic_id: int) -> None:
 
 def _meet(tx: Transaction, request: Meet) -> PopError | None:
     group, topic = request.group, request.topic
-    row = tx.conn.execute(select(consumer_group.c.mode).where(consumer_group.c.group_id == group.group_id)).first()
-    if row is None:
-        return group_not_found(group.name)
-    if row.mode is None:
-        mode = update(consumer_group).where(consumer_group.c.group_id == group.group_id)
-        tx.conn.execute(mode.values(mode=request.mode.value))
-    elif row.mode != request.mode:
-        return BadRequest(f"consumer group '{group.name}' consumes in mode {row.mode}, fixed at its first use")
+    if refusal := _fix_mode(tx, group, request.mode):
+        return refusal
     if tx.conn.execute(_IS_THERE, {"of_topic": topic.topic_id}).first() is None:
         return topic_not_found(topic.name)
     known = set(tx.conn.execute(_MET, {"for_group": group.group_id, "of_topic": topic.topic_id}).scalars())
@@ -57,6 +64,18 @@ def _meet(tx: Transaction, request: Meet) -> PopError | None:
     ]
     if rows:
         tx.conn.execute(insert(progress), rows)
+    return None
+
+
+def _fix_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
+    row = tx.conn.execute(select(consumer_group.c.mode).where(consumer_group.c.group_id == group.group_id)).first()
+    if row is None:
+        return group_not_found(group.name)
+    if row.mode is None:
+        fixed = update(consumer_group).where(consumer_group.c.group_id == group.group_id)
+        tx.conn.execute(fixed.values(mode=mode.value))
+    elif row.mode != mode:
+        return of_another_mode(group.name, Mode(row.mode))
     return None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from popserver.domain.errors import ConsumerGroupNotFound, TopicNotFound
+from popserver.domain.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
+from popserver.domain.group import Mode
 from popserver.domain.names import Resource
 
 
@@ -21,6 +22,10 @@ def group_not_found(name: Resource) -> ConsumerGroupNotFound:
     return ConsumerGroupNotFound(
         f"consumer group '{name}' does not exist; create it with: popmq group create {_as_typed(name)}"
     )
+
+
+def of_another_mode(name: Resource, mode: Mode) -> BadRequest:
+    return BadRequest(f"consumer group '{name}' consumes in mode {mode}, fixed at its first use; use another group")
 
 
 def _as_typed(name: Resource) -> str:

@@ -1,0 +1,34 @@
+"""What the tests of pulls say in few words."""
+
+from __future__ import annotations
+
+from popserver.domain.filtering import Filter, TagFilter
+from popserver.domain.pulling import Pulled
+from popserver.domain.topic import Topic
+from popserver.store import pulling
+from tests.support.open_store import OpenStore
+
+EVERYTHING = TagFilter()
+
+
+def look(
+    store: OpenStore,
+    topic: Topic,
+    offset: int = 0,
+    *,
+    batch_size: int = 32,
+    wanted: Filter = EVERYTHING,
+    queue: int = 0,
+) -> Pulled:
+    return pulling.look(store.conn, pulling.Pull(topic, topic.queues[queue], offset, batch_size, wanted))
+
+
+def offsets(pulled: Pulled) -> list[int]:
+    return [each.offset for each in pulled.messages]
+
+
+def trim(store: OpenStore, topic: Topic, to_offset: int, *, queue: int = 0) -> None:
+    """As retention does: the messages before that offset are gone."""
+    queue_id = topic.queues[queue].queue_id
+    store.conn.exec_driver_sql(f"DELETE FROM message WHERE message_key < {(queue_id << 40) + to_offset}")
+    store.conn.exec_driver_sql(f"UPDATE queue SET min_offset = {to_offset} WHERE queue_id = {queue_id}")
