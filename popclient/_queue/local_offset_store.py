@@ -144,7 +144,7 @@ class LocalFileOffsetStore(OffsetStore):
             topic, group = split_table_key(key)
             if group != self._group:
                 raise OffsetFileTorn(
-                    f"{self.path} has offsets of group {group!r}, but belongs to {self._group!r}; put the right file there"
+                    f"{self.path} has offsets of group {group!r}, but belongs to {self._group!r}; put its own there"
                 )
             found.update({MessageQueue(topic, queue_id): offset for queue_id, offset in of_key.items()})
         return found

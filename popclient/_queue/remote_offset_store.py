@@ -17,7 +17,6 @@ from popclient._queue.offset_store import NO_OFFSET, OFFSET_ERROR, OffsetMemory,
 from popclient._session import Session
 from popclient.errors import PopError
 
-
 log = logging.getLogger("popclient")
 
 Fetch = Callable[[Collection[MessageQueue]], Awaitable[Mapping[MessageQueue, Progress]]]
@@ -121,13 +120,13 @@ class RemoteOffsetStore(OffsetStore):
         sent = {mq: Progress(offset, self.resets(mq)) for mq, offset in offsets.items()}
         refusals: dict[MessageQueue, PopError] = {}
         for mq, committed in (await self._commit(sent)).items():
-            if committed.refusal is None:
-                self._stored[mq] = Progress(offsets[mq], sent[mq].resets)
-                continue
-            refusals[mq] = committed.refusal
-            if committed.stored.resets > sent[mq].resets:
+            if committed.refusal is not None:
+                refusals[mq] = committed.refusal
+            if committed.stored is not None and committed.stored.resets > self.resets(mq):
                 self._memory.remove(mq)
                 self._on_reset(mq)
+            elif committed.refusal is None and self.resets(mq) == sent[mq].resets:  # not read anew meanwhile
+                self._stored[mq] = sent[mq]
         return refusals
 
     def _stored_of(self, mq: MessageQueue) -> Progress:
