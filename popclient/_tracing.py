@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
+from weakref import WeakKeyDictionary
 
 from popclient.config import ClientConfig
 from popclient.errors import PopError
@@ -17,7 +18,7 @@ from popclient.listening import Consumption, Interceptor
 from popclient.message import Message, MessageView
 
 if TYPE_CHECKING:
-    from popclient.otel import Tracing
+    from popclient.otel import Tracing, Working
 
 
 class Work(Protocol):
@@ -44,8 +45,9 @@ def acking(config: ClientConfig, group: str, views: Sequence[MessageView]) -> Wo
     return _Untraced() if active is None else active.acking(group, views)
 
 
-def receiving(config: ClientConfig, group: str, topic: str, views: Sequence[MessageView], began_ns: int) -> None:
-    """Messages have been received; `began_ns` is when they were asked for, in epoch nanoseconds."""
+def receiving(config: ClientConfig, group: str, topic: str, views: Sequence[MessageView], began_ns: int | None) -> None:
+    """Messages have been received; `began_ns` is when the caller asked for them, in epoch nanoseconds, None if nobody
+    did."""
     active = tracing(config) if views else None
     if active is not None:
         active.received(group, topic, views, began_ns)
@@ -66,29 +68,34 @@ class Onlooker(Interceptor):
     def __init__(self, config: ClientConfig, group: str) -> None:
         self._config = config
         self._group = group
-        self._open: dict[int, Work] = {}
+        self._processing: dict[tuple[MessageView, ...], Working] = {}
+        # For the ack, which what failed never gets: so it is forgotten together with the message.
+        self._processed: WeakKeyDictionary[MessageView, Working] = WeakKeyDictionary()
+        self._acking: dict[MessageView, Working] = {}
 
     def after_receive(self, topic: str, messages: Sequence[MessageView], error: PopError | None, /) -> None:
-        receiving(self._config, self._group, topic, messages, 0)
+        receiving(self._config, self._group, topic, messages, None)
 
     def before_consume(self, messages: Sequence[MessageView], /) -> None:
         active = tracing(self._config)
         if active is not None:
-            self._open[id(messages)] = active.processing(self._group, messages).__enter__()
+            self._processing[tuple(messages)] = active.processing(self._group, messages).__enter__()
 
     def after_consume(self, messages: Sequence[MessageView], consumption: Consumption, /) -> None:
-        if (work := self._open.pop(id(messages), None)) is not None:
+        if (work := self._processing.pop(tuple(messages), None)) is not None:
             work.settle([consumption])
             error = consumption.error
             work.__exit__(type(error) if error else None, error, None)
+            self._processed.update(dict.fromkeys(messages, work))
 
     def before_ack(self, message: MessageView, /) -> None:
         active = tracing(self._config)
         if active is not None:
-            self._open[id(message)] = active.acking(self._group, [message]).__enter__()
+            processed = self._processed.get(message)
+            self._acking[message] = active.acking_processed(self._group, message, processed).__enter__()
 
     def after_ack(self, message: MessageView, error: PopError | None, /) -> None:
-        if (work := self._open.pop(id(message), None)) is not None:
+        if (work := self._acking.pop(message, None)) is not None:
             work.settle([error])
             work.__exit__(None, None, None)
 

@@ -173,6 +173,7 @@ class MessageView:
     """
 
     __slots__ = (
+        "__weakref__",
         "_body",
         "_invisible_until",
         "_keeper",

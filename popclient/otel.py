@@ -123,14 +123,13 @@ class Tracing:
         context = trace.set_span_in_context(span)
         return Working(span, [carrying(message, context) for message in messages])
 
-    def received(self, group: str, topic: str, views: Sequence[MessageView], began_ns: int) -> None:
-        """The span "receive TOPIC", which is over."""
+    def received(self, group: str, topic: str, views: Sequence[MessageView], began_ns: int | None) -> None:
+        """The span "receive TOPIC", which is over; a trace of its own where no caller has begun it (None)."""
         attributes = self._attributes("receive", "receive", {topic}, len(views), group)
         links = _links(view.trace_context for view in views)
         name = _name("receive", attributes)
-        self._tracer.start_span(
-            name, kind=SpanKind.CLIENT, attributes=attributes, links=links, start_time=began_ns or None
-        ).end()
+        parent = Context() if began_ns is None else None
+        self._tracer.start_span(name, parent, SpanKind.CLIENT, attributes, links, start_time=began_ns).end()
 
     def processing(self, group: str, views: Sequence[MessageView]) -> Working:
         """The span "process TOPIC", the current one while it is open."""
@@ -139,26 +138,33 @@ class Tracing:
         if len(views) == 1:
             attributes |= _of_view(views[0])
         parent, links = self._origin(views)
-        # Of its own: a task was perhaps started inside a span that has nothing to do with the message.
-        span = self._tracer.start_span(name, parent or Context(), SpanKind.CONSUMER, attributes, links)
+        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
         return Working(span, is_current=True)
 
-    def acking(self, group: str, views: Sequence[MessageView]) -> Working:
-        """The span "ack TOPIC"."""
+    def acking_processed(self, group: str, view: MessageView, processed: Working | None) -> Working:
+        """The span "ack TOPIC" below that of the message's processing, whatever span is the current one."""
+        context = Context() if processed is None else trace.set_span_in_context(processed.span, Context())
+        return self.acking(group, [view], context)
+
+    def acking(self, group: str, views: Sequence[MessageView], context: Context | None = None) -> Working:
+        """The span "ack TOPIC" within the context, or the current one."""
         attributes = self._attributes("ack", "settle", {view.topic for view in views}, len(views), group)
         if len(views) == 1:
             attributes |= _of_view(views[0])
         name = _name("ack", attributes)
-        is_inside = trace.get_current_span().get_span_context().is_valid
-        parent, links = (None, _links(view.trace_context for view in views)) if is_inside else self._origin(views)
+        is_inside = trace.get_current_span(context).get_span_context().is_valid
+        parent, links = (context, _links(view.trace_context for view in views)) if is_inside else self._origin(views)
         return Working(self._tracer.start_span(name, parent, SpanKind.CLIENT, attributes, links))
 
-    def _origin(self, views: Sequence[MessageView]) -> tuple[Context | None, list[Link]]:
-        """The parent (None: the current span) and the links of what is done with the messages."""
+    def _origin(self, views: Sequence[MessageView]) -> tuple[Context, list[Link]]:
+        """The parent and the links of what is done with the messages.
+
+        Never the current span: a task was perhaps started inside one that has nothing to do with the message.
+        """
         carried = views[0].trace_context if len(views) == 1 else None
         if carried and self._config.tracing == "child":
-            return _propagator.extract({_TRACEPARENT: carried}), []
-        return None, _links(view.trace_context for view in views)
+            return _propagator.extract({_TRACEPARENT: carried}, Context()), []
+        return Context(), _links(view.trace_context for view in views)
 
     def _attributes(
         self, operation: str, kind: str, topics: set[str], count: int, group: str | None = None

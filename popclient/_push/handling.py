@@ -205,8 +205,9 @@ class Handling:
         batch = held.batch
         if batch is None:
             self._backlog.withdraw(held)
-            self._onlookers.before_consume((held.view,))
-            self._onlookers.after_consume((held.view,), Consumption(ConsumeStatus.TIMEOUT, 0.0))
+            views = (held.view,)
+            self._onlookers.before_consume(views)
+            self._onlookers.after_consume(views, Consumption(ConsumeStatus.TIMEOUT, 0.0))
             log.warning("%s timed out before its turn came; %s", held.view, telling.next_attempt(held, self._session))
             self._fail([held])
             return

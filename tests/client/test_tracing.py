@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ from popclient import (
     BadRequest,
     ClientConfig,
     ConsumeResult,
+    ConsumeStatus,
+    Consumption,
+    Interceptor,
     InvalidReceiptHandle,
     Message,
     MessageView,
@@ -29,8 +33,12 @@ from popclient import (
     aio,
     otel,
 )
+from popclient._tracing import Onlooker
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
 from popserver import EmbeddedBroker
-from tests.client.scripted import until_in_thread
+from tests.client.scripted import ScriptedServer, until, until_in_thread
+from tests.client.test_push_parts import view_of
 
 
 @pytest.fixture
@@ -165,6 +173,76 @@ def test_a_push_consumers_listener_runs_inside_its_span(broker: EmbeddedBroker, 
         failed = spans.one("process later")
     assert failed.status.status_code is StatusCode.ERROR
     assert facts(failed)["popmq.consume.status"] == "FAILED"
+
+
+@pytest.mark.parametrize("tracing", ["link", "child"])
+async def test_what_a_push_consumer_does_belongs_to_its_messages_not_to_whoever_started_it(
+    broker: EmbeddedBroker, spans: Spans, tracing: Any
+) -> None:
+    config = ClientConfig(broker.endpoint, tracing=tracing)
+
+    async def listen(_: MessageView) -> ConsumeResult:
+        return ConsumeResult.SUCCESS
+
+    async with aio.Producer(config) as producer:
+        await producer.send("orders", "1")
+    with spans.tracer.start_as_current_span("startup") as startup:
+        async with aio.PushConsumer(config, "billing", "orders", listen):
+            await until(lambda: "ack orders" in spans.names())
+    sent, received, processed, acked = (spans.one(f"{name} orders") for name in ("send", "receive", "process", "ack"))
+    assert acked.parent is not None
+    assert acked.parent.span_id == span_id(processed)
+    assert trace_id(acked) == trace_id(processed) != startup.get_span_context().trace_id
+    assert linked(acked) == [span_id(sent)]
+    assert (trace_id(processed) == trace_id(sent)) is (tracing == "child")
+    assert received.parent is None
+
+
+class Kept(Interceptor):
+    """Keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Sequence[MessageView]] = []
+
+    def before_consume(self, messages: Sequence[MessageView], /) -> None:
+        self.shown.append(messages)
+
+
+async def test_a_message_that_times_out_before_its_turn_leaves_no_span_open(
+    server: ScriptedServer, spans: Spans
+) -> None:
+    server.capabilities, server.fifo = "", True
+    request = rpc.SendMessageRequest()
+    for group in "ab":
+        message = request.messages.add(topic=pb.Resource(name="t"), body=group.encode())
+        message.system_properties.message_id = message.system_properties.message_group = group
+    server.store(request)
+
+    async def listen(_: MessageView) -> ConsumeResult:
+        await asyncio.Event().wait()
+        return ConsumeResult.SUCCESS
+
+    given: dict[str, Any] = {"concurrency": 1, "consumption_timeout": 0.05, "interceptors": [Kept()]}
+    async with aio.PushConsumer(server.endpoints, "push", "t", listen, **given):
+        await until(lambda: spans.names().count("process t") == 2)
+
+
+def test_an_ack_without_a_processing_is_a_trace_of_its_own(spans: Spans) -> None:
+    onlooker, view = Onlooker(ClientConfig("a:1"), "billing"), view_of("1", "orders")
+    with spans.tracer.start_as_current_span("foreign"):
+        onlooker.before_ack(view)
+        onlooker.after_ack(view, None)
+    assert spans.one("ack orders").parent is None
+
+
+def test_of_a_message_that_is_gone_no_span_is_kept(spans: Spans) -> None:
+    onlooker = Onlooker(ClientConfig("a:1"), "billing")
+    for number in range(10):
+        view = view_of(str(number), "orders")
+        onlooker.before_consume((view,))
+        onlooker.after_consume((view,), Consumption(ConsumeStatus.FAILED, 0.0))
+    assert spans.names() == ["process orders"] * 10
+    assert len(onlooker._processed) == 1
 
 
 async def test_asyncio(broker: EmbeddedBroker, spans: Spans) -> None:
