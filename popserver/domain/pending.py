@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from popserver.domain.errors import IllegalDeliveryTime
 from popserver.domain.retry import HOUR_MS
+from popserver.domain.spans import span
 
 DAY_MS = 24 * HOUR_MS
 DELAY_MS_MAX = 40 * DAY_MS  # users.md U26: one documented maximum; a server may set another, 0 for none
@@ -31,6 +32,6 @@ def check_delivery_time(deliver_at_ms: int, now_ms: int, delay_ms_max: int) -> N
     delay_ms = deliver_at_ms - now_ms
     if delay_ms_max and delay_ms > delay_ms_max:
         raise IllegalDeliveryTime(
-            f"delivery timestamp {deliver_at_ms} ms is {delay_ms} ms ahead, at most {delay_ms_max} ms are allowed;"
+            f"the message would be delivered in {span(delay_ms)}; allowed: {span(delay_ms_max)};"
             " start the server with a longer --max-delay, or with 0s for any"
         )

@@ -17,6 +17,7 @@ from popserver.domain.errors import MessageNotFound, MessagePropertyConflictWith
 from popserver.domain.idempotency import WINDOW_MS
 from popserver.domain.message import Message, MessageType, SendResult, id_to_bytes
 from popserver.domain.pending import PendingKind
+from popserver.domain.spans import apart
 from popserver.domain.topic import Topic
 from popserver.domain.transaction import CheckPolicy, first_check_at_ms
 from popserver.store import idempotency
@@ -170,14 +171,14 @@ def _recall(tx: Transaction, request: Recall) -> PopError | None:
     entered = None if rows else tx.conn.execute(_ENTERED, wish).first()
     if entered is None:
         return MessageNotFound(
-            f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' that is due at"
-            f" {request.deliver_at_ms} ms: it was recalled already, or never sent"
+            f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' with the handle's time,"
+            f" {apart(request.deliver_at_ms, tx.now_ms)}: it was recalled already, or never sent"
         )
     if entered.deliver_at_ms is None:
         return _not_delayed(request)
     return TooLate(
-        f"message '{request.message_id[:64]}' was due at {entered.deliver_at_ms} ms and has been in its queue since"
-        f" {entered.stored_at_ms} ms; only a message that is not due yet can be recalled"
+        f"message '{request.message_id[:64]}' was due {apart(entered.deliver_at_ms, tx.now_ms)} and entered its queue"
+        f" {apart(entered.stored_at_ms, tx.now_ms)}; only a message that is not due yet can be recalled"
     )
 
 

@@ -117,7 +117,7 @@ async def test_every_reserved_property_name_is_refused(door: Door) -> None:
 
 
 BAD_TIMES = [
-    ("delivery_timestamp", 4_000_000_000, pb.ILLEGAL_DELIVERY_TIME, "at most 3456000000 ms are allowed"),
+    ("delivery_timestamp", 4_000_000_000, pb.ILLEGAL_DELIVERY_TIME, "; allowed: 40 days; "),
     ("delivery_timestamp", -1, pb.ILLEGAL_DELIVERY_TIME, "-1000 ms is no time"),
     ("delivery_timestamp", 2**62, pb.ILLEGAL_DELIVERY_TIME, "1970 and 9999"),
     ("born_timestamp", -1, pb.MESSAGE_CORRUPTED, "-1000 ms"),
