@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from popserver.domain.delivery import State
 from popserver.domain.errors import InvalidReceiptHandle
 from popserver.domain.filtering import Filter, TagFilter, sql
+from popserver.domain.group import NewGroup
 from popserver.domain.message import MessageType
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder, RetryPolicy
@@ -76,7 +77,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
         self.store = self._opening.__enter__()
         self.topic = self.store.topic(queues=QUEUES, accepts=(MessageType.NORMAL, MessageType.FIFO))
         policy = RetryPolicy(MAX_ATTEMPTS, (INTERVAL_MS,), FIFO_INTERVAL_MS)
-        self.group = self.store.one(catalog.create_group, catalog.CreateGroup(catalog.NewGroup(GROUP, policy)))
+        self.group = self.store.one(catalog.create_group, catalog.CreateGroup(NewGroup(GROUP, policy)))
         self.store.meet(self.group, self.topic)
         self.model = ModelInOrder(MAX_ATTEMPTS, INTERVAL_MS, FIFO_INTERVAL_MS)
         self.parked: set[Filter] = set()

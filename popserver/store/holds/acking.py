@@ -1,0 +1,153 @@
+"""Acks: INFLIGHT → COMMIT, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, any_, bindparam, delete, func, literal_column, select, tuple_
+
+from popserver.domain.delivery import Event, sources
+from popserver.domain.errors import PopError
+from popserver.domain.group import Group
+from popserver.domain.receipt import Receipt
+from popserver.store import whole_runs
+from popserver.store.given import as_given, given
+from popserver.store.history import record
+from popserver.store.holds.held import HELD_COLUMNS, is_held, moved, places_in_order
+from popserver.store.holds.refusals import why_not
+from popserver.store.message_groups import Place, by_member, runs_around, settle
+from popserver.store.schema import delivery, in_states
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+
+class Ack(NamedTuple):
+    """Receipts of one group, to commit."""
+
+    group: Group
+    receipts: Sequence[Receipt]
+
+    def places(self) -> Iterator[Place]:
+        return places_in_order(self.receipts)
+
+
+def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]:
+    """INFLIGHT → COMMIT; per receipt None, or why it was refused.
+
+    Behind an un-acked message of its group an ack is provisional: None as well.
+    """
+    refused: dict[Receipt, PopError | None] = {}
+    by_group = sorted(requests, key=lambda request: request.group.group_id)
+    for _, several in groupby(by_group, key=lambda request: request.group.group_id):
+        listed = list(several)
+        for some in _steps(listed, in_order=False):
+            refused |= _commit(tx, listed[0].group, some)
+        for some in _steps(listed, in_order=True):
+            refused |= _commit_in_order(tx, listed[0].group, some)
+    return [[refused.get(each) for each in request.receipts] for request in requests]
+
+
+def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[list[Receipt]]:
+    """The receipts with or without a message group, by key, as many as one step takes.
+
+    Those of a request stay together as far as may be: with them the runs they are of.
+    """
+    step: set[Receipt] = set()
+    for request in requests:
+        some = {each for each in request.receipts if each.in_order is in_order}
+        if len(step) + len(some) > STEP_ROWS_MAX:
+            yield from _slices(sorted(step))
+            step = set()
+        step |= some
+    yield from _slices(sorted(step))
+
+
+def _slices(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
+    return (receipts[start : start + STEP_ROWS_MAX] for start in range(0, len(receipts), STEP_ROWS_MAX))
+
+
+def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
+    """Commit what the receipts hold; of the others, why not (None where it had been committed already)."""
+    names = {"for_group": group.group_id, "holds": _as_holds(receipts), "now_ms": tx.now_ms}
+    if group.history.keeps(Event.ACK):
+        tell = _ACK if tx.conn.dialect.name == "sqlite" else _ACK_FREE
+        rows = tx.conn.execute(tell.returning(*HELD_COLUMNS), names).all()
+        record(tx, group, Event.ACK, (moved(row) for row in rows))
+        committed = len(rows)
+    else:
+        # The rows are not asked for: SQLite's driver lets go of the interpreter for each one it fetches.
+        committed = tx.conn.execute(_ACK if tx.conn.dialect.name == "sqlite" else _ACK_FREE, names).rowcount
+    if committed == len(receipts):
+        return {}
+    return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, committed)}
+
+
+def _left_over(
+    tx: Transaction, names: dict[str, Any], receipts: Sequence[Receipt], committed: int
+) -> Sequence[Receipt]:
+    """The receipts that a commit of fewer rows may have left out: those of deliveries that are still there."""
+    present = set(tx.conn.execute(_PRESENT, names).scalars())
+    left = [each for each in receipts if each.message_key in present]
+    return left if len(receipts) - len(left) == committed else receipts
+
+
+def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
+    """The same for messages of message groups, whose places are locked: an end is a matter of the whole group."""
+    if whole_runs.end(tx, group, receipts):
+        return {}
+    free = _not_locked(tx, group, receipts)
+    rows = runs_around(tx.conn, group.group_id, (each.message_key for each in receipts))
+    held = {(row.message_key, row.hold_id) for row in rows if is_held(tx, row)}
+    good = {each for each in free if (each.message_key, each.hold_id) in held}
+    if good:
+        acked = {each.message_key for each in good}
+        runs = by_member(rows).items()
+        touched = {member: run for member, run in runs if any(row.message_key in acked for row in run)}
+        settle(tx, group, touched, acked)
+    return {each: why_not(tx, group, each) for each in receipts if each not in good}
+
+
+def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[Receipt]:
+    """Those that nobody's own transaction has under its hands, so that nobody is waited for."""
+    if tx.conn.dialect.name == "sqlite":
+        return set(receipts)
+    free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": _as_holds(receipts)}).scalars())
+    return {each for each in receipts if each.message_key in free}
+
+
+def _as_holds(receipts: Iterable[Receipt]) -> str:
+    return as_given((each.message_key, each.hold_id) for each in receipts)
+
+
+_HOLDS = given("holds", "message_key", "hold_id")
+_ACK = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
+    in_states(delivery.c.state, *sources(Event.ACK)),
+    delivery.c.visible_at_ms > bindparam("now_ms"),
+    delivery.c.message_group.is_(None),
+)
+_each = delivery.alias("held")
+_ackable: Select[Any] = (
+    select(literal_column("held.ctid"))
+    .where(
+        _each.c.group_id == bindparam("for_group"),
+        tuple_(_each.c.message_key, _each.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
+        in_states(_each.c.state, *sources(Event.ACK)),
+        _each.c.visible_at_ms > bindparam("now_ms"),
+        _each.c.message_group.is_(None),
+    )
+    .with_for_update(skip_locked=True)
+)
+# Of Postgres. Nobody is waited for: who acks in a transaction of his own has his delivery locked as long as he likes.
+# By place, not by key: the rows are found already, and a plan for finding them again may be a slow one.
+_ACK_FREE = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
+_FREE = (
+    select(delivery.c.message_key)
+    .where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key)))
+    .with_for_update(skip_locked=True)
+)
+_PRESENT = select(delivery.c.message_key).where(
+    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key))
+)
