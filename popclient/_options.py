@@ -37,6 +37,14 @@ def require_whole(name: str, given: int, least: int = 1) -> None:
         raise ValueError(f"{name} is {given}; it must be at least {least}")
 
 
+def require_within(name: str, given: int, least: int, most: int) -> None:
+    """Raises unless it is a whole number within both limits."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{name} is {given!r}; it must be a whole number, from {least} to {most}")
+    if not least <= given <= most:
+        raise ValueError(f"{name} is {given}; it must be from {least} to {most}")
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Is it a coroutine function, or an object whose __call__ is one?"""
     call = getattr(function, "__call__", None)  # noqa: B004  the method itself is looked at

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from popclient._options import require_within
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.process_queue import Cached
 
@@ -17,6 +18,10 @@ MIB: Final = 1024 * 1024
 OFF: Final = -1
 FLOW_CONTROL_PAUSE: Final = 0.05  # seconds until the next look
 WARN_EACH: Final = 1_000
+COUNT_MAX: Final = 65_535
+COUNT_OF_TOPIC_MAX: Final = 6_553_500
+SIZE_MAX: Final = 1_024
+SIZE_OF_TOPIC_MAX: Final = 102_400
 
 
 class Exceeded(StrEnum):
@@ -41,15 +46,24 @@ class FlowLimits:
     pull_threshold_size_for_topic: int = OFF
     consume_concurrently_max_span: int = 2_000
 
+    def __post_init__(self) -> None:
+        require_within("pull_threshold_for_queue", self.pull_threshold_for_queue, 1, COUNT_MAX)
+        require_within("pull_threshold_size_for_queue", self.pull_threshold_size_for_queue, 1, SIZE_MAX)
+        require_within("consume_concurrently_max_span", self.consume_concurrently_max_span, 1, COUNT_MAX)
+        _require_for_topic("pull_threshold_for_topic", self.pull_threshold_for_topic, COUNT_OF_TOPIC_MAX)
+        _require_for_topic("pull_threshold_size_for_topic", self.pull_threshold_size_for_topic, SIZE_OF_TOPIC_MAX)
+
     def of_queue(self, owned_queues: int) -> FlowLimits:
         """These limits, with those of the topic divided among so many queues of it; at least 1 is left to each."""
         if owned_queues < 1:
             return self
         return replace(
             self,
-            pull_threshold_for_queue=_share(self.pull_threshold_for_topic, owned_queues, self.pull_threshold_for_queue),
-            pull_threshold_size_for_queue=_share(
-                self.pull_threshold_size_for_topic, owned_queues, self.pull_threshold_size_for_queue
+            pull_threshold_for_queue=min(
+                _share(self.pull_threshold_for_topic, owned_queues, self.pull_threshold_for_queue), COUNT_MAX
+            ),
+            pull_threshold_size_for_queue=min(
+                _share(self.pull_threshold_size_for_topic, owned_queues, self.pull_threshold_size_for_queue), SIZE_MAX
             ),
         )
 
@@ -94,3 +108,8 @@ class FlowTimes:
 
 def _share(threshold: int, queues: int, otherwise: int) -> int:
     return otherwise if threshold == OFF else max(1, threshold // queues)
+
+
+def _require_for_topic(name: str, given: int, most: int) -> None:
+    if given != OFF:
+        require_within(name, given, 1, most)
