@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from popclient._session import log
 from popclient.errors import ClientClosed
 
 T = TypeVar("T")
@@ -62,7 +63,14 @@ class Waiter:
 class _Raised(NamedTuple):
     """In place of an outcome: what handing in the call has raised."""
 
-    defect: Exception
+    defect: BaseException
+
+
+def _outcome(waited_for: Any) -> Any:
+    """What was waited for, or raises what came in its place."""
+    if isinstance(waited_for, _Raised):
+        raise waited_for.defect
+    return waited_for
 
 
 class LoopThread:
@@ -80,7 +88,13 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        ended = False
+        while not ended:
+            try:
+                self.loop.run_forever()
+                ended = True
+            except BaseException:  # noqa: BLE001  asyncio lets SystemExit through; all clients live in this thread
+                log.exception("something in the clients' event loop wanted to end it; it goes on")
 
     def post(self, work: Callable[[], object]) -> None:
         """Has the loop call `work` soon, in the order posted."""
@@ -97,7 +111,10 @@ class LoopThread:
         self._woken = False
         inbox = self._inbox
         while inbox:
-            inbox.popleft()()
+            try:
+                inbox.popleft()()
+            except BaseException:  # noqa: BLE001  whatever one has raised, those behind it have their turn
+                log.exception("what was posted to the clients' event loop failed; the next one follows")
 
     def ask(self, submit: Callable[[Waiter], None]) -> Any:
         """The outcome that `submit(reply)`, called in the loop, gets for the reply; raises what `submit` raises."""
@@ -107,14 +124,11 @@ class LoopThread:
         def begin() -> None:
             try:
                 submit(waiter)
-            except Exception as defect:  # noqa: BLE001  belongs to the waiting thread
+            except BaseException as defect:  # noqa: BLE001  belongs to the waiting thread
                 waiter.set_result(_Raised(defect))
 
         self.post(begin)
-        outcome = waiter.wait()
-        if isinstance(outcome, _Raised):
-            raise outcome.defect
-        return outcome
+        return _outcome(waiter.wait())
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float = -1) -> T:
         """The result of the coroutine; it is cancelled when the waiting thread is interrupted."""
@@ -128,16 +142,21 @@ class LoopThread:
                 waiter.set_result(task)
 
         def begin() -> None:
-            task = self.loop.create_task(work())
-            tasks.append(task)
-            task.add_done_callback(answer)
+            try:
+                task = self.loop.create_task(work())
+            except BaseException as defect:  # noqa: BLE001  belongs to the waiting thread
+                waiter.set_result(_Raised(defect))
+            else:
+                tasks.append(task)
+                task.add_done_callback(answer)
 
         self.post(begin)
         try:
-            task: asyncio.Task[T] = waiter.wait(timeout)
+            outcome = waiter.wait(timeout)
         except BaseException:
             self.post(lambda: _cancel(tasks))
             raise
+        task: asyncio.Task[T] = _outcome(outcome)
         return task.result()
 
     def _forbid_own_thread(self) -> None:

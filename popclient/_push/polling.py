@@ -167,8 +167,11 @@ class Polling:
         return max(len(self._assignments), len(self._options.topics))
 
     async def _help(self, assignment: Assignment) -> None:
-        while await self._poll(assignment):
-            pass
+        try:
+            while await self._poll(assignment):
+                pass
+        except Exception:  # noqa: BLE001  the task's outermost line, as above
+            log.exception("a helping poll of %s failed; the first one goes on", assignment.topic)
 
     async def _poll(self, assignment: Assignment) -> bool:
         """One poll, as soon as there is room; is there likely to be more?"""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from typing import Any
+
+import pytest
 
 from popclient._loop import loop_thread
 
@@ -16,3 +19,51 @@ def test_what_a_thread_hands_in_runs_without_its_context() -> None:
     loop_thread().post(lambda: (found.append(mine.get()), ran.set()))
     assert ran.wait(5)
     assert found == ["nobody's"]
+
+
+@pytest.mark.parametrize("raised", [ValueError("a defect"), SystemExit(3), KeyboardInterrupt()])
+def test_what_a_posted_callback_raises_is_logged_and_stops_nothing(
+    raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    ran = threading.Event()
+    thread = loop_thread()
+    together = threading.Event()
+    thread.post(lambda: together.wait(5))  # so that what follows is looked at in one turn
+    thread.post(fail)
+    thread.post(ran.set)
+    together.set()
+    assert ran.wait(5)
+    [record] = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is raised
+    assert loop_thread() is thread
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
+def test_what_the_loop_itself_raises_is_logged_and_ends_no_thread(
+    raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    ran = threading.Event()
+    thread = loop_thread()
+    thread.loop.call_soon_threadsafe(fail)
+    thread.loop.call_soon_threadsafe(ran.set)
+    assert ran.wait(5)
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [raised]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("raised", [ValueError("a defect"), SystemExit(3)])
+def test_what_handing_in_raises_is_the_callers(raised: BaseException) -> None:
+    def fail(*_: Any) -> Any:
+        raise raised
+
+    for call in (loop_thread().ask, loop_thread().run):
+        with pytest.raises(type(raised)) as caught:
+            call(fail)
+        assert caught.value is raised

@@ -452,6 +452,34 @@ async def test_a_defect_does_not_end_the_polling(server: ScriptedServer, monkeyp
         await until(lambda: len(calls) > 3)
 
 
+async def test_a_defect_in_a_helping_poll_is_logged_and_the_first_one_goes_on(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(server, 200)
+    consumer = consumer_of(server, Seen())
+    polling = consumer._core._polling
+    poll, helps = polling._poll, polling._help
+    helping: set[asyncio.Task[Any] | None] = set()
+
+    async def help_badly(assignment: Any) -> None:
+        helping.add(asyncio.current_task())
+        await helps(assignment)
+
+    async def poll_badly(assignment: Any) -> bool:
+        if asyncio.current_task() in helping:
+            raise ZeroDivisionError("a defect")
+        return await poll(assignment)
+
+    monkeypatch.setattr(polling, "_help", help_badly)
+    monkeypatch.setattr(polling, "_poll", poll_badly)
+    async with consumer:
+        await until(lambda: len(acked(server)) == 200)
+        await until(lambda: helping and not consumer.cached.messages)
+    found = [record.exc_info for record in caplog.records if record.name == "popclient" and record.exc_info]
+    assert found
+    assert {type(each[1]) for each in found} == {ZeroDivisionError}
+
+
 @pytest.mark.parametrize("hold_is_over", [False, True])
 async def test_an_ack_is_said_again_unless_the_hold_is_over(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, hold_is_over: bool
