@@ -1,0 +1,71 @@
+"""The time of a queue consumer: asked for, and waited for, in this place alone, so that tests bring their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """Something that will be called."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Seconds that only go forward, epoch milliseconds for people, and calls at a time."""
+
+    def now(self) -> float:
+        """Seconds of a monotonic clock; from any thread."""
+
+    def epoch_ms(self) -> int:
+        """From any thread."""
+
+    def call_later(self, seconds: float, work: Callable[[], object], /) -> Timer:
+        """Calls `work` in the event loop, in `seconds` seconds."""
+
+
+class LoopClock:
+    """The clock of the running event loop."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def epoch_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_later(self, seconds: float, work: Callable[[], object], /) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, work)
+
+
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Returns `seconds` seconds later."""
+    over = asyncio.Event()
+    timer = clock.call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()
+
+
+async def wait_for(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
+    """Is the event set within `seconds` seconds?"""
+    if event.is_set():
+        return True
+    late = False
+
+    def give_up() -> None:
+        nonlocal late
+        late = True
+        event.set()
+
+    timer = clock.call_later(seconds, give_up)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
+    if late:
+        event.clear()
+    return not late

@@ -1,0 +1,82 @@
+"""What both ways of consuming need around them, and the one thing both tell the server: that a message has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from popclient._queue import calls
+from popclient._queue.clock import Clock
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.offset_store import OffsetStore
+from popclient._queue.process_queue import ProcessQueue
+from popclient._queue.running import Job
+from popclient._queue.statistics import Statistics
+from popclient._session import Session, log
+from popclient.errors import PopError
+from popclient.message import MessageView
+
+Owned = Callable[[], Sequence[tuple[MessageQueue, ProcessQueue]]]
+
+
+class ConsumeMessageService(Protocol):
+    """Takes what was pulled to the listener (mission row E18)."""
+
+    def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, starts: bool, /) -> None:
+        """`messages` were put into `pq`; `starts` as `ProcessQueue.put` has answered."""
+
+    async def clean_expired(self) -> None:
+        """Looks after what is with the listener for too long."""
+
+    async def idle(self, mq: MessageQueue, seconds: float, /) -> bool:
+        """Has the listener nothing of the queue that must end before somebody else may go on? Waits so long."""
+
+    async def flush(self) -> None:
+        """Returns when what the listener has answered is dealt with."""
+
+    def stop(self) -> None:
+        """Nothing more is done."""
+
+
+class Surroundings:
+    """Clock, pool, progress and server, as a ConsumeMessageService sees them.
+
+    run: hands a call of the listener to the pool. max_reconsume_times: None leaves it to the group.
+    closing: no call of the listener begins any more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        clock: Clock,
+        statistics: Statistics,
+        offset_store: OffsetStore,
+        run: Callable[[Job], None],
+        max_reconsume_times: int | None,
+    ) -> None:
+        self.clock = clock
+        self.statistics = statistics
+        self.offset_store = offset_store
+        self.run = run
+        self.closing = False
+        self._session = session
+        self._group = group
+        self._max_reconsume_times = max_reconsume_times
+
+    def later(self, seconds: float, work: Callable[[], object]) -> None:
+        """Does the work in so many seconds, unless the consumer is closing by then (mission row E2)."""
+        self.clock.call_later(seconds, lambda: None if self.closing else work())
+
+    async def send_back(self, mq: MessageQueue, message: MessageView, delay_level: int) -> bool:
+        """Hands a failed message back; False if the server would not take it, which is logged (mission row E9)."""
+        try:
+            dead = await calls.send_back(
+                self._session, self._group, mq, message.queue_offset, delay_level, self._max_reconsume_times
+            )
+        except PopError as failure:
+            log.warning("%s is not handed back, it is tried again here: %s", message, failure)
+            return False
+        if dead:
+            log.warning("%s has failed for good: it is a dead letter of group %s", message, self._group)
+        return True

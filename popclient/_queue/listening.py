@@ -1,0 +1,122 @@
+"""What a queue consumer asks of its user: a listener, and what the listener is told and answers.
+
+A listener takes `(messages, context)`: a read-only sequence of messages of one queue, and a context that it may change
+before it returns. Whether it is concurrent or orderly is told by its type (mission row F1): an `OrderlyListener` gets
+the messages of a queue one batch after the other, anything else that can be called gets many batches at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from popclient._queue.message_queue import MessageQueue
+from popclient.listening import ConsumeStatus, Consumption
+from popclient.message import MessageView
+
+ALL: Final = 2**31 - 1  # ack_index of a listener that leaves it alone
+BY_THE_CONSUMER: Final = -1  # suspend_current_queue_millis of a listener that leaves it alone
+
+
+class ConsumeConcurrentlyStatus(StrEnum):
+    """What a concurrent listener returns. An exception, or anything else, counts as RECONSUME_LATER."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class ConsumeOrderlyStatus(StrEnum):
+    """What an orderly listener returns. An exception, or anything else, counts as SUSPEND_CURRENT_QUEUE_A_MOMENT.
+
+    COMMIT and ROLLBACK are for listeners that switch `auto_commit` off.
+    """
+
+    SUCCESS = "SUCCESS"
+    ROLLBACK = "ROLLBACK"
+    COMMIT = "COMMIT"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+@dataclass(slots=True)
+class ConsumeConcurrentlyContext:
+    """What goes with a batch to a concurrent listener.
+
+    delay_level_when_next_consume: of what fails; 0: by the group's ladder, 1 to 18: that level of the delay table,
+        negative: a dead letter at once (mission row E15).
+    ack_index: of a success, the last message that is done; what comes after it has failed (mission row E8).
+    """
+
+    message_queue: MessageQueue
+    delay_level_when_next_consume: int = 0
+    ack_index: int = ALL
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """What goes with a batch to an orderly listener.
+
+    auto_commit: off, a batch that succeeds stays open until the listener returns COMMIT, or ROLLBACK, which has it
+        come again from its first message on (mission row F11).
+    suspend_current_queue_millis: the pause before a failed batch comes again, 10 to 30,000; -1: the consumer's.
+    """
+
+    message_queue: MessageQueue
+    auto_commit: bool = True
+    suspend_current_queue_millis: int = BY_THE_CONSUMER
+
+
+Context = ConsumeConcurrentlyContext | ConsumeOrderlyContext
+ConcurrentListener = Callable[[Sequence[MessageView], ConsumeConcurrentlyContext], Any]
+
+
+class OrderlyListener:
+    """Marks a listener as one that takes the messages of a queue in their order; use it as a decorator, or derive from
+    it and define `consume`.
+
+    >>> @OrderlyListener
+    ... def listener(messages, context):
+    ...     return ConsumeOrderlyStatus.SUCCESS
+    """
+
+    def __init__(self, consume: Callable[[Sequence[MessageView], ConsumeOrderlyContext], Any] | None = None) -> None:
+        self._consume = consume
+
+    def consume(self, messages: Sequence[MessageView], context: ConsumeOrderlyContext, /) -> Any:
+        """The listener itself; a coroutine for the asyncio consumer."""
+        if self._consume is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no listener; define consume(self, messages, context), or give a function"
+            )
+        return self._consume(messages, context)
+
+
+class Outcome:
+    """How one call of the listener ended. `returned` is what it returned, None where it raised."""
+
+    __slots__ = ("consumption", "returned")
+
+    def __init__(self, returned: object, consumption: Consumption) -> None:
+        self.returned = returned
+        self.consumption = consumption
+
+
+_SUCCESSES: Final = (
+    ConsumeConcurrentlyStatus.CONSUME_SUCCESS,
+    ConsumeOrderlyStatus.SUCCESS,
+    ConsumeOrderlyStatus.COMMIT,
+)
+
+
+def consumption_of(returned: object, error: BaseException | None, seconds: float, timeout: float) -> Consumption:
+    """The class of a listener's end, for metrics (mission row E7); `timeout` is the consume_timeout in seconds."""
+    if error is not None:
+        status = ConsumeStatus.EXCEPTION
+    elif returned is None:
+        status = ConsumeStatus.RETURNNULL
+    elif seconds >= timeout:
+        status = ConsumeStatus.TIMEOUT
+    else:
+        status = ConsumeStatus.SUCCESS if any(returned is each for each in _SUCCESSES) else ConsumeStatus.FAILED
+    return Consumption(status, seconds, error)

@@ -1,0 +1,73 @@
+"""The loop of pull requests (mission rows B1 and B2).
+
+A queue that is assigned gets one PullRequest. It is taken from a queue of such requests, leads to one pull, and goes
+back into that queue when the pull is answered, at once or after a pause. One dispatcher serves all; it waits for no
+answer, so a queue that is stuck stops no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from popclient._queue.clock import Clock
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.process_queue import ProcessQueue
+from popclient._session import log
+from popclient._tasks import Tasks
+
+
+@dataclass(slots=True, eq=False)
+class PullRequest:
+    """One assigned queue and where its next pull begins; made once per assignment, used again and again.
+
+    previously_locked: in order: has a pull been made since the queue's lock was granted (mission row F5)?
+    last_empty: when a pull last came back with nothing, seconds of the clock; None if the last one brought something.
+    """
+
+    consumer_group: str
+    message_queue: MessageQueue
+    process_queue: ProcessQueue
+    next_offset: int
+    previously_locked: bool = False
+    last_empty: float | None = None
+
+
+Pull = Callable[[PullRequest], None]
+
+
+class PullMessageService:
+    """The queue of pull requests of one event loop, and its dispatcher."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ready: asyncio.Queue[tuple[Pull, PullRequest]] = asyncio.Queue()
+        self._tasks = Tasks()
+        self._started = False
+
+    def start(self) -> None:
+        """Starting it twice is no more than once (mission row J18)."""
+        if not self._started:
+            self._started = True
+            self._tasks.spawn(self._dispatch())
+
+    def execute_immediately(self, pull: Pull, request: PullRequest) -> None:
+        """Has `pull` called with the request when its turn comes."""
+        self._ready.put_nowait((pull, request))
+
+    def execute_later(self, pull: Pull, request: PullRequest, seconds: float) -> None:
+        self._clock.call_later(seconds, lambda: self.execute_immediately(pull, request))
+
+    async def stop(self) -> None:
+        self._tasks.cancel()
+        await self._tasks.ended()
+        self._started = False
+
+    async def _dispatch(self) -> None:
+        while True:
+            pull, request = await self._ready.get()
+            try:
+                pull(request)
+            except Exception:  # noqa: BLE001  one queue's failure must not stop the others'
+                log.exception("the pull of %s failed; the queue is pulled again when it is assigned anew", request)
