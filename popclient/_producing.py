@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from popclient import _convert as convert
 from popclient._carrier import Carrier
@@ -24,7 +24,15 @@ from popclient.message import Message, SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
-Answer = TypeVar("Answer")
+
+class Answered(Protocol):
+    """An answer that says how the call ended."""
+
+    @property
+    def status(self) -> pb.Status: ...
+
+
+Answer = TypeVar("Answer", bound=Answered)
 MESSAGES_PER_REQUEST: Final = 128
 BODIES_PER_REQUEST: Final = 4 * 1024 * 1024  # bytes; a single message may be larger
 REQUESTS_AT_ONCE: Final = 4
@@ -113,7 +121,7 @@ class ProducerCore:
         for attempt in itertools.count(1):
             try:
                 answer = await self.session.transport.unary(pick, request, self.config.request_timeout)
-                check(answer.status)  # type: ignore[attr-defined]
+                check(answer.status)
             except PopError as failure:
                 if not failure.retryable or attempt >= self.config.max_attempts:
                     raise

@@ -150,15 +150,14 @@ class Relay:
 
     def _send(self, rows: Sequence[Row[Any]]) -> dict[int, object]:
         """What became of each message that was tried; one behind a failed one of its message group is not tried."""
-        messages = {row.outbox_id: _message(row) for row in rows}
-        outcomes: dict[int, object] = {
-            number: message for number, message in messages.items() if isinstance(message, PopError)
-        }
+        read = {row.outbox_id: _message(row) for row in rows}
+        messages = {number: each for number, each in read.items() if isinstance(each, Message)}
+        outcomes: dict[int, object] = {number: each for number, each in read.items() if number not in messages}
         held_up: set[tuple[str, str]] = set()
-        readable = [row for row in rows if row.outbox_id not in outcomes]
+        readable = [row for row in rows if row.outbox_id in messages]
         for wave in _waves(readable, in_runs=self._producer._core.batches):
             tried = [row for row in wave if _group_of(row) not in held_up]
-            results = self._producer.send_many([messages[row.outbox_id] for row in tried])  # type: ignore[misc]
+            results = self._producer.send_many([messages[row.outbox_id] for row in tried])
             for row, outcome in zip(tried, results, strict=True):
                 outcomes[row.outbox_id] = outcome
                 if isinstance(outcome, PopError) and not isinstance(outcome, _OF_THE_MESSAGE):
