@@ -161,7 +161,8 @@ def use(run: Run) -> None:
 
 def misuse(run: Run) -> None:
     """Everything that is refused, with the mark wherever a caller can put it without asking to be shown it."""
-    for access_key, secret in (("alice", WRONG), ("nobody", SECRET), ("bob", SECRET), ("root", WRONG)):
+    wrong = ("alice", WRONG), ("nobody", SECRET), ("bob", SECRET), ("root", WRONG), (SECRET, "alice")
+    for access_key, secret in wrong:
         run.call("SendMessage", wire.SendMessageRequest(messages=[a_secret_message()]), access_key, secret)
         run.call("ListUsers", admin.ListUsersRequest(), access_key, secret)
         run.call("ReceiveMessage", receive_request(), access_key, secret)

@@ -19,6 +19,7 @@ import structlog
 from popserver.broker.clock import Alarm, Clock
 from popserver.broker.quotas import Quota
 from popserver.broker.reader import Reader
+from popserver.broker.strangers import Strangers
 from popserver.domain.acl import Policies, Policy, Right, User, Verdict, allowing, is_signed, read_authorization, why
 from popserver.domain.errors import Forbidden, PopError, Unauthorized
 from popserver.domain.retry import SECOND_MS
@@ -33,6 +34,7 @@ Need = tuple[Right, ...]
 
 # Compared with where there is no such user: an unknown name must take as long to refuse as a wrong secret.
 _NOBODY = User("", "no secret of anybody")
+_REFUSED = "the access key or the signature was refused; check the client's access key and its secret"
 _COMPACT_DATE = re.compile(r"\d{8}T\d{6}Z")
 
 log = structlog.get_logger("popserver.access")
@@ -59,6 +61,7 @@ class Access:
         self._acl = Acl([], [])
         self._users: dict[str, User] = {}
         self._policies: dict[str, Policies] = {}
+        self._strangers = Strangers()
         self._verified: dict[tuple[str, str], User] = {}
         self._listeners: list[Callable[[], None]] = []
         self._reloading = asyncio.Lock()
@@ -121,6 +124,11 @@ class Access:
         if self._rules.max_age_ms:
             self._check_age(date_time)
         return user
+
+    def turned_away(self, authorization: str, peer: str, refusal: Unauthorized) -> None:
+        """Leave a line in the log of a caller who could not be authenticated; `peer` is HOST:PORT."""
+        beside = None if refusal.sentence == _REFUSED else refusal.sentence
+        self._strangers.turned_away(self._acl, authorization, peer, beside, self._clock.now_ms())
 
     def check_current(self, user: User) -> None:
         """Raise `Unauthorized` unless the user is still as it was when it signed."""
@@ -215,7 +223,7 @@ def _quota(per_second: int, what: str) -> Quota | None:
 
 def _refused() -> Unauthorized:
     """One sentence for an unknown user, a disabled one and a wrong secret: it must not tell which."""
-    return Unauthorized("the access key or the signature was refused; check the client's access key and its secret")
+    return Unauthorized(_REFUSED)
 
 
 def _refusal(access_key: str, need: Need, verdicts: list[Verdict]) -> str:

@@ -193,9 +193,14 @@ def is_signed(secret: str, date_time: str, digest: str) -> bool:
     return hmac.compare_digest(expected.encode(), digest.lower().encode())
 
 
+def is_access_key(text: str) -> bool:
+    """Whether it may be a user's name."""
+    return _ACCESS_KEY.fullmatch(text) is not None
+
+
 def check_access_key(access_key: str) -> None:
     """Raise `BadRequest` unless it may be a user's name."""
-    if not _ACCESS_KEY.fullmatch(access_key):
+    if not is_access_key(access_key):
         raise BadRequest(
             f"access key '{_shortened(access_key)}' is not one of 1 to {ACCESS_KEY_LENGTH_MAX} characters"
             " out of A-Z a-z 0-9 _ . @ -"

@@ -12,7 +12,7 @@ from typing import Any
 from popserver.broker.access import Access, Need
 from popserver.broker.clock import Clock
 from popserver.domain.acl import User
-from popserver.domain.errors import BadRequest, ClientIdRequired, Forbidden
+from popserver.domain.errors import BadRequest, ClientIdRequired, Forbidden, Unauthorized
 from popserver.rpc import needs
 from popserver.rpc.calls import Caller
 
@@ -106,7 +106,12 @@ def _holder(caller: Caller) -> str:
 
 
 def _signer(access: Access, caller: Caller) -> User:
-    return access.authenticate(caller.header("authorization"), caller.header("x-mq-date-time"))
+    authorization = caller.header("authorization")
+    try:
+        return access.authenticate(authorization, caller.header("x-mq-date-time"))
+    except Unauthorized as refusal:
+        access.turned_away(authorization, caller.peer, refusal)
+        raise
 
 
 def _rights_of(access: Access, user: User) -> Require:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
@@ -267,6 +268,72 @@ async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
             (status,) = await door.statuses("ReceiveMessage", receive_request(push=True), headers=go)
             assert status.code in {pb.FORBIDDEN, pb.UNAUTHORIZED}
             assert asyncio.get_running_loop().time() - started >= 0.1
+
+
+# ---- The log ----
+
+
+def turned_away(logs: list[Any]) -> list[tuple[str, str, str]]:
+    told = [each for each in logs if each["event"] == "caller turned away"]
+    assert all(each["log_level"] == "warning" for each in told)
+    return [(each["user"], each["address"], each["reason"]) for each in told]
+
+
+async def test_who_is_not_let_in_leaves_a_line_in_the_log(guard: Door) -> None:
+    await guard.users.set_disabled("bob", True)
+    signature = signed("alice", "wrong-secret")["authorization"].rpartition("=")[2]
+    with capture_logs() as logs:
+        bearer = {"authorization": f"Bearer {SECRET}"}
+        for headers in (as_("alice", "wrong-secret"), as_("shpo"), as_("bob"), {}, bearer):
+            for _ in range(3):
+                await guard.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=headers)
+    assert turned_away(logs) == [
+        ("alice", "127.0.0.1", "the signature is not made with this user's secret"),
+        ("shpo", "127.0.0.1", "there is no user of this name"),
+        ("bob", "127.0.0.1", "this user is disabled"),
+        ("", "127.0.0.1", "the call is not signed"),
+    ]
+    assert SECRET not in str(logs)
+    assert "wrong-secret" not in str(logs)
+    assert signature not in str(logs)
+
+
+async def test_a_secret_in_the_place_of_the_name_is_not_told(guard: Door) -> None:
+    with capture_logs() as logs:
+        for name in (SECRET, ADMIN[1], "no name at all!", "x" * 65):
+            await guard.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=as_(name, "alice"))
+    assert [user for user, _, _ in turned_away(logs)] == ["(not shown)"] * 4
+    assert SECRET not in str(logs)
+
+
+async def test_a_signature_that_is_too_old_is_told_as_such(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with guarded(tmp_path, rules=Rules(auth=True, max_age_ms=60_000), clock=clock) as door:
+        clock._now_ms += 3_600_000
+        with capture_logs() as logs:
+            await door.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=as_("alice"))
+    [(user, _, reason)] = turned_away(logs)
+    assert (user, reason[:24]) == ("alice", "the call was signed 3600")
+
+
+async def test_it_is_told_once_a_minute_and_never_of_more_than_a_thousand(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with guarded(tmp_path, clock=clock) as door:
+
+        async def told(*names: str) -> list[str]:
+            with capture_logs() as logs:
+                for name in names:
+                    await door.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=as_(name))
+            return [user for user, _, _ in turned_away(logs)]
+
+        assert await told("carl", "carl", "cleo") == ["carl", "cleo"]
+        clock._now_ms += 59_999
+        assert await told("carl", "cleo") == []
+        clock._now_ms += 1
+        assert await told("cleo", "carl", "cleo") == ["cleo", "carl"]
+        assert len(await told(*(f"n{number}" for number in range(1_010)))) == 998
+        clock._now_ms += 60_000
+        assert await told("carl") == ["carl"]
 
 
 # ---- Settings ----
