@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
@@ -17,9 +17,11 @@ from popserver.broker.errands import Errands
 from popserver.broker.maintenance import Maintenance
 from popserver.broker.members import Events, Members
 from popserver.broker.neighbours import Neighbours
+from popserver.broker.offsets import Offsets
 from popserver.broker.orphans import Orphans
 from popserver.broker.pending import Pending
 from popserver.broker.polls import Polls
+from popserver.broker.pulls import Pulls
 from popserver.broker.reader import Reader
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.sending import Sending
@@ -89,13 +91,20 @@ class Broker:
         )
         self.redeliveries = Redeliveries(clock.now_ms())
         self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries)
+        self.offsets = Offsets(self.reader, self.writer, self.catalog)
+        self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None
         # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.
         self._rotation = itertools.count()
 
     def __repr__(self) -> str:
-        return f"<Broker parked={self.wakeups.parked} clients={len(self.clients)} waiting={self.writer.waiting}>"
+        return f"<Broker parked={self.parked} clients={len(self.clients)} waiting={self.writer.waiting}>"
+
+    @property
+    def parked(self) -> int:
+        """Receives and pulls that wait for messages."""
+        return self.wakeups.parked + self.pulls.parked.count
 
     async def start(self) -> None:
         """Take up what the store holds, once the writer runs: what is due, and whose push holds are open."""
@@ -121,16 +130,20 @@ class Broker:
             await self.maintenance.idle()
             await self.pending.idle()
             await self.transactions.idle()
+            await self.pulls.parked.idle()
             await self.writer.idle()
 
     async def drain(self) -> None:
         """Answer waiting polls empty; requests on their way are still done."""
         self.wakeups.close()
+        self.pulls.parked.close()
         await asyncio.sleep(0)
 
     async def stop(self) -> None:
         self.wakeups.close()
+        self.pulls.parked.close()
         self.clients.close()
+        await self.pulls.parked.idle()
         await self.errands.close()
         await self.maintenance.close()
         await self.pending.close()
@@ -221,8 +234,7 @@ class Broker:
 
     def _hear(self, notice: Notice) -> None:
         """Another server, or somebody's own transaction, has committed something."""
-        for topic_id in notice.rings:
-            self.wakeups.ring(topic_id)
+        self._ring(notice.rings)
         for what in notice.outdated:
             self.catalog.outdated(what)
         if EVERYTHING in notice.words:
@@ -236,6 +248,7 @@ class Broker:
     def _look_at_everything(self) -> None:
         self.catalog.forget_all()
         self.wakeups.ring_all()
+        self.pulls.parked.ring_all()
         self.users_changed()
         self._look()
 
@@ -244,9 +257,13 @@ class Broker:
         self.pending.look()
         self.transactions.look()
 
-    def _after_commit(self, committed: Committed) -> None:
-        for topic_id in committed.rings:
+    def _ring(self, topic_ids: Iterable[int]) -> None:
+        for topic_id in topic_ids:
             self.wakeups.ring(topic_id)
+            self.pulls.parked.ring(topic_id)
+
+    def _after_commit(self, committed: Committed) -> None:
+        self._ring(committed.rings)
         self.maintenance.tell(committed.due_ms)
         self.pending.tell(committed.enters_ms)
         self.transactions.tell(committed.check_ms)

@@ -35,6 +35,7 @@ class Catalog:
         self._topics: dict[Resource, Topic] = {}
         self._groups: dict[Resource, Group] = {}
         self._met: set[tuple[int, int]] = set()
+        self._fixed: set[tuple[int, Mode]] = set()
         self._changes = 0
 
     async def topic(self, name: Resource) -> Topic:
@@ -71,6 +72,13 @@ class Catalog:
             await self._writer.submit(store.meet, store.Meet(group, topic, Mode.POP))
             self._met.add((group.group_id, topic.topic_id))
         return group, topic
+
+    async def fix_mode(self, group: Group, mode: Mode) -> None:
+        """The group is used in that mode; raises `BadRequest` for one that consumes in the other."""
+        if group.mode is not mode and (group.group_id, mode) not in self._fixed:
+            await self._writer.submit(store.fix_mode, store.FixMode(group, mode))
+            self._fixed.add((group.group_id, mode))
+            self._groups.pop(group.name, None)
 
     async def of_a_hold(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic of something held; what does not exist holds nothing, so nothing is made."""

@@ -282,7 +282,7 @@ class Operations:
             started_at_ms=self._started_at_ms,
             now_ms=now_ms,
             counts=counts,
-            parked_polls=broker.wakeups.parked,
+            parked_polls=broker.parked,
             connected_clients=len(broker.clients),
             discarded_transactions=broker.transactions.discarded,
             lag=lag,

@@ -13,6 +13,7 @@ from popserver.domain.topic import Topic
 from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
 from popserver.store.catalog.queues import queue_rows
+from popserver.store.notices import GROUP, Outdated
 from popserver.store.schema import AnyRow, consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import Transaction
@@ -74,6 +75,7 @@ def _fix_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
     if row.mode is None:
         fixed = update(consumer_group).where(consumer_group.c.group_id == group.group_id)
         tx.conn.execute(fixed.values(mode=mode.value))
+        tx.outdate(Outdated(GROUP, *group.name))
     elif row.mode != mode:
         return of_another_mode(group.name, Mode(row.mode))
     return None

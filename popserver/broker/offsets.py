@@ -1,0 +1,104 @@
+"""Offsets: where queues begin and end, and how far groups that own whole queues have come in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from popserver.broker.catalog import Catalog
+from popserver.broker.reader import Reader
+from popserver.broker.writer import Writer
+from popserver.domain.errors import PopError
+from popserver.domain.group import Group, Mode
+from popserver.domain.names import Resource
+from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset, queue_numbered
+from popserver.domain.topic import MessageQueue, Topic
+from popserver.store import catalog as catalog_store
+from popserver.store import offsets, pulling
+
+KEPT_MAX = 100_000
+
+
+class QueueName(NamedTuple):
+    """A message queue as the wire names it."""
+
+    topic: Resource
+    number: int
+
+
+class NamedOffset(NamedTuple):
+    """A commit as the wire names it; `resets` None for a client that knows of none."""
+
+    queue: QueueName
+    offset: int
+    resets: int | None = None
+
+
+class Offsets:
+    """The progress of this server's groups. What is committed is durable when the call returns."""
+
+    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._rode_along: dict[tuple[int, int], tuple[int, int | None]] = {}
+
+    async def commit(self, group_name: Resource, wishes: Sequence[NamedOffset]) -> list[Committed]:
+        """Let the group's progress grow; each offset has its own outcome, a refused one leaves the others alone.
+
+        The first commit fixes the group's mode. Raises `ConsumerGroupNotFound`, and `BadRequest` for a group that
+        consumes message by message.
+        """
+        group = await self._catalog.group(group_name)
+        await self._catalog.fix_mode(group, Mode.PULL)
+        named = [await self._queue_or_refusal(each.queue) for each in wishes]
+        good = [
+            QueueOffset(*found, wish.offset, wish.resets)
+            for found, wish in zip(named, wishes, strict=True)
+            if not isinstance(found, PopError)
+        ]
+        outcomes = iter(await self._writer.submit(offsets.commit, offsets.Commit(group, good)) if good else ())
+        return [Committed(each, NO_PROGRESS) if isinstance(each, PopError) else next(outcomes) for each in named]
+
+    async def ride_along(self, group: Group, wish: QueueOffset) -> None:
+        """The commit that a pull carries: refused or failed, it does not concern the pull, and the next one repeats
+        it. So what rode along before costs nothing again."""
+        place, offset = (group.group_id, wish.queue.queue_id), (wish.offset, wish.resets)
+        if self._rode_along.get(place) == offset:
+            return
+        with suppress(PopError):
+            await self._catalog.fix_mode(group, Mode.PULL)
+            await self._writer.submit(offsets.commit, offsets.Commit(group, [wish]))
+            if len(self._rode_along) >= KEPT_MAX:
+                self._rode_along.clear()
+            self._rode_along[place] = offset
+
+    async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[Progress]:
+        """The group's progress in each of the queues; raises for the first of them that does not exist."""
+        group = await self._catalog.group(group_name)
+        places = [(await self._queue(each))[1] for each in queues]
+        return await self._reader.read(lambda conn: offsets.fetch(conn, group, places))
+
+    async def ends(self, name: QueueName) -> pulling.Ends:
+        """Where the queue begins and ends."""
+        topic, place = await self._queue(name)
+        return await self._reader.read(lambda conn: pulling.ends_of(conn, topic, place))
+
+    async def at(self, name: QueueName, at_ms: int) -> int:
+        """Where to begin to see all that was stored in the queue at or after that time; its end for nothing yet."""
+        topic, place = await self._queue(name)
+        return await self._reader.read(lambda conn: pulling.offset_at(conn, topic, place, at_ms))
+
+    async def _queue(self, name: QueueName) -> tuple[Topic, MessageQueue]:
+        """Raises `TopicNotFound` or `BadRequest`; no topic is made for the sake of an offset in it."""
+        topic = await self._catalog.known_topic(name.topic)
+        if topic is None:
+            raise catalog_store.topic_not_found(name.topic)
+        return topic, queue_numbered(topic, name.number)
+
+    async def _queue_or_refusal(self, name: QueueName) -> tuple[Topic, MessageQueue] | PopError:
+        try:
+            return await self._queue(name)
+        except PopError as refusal:
+            return refusal

@@ -1,0 +1,119 @@
+"""Pulls: answered at once where something is to be said; held, where that is wished for, while there is nothing new.
+
+A pull that is held moves on by itself over what its filter does not want, and is answered when there is something it
+wants, or when its time is over: then with the offset it has come to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from popserver.broker.catalog import Catalog
+from popserver.broker.clock import Clock
+from popserver.broker.offsets import Offsets
+from popserver.broker.parked_pulls import ParkedPulls
+from popserver.broker.polls import SLOW_LOOK_MS
+from popserver.broker.reader import Reader
+from popserver.broker.wakeups import Seat, Wakeups
+from popserver.domain.errors import TooManyRequests
+from popserver.domain.filtering import Filter
+from popserver.domain.group import Group
+from popserver.domain.names import Resource
+from popserver.domain.offsets import QueueOffset, queue_numbered
+from popserver.domain.pulling import BATCH_SIZE_MAX, Pulled, PullStatus
+from popserver.store import pulling
+
+log = structlog.get_logger("popserver.pulls")
+
+
+class Pull(NamedTuple):
+    """What a member asks of one queue. `until_ms` is how long it may be held.
+
+    `commit_offset` is the group's progress, which rides along, on the count of `resets`; None for nothing.
+    """
+
+    group: Resource
+    topic: Resource
+    queue_number: int
+    offset: int
+    batch_size: int
+    wanted: Filter
+    until_ms: int
+    commit_offset: int | None = None
+    resets: int | None = None
+
+
+class Pulls:
+    """Every pull of this server, parked or not."""
+
+    def __init__(self, reader: Reader, catalog: Catalog, offsets: Offsets, clock: Clock, wakeups: Wakeups) -> None:
+        self._reader = reader
+        self._catalog = catalog
+        self._offsets = offsets
+        self._clock = clock
+        self._wakeups = wakeups
+        self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
+
+    async def pull(self, wish: Pull) -> Pulled:
+        """What is there for the pull, up to `batch_size` (at most 160) messages.
+
+        Neither needs nor changes the group's progress, whatever the group's mode. Raises `TopicNotFound`, `BadRequest`
+        for a queue that the topic does not have, `TooManyRequests` where it would be held and too many are.
+        """
+        group, topic = await self._catalog.group(wish.group), await self._catalog.topic(wish.topic)
+        place = queue_numbered(topic, wish.queue_number)
+        request = pulling.Pull(topic, place, wish.offset, min(wish.batch_size, BATCH_SIZE_MAX), wish.wanted)
+        held = self._look_or_park(group, request, wish.until_ms)
+        if wish.commit_offset is None:
+            return await held
+        along = self._offsets.ride_along(group, QueueOffset(topic, place, wish.commit_offset, wish.resets))
+        pulled, _ = await asyncio.gather(held, along)
+        return pulled
+
+    async def _look_or_park(self, group: Group, request: pulling.Pull, until_ms: int) -> Pulled:
+        seat, asked_offset = Seat(group.group_id, request.topic.topic_id), request.offset
+        is_woken = False
+        while True:
+            ring_number = self._wakeups.ring_number(seat.topic_id)
+            pulled = await self._look(group, request)
+            if pulled.status in _IS_AN_ANSWER or not (is_woken or pulled.status is PullStatus.NO_NEW_MSG):
+                return pulled
+            request = request._replace(offset=pulled.next_offset)
+            if self._clock.now_ms() >= until_ms:
+                break
+            if pulled.next_offset < pulled.end_offset:
+                continue
+            self._check_room(seat, group, request)
+            is_woken = await self.parked.park(seat, request.queue.queue_id, request.offset, ring_number, until_ms)
+            if not is_woken:
+                break
+        status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
+        return pulled._replace(status=status, next_offset=request.offset)
+
+    async def _look(self, group: Group, request: pulling.Pull) -> Pulled:
+        started_ms = self._clock.now_ms()
+        pulled = await self._reader.read(partial(pulling.look, pull=request))
+        cost_ms = self._clock.now_ms() - started_ms
+        if cost_ms > SLOW_LOOK_MS:
+            log.warning(
+                "a pull's look took long", cost_ms=cost_ms, group=str(group.name), topic=str(request.topic.name)
+            )
+        return pulled
+
+    async def _ends_of(self, topic_id: int) -> dict[int, int]:
+        ends = await self._reader.read(lambda conn: pulling.ends_of_topic(conn, topic_id))
+        return {each.queue_id: each.end_offset for each in ends}
+
+    def _check_room(self, seat: Seat, group: Group, request: pulling.Pull) -> None:
+        if not self.parked.has_room(seat):
+            raise TooManyRequests(
+                f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
+                f" '{request.topic.name}'; use fewer consumers, or pull again later"
+            )
+
+
+_IS_AN_ANSWER = frozenset({PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL})
