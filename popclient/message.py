@@ -88,6 +88,8 @@ class Message:
             raise ValueError(f"delivery_timestamp {self.delivery_timestamp} has no time zone; use an aware datetime")
         if self.delay is not None:
             as_timedelta("delay", self.delay)
+        if self.properties:
+            _require_texts(self.properties)
 
     @property
     def all_properties(self) -> Mapping[str, str]:
@@ -95,6 +97,16 @@ class Message:
         if self.idempotency_key is None:
             return self.properties
         return {**self.properties, IDEMPOTENCY_KEY: self.idempotency_key}
+
+
+def _require_texts(properties: Mapping[str, str]) -> None:
+    if not isinstance(properties, Mapping):
+        raise TypeError(f"properties is {properties!r}; give a mapping of names to values")
+    for name, value in properties.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name of property {name!r} is no str")
+        if not isinstance(value, str):
+            raise TypeError(f"property {name!r} is {value!r}; the value of a property is a str, such as {str(value)!r}")
 
 
 class SendReceipt(NamedTuple):
