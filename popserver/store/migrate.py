@@ -56,12 +56,12 @@ def check(database: Database) -> None:
     """Raise `StoreUnavailable` unless the schema is exactly this code's."""
     found = revision(database)
     if found is None:
-        raise StoreUnavailable(f"{database.name} has no schema yet; make it with: popmq db upgrade")
+        raise StoreUnavailable(f"{database.name} has no schema yet; make it with: {_upgrading(database)}")
     if found > HEAD:
         raise _newer(database.name, found)
     if found < HEAD:
         raise StoreUnavailable(
-            f"{database.name} has schema {found}, this popmq needs {HEAD}; bring it there with: popmq db upgrade"
+            f"{database.name} has schema {found}, this popmq needs {HEAD}; bring it there with: {_upgrading(database)}"
         )
 
 
@@ -69,6 +69,10 @@ def script_location() -> Path:
     """Where the migrations stand: inside the installed package, or beside it in a checkout."""
     packaged = Path(__file__).parents[1] / "migrations"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+def _upgrading(database: Database) -> str:
+    return f"popmq db upgrade --database-url {database.name}"
 
 
 def _create(conn: Connection, database: Database) -> None:

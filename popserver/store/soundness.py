@@ -66,12 +66,23 @@ INVARIANTS = {
 
 
 def check_soundness(conn: Connection) -> None:
-    """Raise `StoreUnavailable` naming what is wrong; silent when all is well."""
+    """Raise `StoreUnavailable` naming all that is wrong, and what to do; silent when all is well."""
     if conn.dialect.name == "sqlite":
-        found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
-        if found != "ok":
-            raise StoreUnavailable(f"the database file is damaged ({found}); restore it from a backup")
-    for name, query in INVARIANTS.items():
-        count = conn.execute(text(query)).scalar_one()
-        if count:
-            raise StoreUnavailable(f"the database holds {name}, {count} times; please report this")
+        _check_file(conn)
+    counts = {name: conn.execute(text(query)).scalar_one() for name, query in INVARIANTS.items()}
+    if found := [f"{name} ({count})" for name, count in counts.items() if count]:
+        raise StoreUnavailable(
+            f"the database holds {', '.join(found)}; keep a copy of it, and restore a backup that popmq db check finds"
+            " sound; where nothing but PopMQ wrote there, please report this sentence"
+        )
+
+
+def _check_file(conn: Connection) -> None:
+    found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
+    if found != "ok":
+        # Of its many lines the first says "in database main" at most.
+        reason = next((line for line in found.splitlines() if not line.startswith("***")), found)
+        raise StoreUnavailable(
+            f"the database file is damaged ({reason}); keep a copy of it with its -wal, and restore a backup;"
+            " without one, see what sqlite3 FILE .recover brings back"
+        )

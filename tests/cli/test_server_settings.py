@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import popclient.cli
+from popclient import Message, Producer
 from popserver.in_process import embedded
 
 BROKEN = {
@@ -39,6 +42,47 @@ def test_a_check_makes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert popclient.cli.main(["db", "check", "--database-url", f"sqlite:///{tmp_path / 'popmq.db'}"]) == 1
     assert "does not exist; make it with: popmq db upgrade" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_that_finds_something_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "popmq.db"
+    options = ["--database-url", f"sqlite:///{file}"]
+    with embedded(file) as broker, Producer(broker.endpoint) as producer:
+        producer.send("orders", "one espresso")
+
+    def said() -> str:
+        assert popclient.cli.main(["db", "check", *options]) == 1
+        return capsys.readouterr().err
+
+    with embedded(file):
+        assert "is in use by another popmq server; stop that one" in said()
+    with closing(sqlite3.connect(file)) as conn, conn:
+        conn.execute("UPDATE queue SET next_offset = 0")
+    sentence = said()
+    assert "the database holds a message beyond its queue's end (1); keep a copy of it" in sentence
+    assert "restore a backup that popmq db check finds sound" in sentence
+    with closing(sqlite3.connect(file)) as conn, conn:
+        conn.execute("DELETE FROM alembic_version")
+    assert f"make it with: popmq db upgrade --database-url sqlite:///{file}" in said()
+
+
+def test_a_check_of_a_damaged_file_says_how_to_rescue_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "popmq.db"
+    with embedded(file) as broker, Producer(broker.endpoint) as producer:
+        producer.send_many([Message("orders", "x" * 5_000) for _ in range(100)])
+    with closing(sqlite3.connect(file)) as conn:
+        conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page_size,) = conn.execute("PRAGMA page_size").fetchone()
+        (root,) = conn.execute("SELECT rootpage FROM sqlite_master WHERE name = 'message'").fetchone()
+    with file.open("r+b") as opened:
+        opened.seek((root - 1) * page_size + 12)
+        opened.write(b"\xff" * 64)
+    assert popclient.cli.main(["db", "check", "--database-url", f"sqlite:///{file}"]) == 1
+    said = capsys.readouterr().err
+    assert "is damaged" in said
+    assert "restore a backup" in said
+    assert ".recover" in said
+    assert said.count("\n") == 1
 
 
 def test_an_embedded_broker_is_what_its_arguments_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
