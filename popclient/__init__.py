@@ -23,6 +23,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from popclient._queue.message_queue import MessageQueue
 from popclient.config import ClientConfig, Tls
 from popclient.errors import (
     BadRequest,
@@ -57,6 +58,7 @@ from popclient.transaction import TransactionResolution
 if TYPE_CHECKING:
     from popclient.keep_alive import KeepAlive
     from popclient.producer import Producer, Transaction
+    from popclient.pull_consumer import PullConsumer
     from popclient.push_consumer import PushConsumer
     from popclient.simple_consumer import SimpleConsumer
 else:
@@ -75,6 +77,7 @@ else:
 _MODULE_OF = {
     "KeepAlive": "popclient.keep_alive",
     "Producer": "popclient.producer",
+    "PullConsumer": "popclient.pull_consumer",
     "PushConsumer": "popclient.push_consumer",
     "SimpleConsumer": "popclient.simple_consumer",
     "Transaction": "popclient.producer",
@@ -96,6 +99,7 @@ __all__ = [
     "InvalidReceiptHandle",
     "KeepAlive",
     "Message",
+    "MessageQueue",
     "MessageView",
     "MultipleResults",
     "NotFound",
@@ -106,6 +110,7 @@ __all__ = [
     "PreconditionFailed",
     "Producer",
     "PropertiesTooLarge",
+    "PullConsumer",
     "PushConsumer",
     "QuotaExceeded",
     "RequestTimeout",

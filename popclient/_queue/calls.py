@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from popclient import _convert as convert
 from popclient._queue.message_queue import MessageQueue
+from popclient._queue.subscription import is_retry_topic
 from popclient._queue.wire import call, call_legacy, has_legacy, name_of, names_of, offered, queue_of, resource_of
 from popclient._session import Session
 from popclient._transport import Link
@@ -23,8 +24,8 @@ from popproto.v2 import service_pb2 as rpc
 
 EXTRAS_HEADER: Final = "popmq-pull-bin"
 PULL_MARGIN: Final = 3.0  # seconds that a pull's answer may take beyond its hold
+CONNECTING: Final = 1.0  # seconds that may pass before a pull begins; more shorten its hold
 RETRY_TOPIC: Final = "RETRY_TOPIC"  # the property of a retry that says which topic it comes from
-RETRY_PREFIX: Final = "%RETRY%"
 
 
 class Pulled(NamedTuple):
@@ -48,10 +49,10 @@ class Progress(NamedTuple):
 class Committed(NamedTuple):
     """What became of a commit.
 
-    stored: the progress as it is now; None where the server does not say. refusal: why the commit was not taken.
+    stored: the progress as it is now; offset -1 where a refusal does not say it. refusal: why it was not taken.
     """
 
-    stored: Progress | None
+    stored: Progress
     refusal: PopError | None
 
 
@@ -113,7 +114,7 @@ async def pull(
             headers = (*headers, (EXTRAS_HEADER, packed))
         return await _read(link.messaging.PullMessage(request, timeout=remaining, metadata=headers), mq)
 
-    patience = hold.total_seconds() + PULL_MARGIN
+    patience = CONNECTING + hold.total_seconds() + PULL_MARGIN
     return await offered(session, "PullMessage", session.transport.call(attempt, patience))
 
 
@@ -139,7 +140,7 @@ async def _read(frames: AsyncIterable[rpc.PullMessageResponse], mq: MessageQueue
 
 def _view(wire: pb.Message, mq: MessageQueue) -> MessageView:
     view = MessageView.unheld(wire)
-    if mq.topic.startswith(RETRY_PREFIX):
+    if is_retry_topic(mq.topic):
         view.topic = wire.user_properties.get(RETRY_TOPIC, mq.topic)
     return view
 
@@ -201,8 +202,8 @@ async def _update_offset(session: Session, group: str, mq: MessageQueue, progres
     try:
         await call(session, "UpdateOffset", lambda link: link.messaging.UpdateOffset, request)
     except BadRequest as refusal:
-        return Committed(None, refusal)
-    return Committed(None, None)
+        return Committed(Progress(-1), refusal)
+    return Committed(progress, None)
 
 
 def _progress(wire: legacy.QueueOffset) -> Progress:

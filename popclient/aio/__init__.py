@@ -15,6 +15,7 @@ Everything else (Message, ClientConfig, errors) is that of `popclient`.
 from __future__ import annotations
 
 from popclient.aio.producer import Producer, Transaction
+from popclient.aio.pull_consumer import PullConsumer
 from popclient.aio.push_consumer import PushConsumer
 from popclient.aio.simple_consumer import SimpleConsumer
 from popclient.config import ClientConfig, Tls
@@ -32,6 +33,7 @@ __all__ = [
     "Message",
     "MessageView",
     "Producer",
+    "PullConsumer",
     "PushConsumer",
     "SendReceipt",
     "SendResults",

@@ -1,0 +1,99 @@
+"""Which progress of a pull consumer is committed: what was polled, and of its own accord only what is dealt with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from popclient._queue import calls
+from popclient._queue.calls import Committed, Progress
+from popclient._queue.fetching import Fetcher
+from popclient._queue.message_queue import MessageQueue
+from popclient._session import Session, log
+from popclient.errors import MultipleResults, PopError
+
+
+class Committing:
+    """Of the queues that are assigned at the moment; a queue whose progress has not changed is not committed again."""
+
+    def __init__(self, session: Session, group: str, fetchers: Mapping[MessageQueue, Fetcher]) -> None:
+        self._session = session
+        self._group = group
+        self._fetchers = fetchers
+
+    def begin_poll(self) -> None:
+        """Whoever polls has dealt with what was polled before."""
+        for fetcher in self._fetchers.values():
+            fetcher.done = fetcher.position
+
+    async def commit_polled(self) -> None:
+        await self.commit({mq: fetcher.position for mq, fetcher in self._fetchers.items()})
+
+    async def commit_done(self) -> None:
+        """Without the last poll's messages: they may still be in work."""
+        await self.commit({mq: min(fetcher.done, fetcher.position) for mq, fetcher in self._fetchers.items()})
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Of assigned queues; raises MultipleResults with what was refused."""
+        changed = {
+            mq: Progress(offset, self._fetchers[mq].resets)
+            for mq, offset in offsets.items()
+            if offset != self._fetchers[mq].committed
+        }
+        if not changed:
+            return
+        results = await calls.commit_offsets(self._session, self._group, changed)
+        settled = [(mq, self._settle(mq, changed[mq], result)) for mq, result in results.items()]
+        if refusals := [(mq, refusal) for mq, refusal in settled if refusal is not None]:
+            raise MultipleResults(
+                f"{len(refusals)} of {len(changed)} offsets were not committed; the first, of {refusals[0][0]}:"
+                f" {refusals[0][1]}",
+                failures=refusals,
+            )
+
+    def _settle(self, mq: MessageQueue, sent: Progress, result: Committed) -> PopError | None:
+        """Why it was refused, unless an operator has moved the progress: then that is where to go on."""
+        fetcher = self._fetchers.get(mq)
+        if fetcher is None:
+            return result.refusal
+        if result.refusal is None:
+            fetcher.committed = sent.offset
+        elif result.stored.resets > sent.resets:
+            self._go_on_at(fetcher, result.stored)
+            return None
+        return result.refusal
+
+    def _go_on_at(self, fetcher: Fetcher, stored: Progress) -> None:
+        if stored.resets > fetcher.resets:
+            log.warning("%s was reset for group %s; going on from %d", fetcher.mq, self._group, stored.offset)
+            fetcher.committed, fetcher.resets = stored
+            fetcher.seek(stored.offset)
+
+    async def heed_resets(self) -> None:
+        """Goes on where an operator has moved the progress to."""
+        try:
+            progress = await calls.fetch_offsets(self._session, self._group, list(self._fetchers))
+        except PopError as failure:
+            log.info("a reset is heeded with the next commit: %s", failure)
+            return
+        for mq, stored in progress.items():
+            if (fetcher := self._fetchers.get(mq)) is not None and stored.offset >= 0:
+                self._go_on_at(fetcher, stored)
+
+    async def keep_committing(self, interval: float) -> None:
+        """Every `interval` seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await self.commit_done()
+            except PopError as failure:
+                self._say_not_committed(failure)
+
+    async def commit_at_end(self, *, all_done: bool) -> None:
+        try:
+            await (self.commit_polled() if all_done else self.commit_done())
+        except PopError as failure:
+            self._say_not_committed(failure)
+
+    def _say_not_committed(self, failure: PopError) -> None:
+        log.warning("progress of group %s is not committed: %s", self._group, failure)

@@ -1,0 +1,175 @@
+"""One queue of a pull consumer: fetched ahead by long polls, until it is polled, paused, or read elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from popclient._push.room import Room
+from popclient._queue import calls
+from popclient._queue.calls import Progress, Pulled
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.pull_options import HOLD, PullOptions
+from popclient._queue.pull_status import PullStatus, backwards, pull_status
+from popclient._session import Session, log
+from popclient.errors import PopError, TooManyRequests, for_caller
+from popclient.message import MessageView
+
+LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (row A11)
+PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
+PAUSE_WHEN_BUSY: Final = 0.02  # the server said so (mission row B19)
+GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
+
+
+class Fetcher:
+    """Belongs to one event loop.
+
+    position: where to begin; `position` is ever after the place behind which all has been taken or is not wanted.
+    resets: of the progress that commits of this queue continue.
+    sharing: how many fetchers share the room.
+    arrived: called when there is something to take, be it a failure.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: PullOptions,
+        mq: MessageQueue,
+        begin: Progress,
+        room: Room,
+        sharing: Callable[[], int],
+        arrived: Callable[[], None],
+    ) -> None:
+        self.mq = mq
+        self.resets = begin.resets
+        self.done = begin.offset  # the position when the present poll began: what was taken before is dealt with
+        self.committed = -1  # by this consumer, as far as it knows
+        self.paused = False
+        self._failure: PopError | None = None
+        self._session = session
+        self._options = options
+        self._room = room
+        self._sharing = sharing
+        self._arrived = arrived
+        self._ahead: deque[MessageView] = deque()
+        self._next_offset = begin.offset
+        self._message_bytes = GUESSED_BYTES
+        self._corrections = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def position(self) -> int:
+        return self._ahead[0].queue_offset if self._ahead else self._next_offset
+
+    # ---- Being polled ----
+
+    def go_on(self) -> None:
+        """Fetches, if it does not and may."""
+        if not self.paused and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._keep_fetching())
+
+    def take(self, most: int) -> list[MessageView]:
+        """Up to so many messages."""
+        taken = [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
+        for view in taken:
+            self._room.leave(len(view.body))
+        return taken
+
+    def raise_failure(self) -> None:
+        """Raises what ended the fetching, if something has, and fetches again."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self.go_on()
+            raise failure
+
+    def seek(self, offset: int) -> None:
+        """Goes on from there. Nothing of what was fetched before is ever taken."""
+        self.stop()
+        self._next_offset = self.done = offset
+        self.go_on()
+
+    def pause(self) -> None:
+        self.paused = True
+        self.stop()
+
+    def resume(self) -> None:
+        self.paused = False
+        self.go_on()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Fetches no more, and forgets what was not taken. The task that ends by it."""
+        self._next_offset = self.position
+        for view in self._ahead:
+            self._room.leave(len(view.body))
+        self._ahead.clear()
+        self._failure = None
+        ending, self._task = self._task, None
+        if ending is not None:
+            ending.cancel()
+        return ending
+
+    # ---- Fetching ----
+
+    async def _keep_fetching(self) -> None:
+        pause, longest = PAUSE_AFTER_FAILURE
+        while True:
+            try:
+                await self._fetch()
+                pause = PAUSE_AFTER_FAILURE[0]
+            except TooManyRequests:
+                await asyncio.sleep(PAUSE_WHEN_BUSY)
+            except PopError as failure:
+                if not failure.retryable:
+                    return self._failed(failure)
+                log.info("pulling %s again from %d: %s", self.mq, self._next_offset, failure)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, longest)
+            except Exception as defect:  # noqa: BLE001  whatever it is, it must not stay unsaid
+                return self._failed(for_caller(defect))
+
+    def _failed(self, failure: PopError) -> None:
+        self._failure = failure
+        self._arrived()
+
+    async def _fetch(self) -> None:
+        """One pull, as large as there is room for."""
+        clock = asyncio.get_running_loop().time
+        ask = await self._room.ask(self._options.batch_size, self._message_bytes, self._sharing())
+        begun = clock()
+        try:
+            pulled = await calls.pull(
+                self._session,
+                self._options.group,
+                self.mq,
+                self._next_offset,
+                batch_size=ask.messages,
+                expression=self._options.filter_of(self.mq.topic),
+                hold=HOLD,
+            )
+            status = self._heed(pulled)
+        finally:
+            self._room.over(ask)
+        if status is PullStatus.NO_NEW_MSG or self._corrections > 1:
+            await asyncio.sleep(max(0.0, LEAST_PACE - (clock() - begun)))
+
+    def _heed(self, pulled: Pulled) -> PullStatus:
+        """Takes in what a pull has brought."""
+        code, messages, next_offset = pulled
+        offset = self._next_offset
+        status = pull_status(code, next_offset, offset)
+        self._corrections = self._corrections + 1 if status is PullStatus.OFFSET_ILLEGAL else 0
+        if status is PullStatus.OFFSET_ILLEGAL:
+            log.warning("%s has no offset %d; going on from %d", self.mq, offset, next_offset)
+        elif strange := backwards(offset, next_offset, messages[0].queue_offset if messages else None):
+            log.warning("%s: %s", self.mq, strange)
+        self._next_offset = next_offset
+        if messages:
+            sizes = [len(view.body) for view in messages]
+            self._message_bytes = max(1, sum(sizes) // len(sizes))
+            for size in sizes:
+                self._room.take(size)
+            self._ahead.extend(messages)
+            self._arrived()
+        return status

@@ -1,0 +1,191 @@
+"""The asyncio pull consumer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from popclient._options import as_timedelta, require_whole
+from popclient._queue.calls import QueueEnd
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.pull_arguments import Wanted, as_offsets, as_wanted, require_aware
+from popclient._queue.pull_core import PullConsumerCore
+from popclient._queue.pull_options import pull_options
+from popclient.config import ClientConfig
+from popclient.errors import ClientClosed
+from popclient.message import FilterExpression, MessageView
+from popclient.pull_consumer import FOREVER, MEBIBYTE
+
+
+class PullConsumer:
+    """Reads queues from offsets of your choice, in the order in which their messages were stored.
+
+    Takes what `popclient.PullConsumer` takes. Belongs to the event loop of its first use. A cancelled `poll` loses
+    nothing.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        *,
+        filters: Mapping[str, str | FilterExpression] | None = None,
+        consume_from: str = "CONSUME_FROM_LAST_OFFSET",
+        consume_timestamp: str | datetime | None = None,
+        batch_size: int = 32,
+        max_cached_messages: int = 1024,
+        max_cached_bytes: int = 64 * MEBIBYTE,
+        auto_commit: bool = False,
+        commit_interval: float | timedelta = 5,
+        on_disconnect: Callable[[Exception], None] | None = None,
+        on_reconnect: Callable[[], None] | None = None,
+    ) -> None:
+        options = pull_options(
+            group,
+            filters=filters or {},
+            consume_from=consume_from,
+            consume_timestamp=consume_timestamp,
+            batch_size=batch_size,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            auto_commit=auto_commit,
+            commit_interval=commit_interval,
+        )
+        self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
+        self._core = PullConsumerCore(self._config, options)
+
+    async def start(self) -> None:
+        """Opens the session, as the first call would; raises Unreachable, UnsupportedByServer and so on."""
+        await self._core.start()
+
+    # ---- Queues ----
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's queues, in order. Raises NotFound."""
+        return await self._core.queues(topic)
+
+    async def assign(self, wanted: Wanted) -> list[MessageQueue]:
+        """Reads these from now on, and nothing else: a topic (all its queues, later ones too), queues, or several.
+
+        Each begins at the group's progress, else as `consume_from` says; one that was assigned before goes on where it
+        is. Nothing changes when a topic or a queue does not exist: NotFound. Returns what is assigned.
+        """
+        return await self._core.assign(as_wanted(wanted))
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """What is assigned, in order."""
+        return self._core.assignment
+
+    def pause(self, *mqs: MessageQueue) -> None:
+        """Neither fetches nor returns messages of these queues, or of all, until `resume`; their places stay."""
+        self._core.pause(mqs)
+
+    def resume(self, *mqs: MessageQueue) -> None:
+        """Goes on with these queues, or with all."""
+        self._core.resume(mqs)
+
+    # ---- Messages ----
+
+    async def poll(self, timeout: float | timedelta = 15, max_messages: int = 32) -> list[MessageView]:
+        """Messages of the assigned queues, those of one queue in its order; empty when the time is over.
+
+        Waits for the first one up to `timeout`. A server that restarts is waited for; raises whatever waiting does not
+        mend, such as a filter that the server refuses.
+        """
+        seconds = as_timedelta("timeout", timeout).total_seconds()
+        require_whole("max_messages", max_messages)
+        return await self._core.poll(seconds, max_messages)
+
+    async def __aiter__(self) -> AsyncIterator[MessageView]:
+        """Polls message by message until the consumer is closed; `poll` is faster where many are at hand."""
+        while True:
+            try:
+                polled = await self.poll(FOREVER, 1)
+            except ClientClosed:
+                return
+            for message in polled:
+                yield message
+
+    # ---- Places ----
+
+    def position(self, mq: MessageQueue) -> int:
+        """The offset from which the next poll reads the queue: all before it was returned, or is not wanted."""
+        return self._core.position(mq)
+
+    def seek(self, mq: MessageQueue, offset: int) -> None:
+        """Goes on from there; nothing that was fetched before is returned any more.
+
+        Beyond either end of the queue the server says where to go on, which is logged: at that end.
+        """
+        require_whole("offset", offset, 0)
+        self._core.seek(mq, offset)
+
+    async def seek_to_beginning(self, *mqs: MessageQueue) -> None:
+        """Goes on with the oldest message of these queues, or of all that are assigned."""
+        await self._core.seek_to(mqs, QueueEnd.BEGINNING)
+
+    async def seek_to_end(self, *mqs: MessageQueue) -> None:
+        """Goes on with what comes from now on."""
+        await self._core.seek_to(mqs, QueueEnd.END)
+
+    async def seek_to_time(self, moment: datetime, *mqs: MessageQueue) -> None:
+        """Goes on with the first message stored at that (aware) time or later."""
+        require_aware("moment", moment)
+        await self._core.seek_to(mqs, moment)
+
+    # ---- Progress ----
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """The group has consumed all that was polled, or each queue up to, not including, the given offset.
+
+        Progress only grows: a smaller offset than the stored one changes nothing. Raises ValueError for an offset
+        beyond what was polled, MultipleResults when the server refuses some. After an operator's reset it commits
+        nothing in that queue, and polling goes on where the operator said.
+        """
+        await self._core.commit(as_offsets(offsets))
+
+    async def committed(self, mq: MessageQueue) -> int | None:
+        """The next offset for the group to consume in that queue, as the server has it; None without progress."""
+        return await self._core.committed(mq)
+
+    # ---- Life ----
+
+    @property
+    def group(self) -> str:
+        return self._core.options.group
+
+    @property
+    def client_id(self) -> str:
+        return self._core.session.client_id
+
+    @property
+    def healthy(self) -> bool:
+        """Is the session with the server up?"""
+        return self._core.session.healthy
+
+    async def close(self) -> None:
+        """Ends all pulls, commits what was polled if `auto_commit` says so, and says goodbye, within `close_timeout`.
+
+        Closing twice is fine. A block that ends by an exception does not commit the messages of its last poll.
+        """
+        await self._core.close(all_done=True)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._core.close(all_done=kind is None)
+
+    def __repr__(self) -> str:
+        state = "healthy" if self.healthy else "not connected"
+        return f"<aio.PullConsumer {self._config.endpoints} group={self.group!r} {state}>"
