@@ -72,6 +72,8 @@ class Session:
         self._ever_connected = False
         self._answered = asyncio.Event()
         self._refusal: PopError | None = None
+        self._told_refusal = ""
+        self._waiting = 0  # callers of `start`
         self._started = False
         self._tasks = Tasks()
 
@@ -89,8 +91,12 @@ class Session:
             self._tasks.spawn(self._keep_stream())
             self._tasks.spawn(self._keep_alive())
         if not self._answered.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
+            self._waiting += 1
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
+            finally:
+                self._waiting -= 1
             self._answered.set()  # nobody waits a second time
         if self._refusal is not None:
             raise self._refusal
@@ -239,6 +245,7 @@ class Session:
         before, self.settings = self.settings, settings
         self.capabilities = convert.capabilities(settings)
         self._refusal = None
+        self._told_refusal = ""
         self._answered.set()
         if not self._connected:
             self._connected = True
@@ -256,7 +263,10 @@ class Session:
                 self._call_back(self.on_notice, name)
 
     def _refused(self, refusal: PopError) -> None:
-        log.warning("no session for %s: %s", self.client_id, refusal)
+        """Whoever waits in `start` gets it raised. Where nobody does the log has it, and not at each new try."""
+        if not self._waiting and str(refusal) != self._told_refusal:
+            log.warning("no session for %s: %s", self.client_id, refusal)
+        self._told_refusal = str(refusal)
         self._refusal = None if self._ever_connected else refusal
         self._answered.set()
 

@@ -52,11 +52,48 @@ async def test_a_server_that_never_answers_the_settings_is_used_without(
         assert not producer.healthy
 
 
-async def test_a_refused_session_tells_why(server: ScriptedServer) -> None:
-    server.answers["Telemetry"] = lambda _: rpc.TelemetryCommand(status=status(pb.UNAUTHORIZED, "who are you?"))
+def refuse(_: object) -> rpc.TelemetryCommand:
+    return rpc.TelemetryCommand(status=status(pb.UNAUTHORIZED, "who are you?"))
+
+
+async def refuse_again(server: ScriptedServer) -> None:
+    """Breaks the stream, and refuses the one that is opened in its place; returns when the client has heard."""
+    for _ in range(2):  # what is told of the second has been heard of the first
+        tried = len(server.settings)
+        server.drop_streams()
+        await until(lambda tried=tried: len(server.settings) > tried)
+
+
+async def test_a_refused_session_tells_why_whoever_waits_and_not_the_log(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "RECONNECT_PAUSE", (0.01, 0.01))
+    server.answers["Telemetry"] = refuse
     with pytest.raises(Unauthorized, match="who are you"):
         async with aio.Producer(server.endpoints, "t"):
             pass
+    producer = aio.Producer(server.endpoints)
+    results = await asyncio.gather(producer.start(), producer.send("t", b"x"), return_exceptions=True)
+    assert [type(result) for result in results] == [Unauthorized, Unauthorized]
+    await refuse_again(server)
+    await producer.close()
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+async def test_a_refusal_that_nobody_waits_for_is_logged_once(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "RECONNECT_PAUSE", (0.01, 0.01))
+    async with aio.Producer(server.endpoints, "t") as producer:
+        for _ in range(2):
+            server.answers["Telemetry"] = refuse
+            await refuse_again(server)
+            await refuse_again(server)
+            del server.answers["Telemetry"]
+            server.drop_streams()
+            await until(lambda: producer.healthy)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [f"no session for {producer.client_id}: UNAUTHORIZED (40100): who are you?"] * 2
 
 
 async def test_a_defect_at_the_handshake_is_told_and_outlived(
