@@ -21,6 +21,7 @@ from popserver.rpc.server import PopServer, build
 from popserver.store import Database, migrate, reading
 from popserver.store.members import clock_ms, newest_beat_ms
 from popserver.store.messages import newest_stored_at_ms
+from popserver.store.queue_locks import newest_lock_ms
 
 _ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
 
@@ -118,7 +119,7 @@ class App:
         if broker.members.is_shared and isinstance(clock := self.clock, SystemClock):
             await broker.reader.read(lambda conn: clock.start_at(lambda: clock_ms(conn)))
         # Asked in the writer: a server that may not write this database must not call itself ready.
-        for newest in (newest_stored_at_ms, newest_beat_ms):
+        for newest in (newest_stored_at_ms, newest_beat_ms, newest_lock_ms):
             self.clock.start_at_least(await broker.writer.submit(reading.read, newest))
 
     def _own_address(self) -> str:

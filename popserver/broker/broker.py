@@ -14,6 +14,8 @@ from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
 from popserver.broker.clock import Clock
 from popserver.broker.errands import Errands
+from popserver.broker.group_members import GroupMembers
+from popserver.broker.group_notices import GroupNotices
 from popserver.broker.maintenance import Maintenance
 from popserver.broker.members import Events, Members
 from popserver.broker.neighbours import Neighbours
@@ -22,6 +24,7 @@ from popserver.broker.orphans import Orphans
 from popserver.broker.pending import Pending
 from popserver.broker.polls import Polls
 from popserver.broker.pulls import Pulls
+from popserver.broker.queue_locks import QueueLocks
 from popserver.broker.reader import Reader
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.sending import Sending
@@ -41,7 +44,7 @@ from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.domain.transaction import CheckPolicy
 from popserver.store import Database, holds, receiving
-from popserver.store.notices import DUE, EVERYTHING, PENDING, USERS, Notice
+from popserver.store.notices import DUE, EVERYTHING, MEMBERS, PENDING, RESETS, USERS, Notice, Outdated
 
 BATCH_SIZE_MAX = 32
 RETENTION_MS = 72 * HOUR_MS
@@ -80,8 +83,16 @@ class Broker:
         self.errands = Errands(clock)
         self.members = Members(database, self.reader, self.writer, clock, shared=shared)
         self.orphans = Orphans(self.writer, clock, self.errands, self.members)
+        self.group_members = GroupMembers(
+            self.reader, self.writer, self.catalog, self.errands, GroupNotices(self.reader, self.errands, clock)
+        )
         self.clients = Clients(
-            clock, self.errands, self.orphans.orphan_client, self.orphans.adopt, self.orphans.adopt if shared else None
+            clock,
+            self.errands,
+            self.orphans.orphan_client,
+            self.orphans.adopt,
+            self.orphans.adopt if shared else None,
+            self.group_members,
         )
         self.neighbours = Neighbours(
             self.reader, self.errands, self.maintenance, self.members, self.clients, self.orphans
@@ -92,6 +103,7 @@ class Broker:
         self.redeliveries = Redeliveries(clock.now_ms())
         self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
+        self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None
@@ -108,6 +120,7 @@ class Broker:
 
     async def start(self) -> None:
         """Take up what the store holds, once the writer runs: what is due, and whose push holds are open."""
+        await self.group_members.start(self.members.server_id, shared=self.members.is_shared)
         await self.members.start(
             Events(
                 heard=self._hear,
@@ -237,6 +250,7 @@ class Broker:
         self._ring(notice.rings)
         for what in notice.outdated:
             self.catalog.outdated(what)
+        self._tell_members(notice.outdated)
         if EVERYTHING in notice.words:
             self._look_at_everything()
             return
@@ -247,6 +261,7 @@ class Broker:
 
     def _look_at_everything(self) -> None:
         self.catalog.forget_all()
+        self.group_members.notices.all_changed()
         self.wakeups.ring_all()
         self.pulls.parked.ring_all()
         self.users_changed()
@@ -262,8 +277,14 @@ class Broker:
             self.wakeups.ring(topic_id)
             self.pulls.parked.ring(topic_id)
 
+    def _tell_members(self, outdated: Iterable[Outdated]) -> None:
+        for what in outdated:
+            if what.kind in (MEMBERS, RESETS):
+                self.group_members.notices.changed(Resource(what.namespace, what.name))
+
     def _after_commit(self, committed: Committed) -> None:
         self._ring(committed.rings)
+        self._tell_members(committed.outdated)
         self.maintenance.tell(committed.due_ms)
         self.pending.tell(committed.enters_ms)
         self.transactions.tell(committed.check_ms)

@@ -21,7 +21,7 @@ from popserver.domain.names import (
 from popserver.domain.topic import ACCEPTS_ON_THE_WAY, NewTopic, Topic
 from popserver.store import catalog as store
 from popserver.store.dead_letters import QUEUES as DEAD_LETTER_QUEUES
-from popserver.store.notices import TOPIC, Outdated
+from popserver.store.notices import GROUP, TOPIC, Outdated
 
 
 class Catalog:
@@ -138,9 +138,10 @@ class Catalog:
 
     def outdated(self, what: Outdated) -> None:
         """Another server has changed or deleted it."""
-        self._changes += 1
-        known: dict[Resource, Any] = self._topics if what.kind == TOPIC else self._groups
-        known.pop(Resource(what.namespace, what.name), None)
+        known: dict[str, dict[Resource, Any]] = {TOPIC: self._topics, GROUP: self._groups}
+        if what.kind in known:
+            self._changes += 1
+            known[what.kind].pop(Resource(what.namespace, what.name), None)
 
     def forget_all(self) -> None:
         """Another server may have changed or deleted anything."""

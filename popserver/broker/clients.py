@@ -3,7 +3,7 @@
 A push hold needs no renewing write: it lives as long as its client. A client ends when it says so; it lapses when
 nothing was heard of it for 35 s; and when its telemetry stream breaks and it has no open call either, it is
 taken for gone after a second (mission rows L11, L15). Its holds then become Ready one second later; a client that
-comes back before that gets them back.
+comes back before that gets them back. A member of a group that owns whole queues may be silent for 120 s (row J1).
 
 Of several servers each knows who has come to it. A push consumer is gone when the last one has lost it.
 """
@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from popserver.broker.clock import Alarm, Clock
 from popserver.broker.consumers import Consumers, Role
 from popserver.broker.errands import Errands
+from popserver.broker.group_members import GroupMembers, Membership
 from popserver.domain.names import Resource
-from popserver.domain.retry import CLIENT_LAPSE_MS, ORPHAN_DELAY_MS
+from popserver.domain.retry import CLIENT_LAPSE_MS, MEMBER_LAPSE_MS, ORPHAN_DELAY_MS
 
 
 @dataclass(slots=True)
@@ -35,12 +36,18 @@ class Client:
     is_expected: bool = False  # it held messages before this server answered for it
     works_in_order: bool = False  # it was told to take the messages of a message group one after the other
     role: Role | None = None
+    membership: Membership | None = None
     alarm: Alarm | None = field(default=None, repr=False)
 
     @property
     def may_hold(self) -> bool:
         """Whether it may have push holds; for others, which are many, nothing is written when they lapse."""
         return self.is_push or self.is_expected
+
+    @property
+    def lapse_ms(self) -> int:
+        """How long it may be silent."""
+        return CLIENT_LAPSE_MS if self.membership is None else MEMBER_LAPSE_MS
 
 
 class Clients:
@@ -56,13 +63,15 @@ class Clients:
         errands: Errands,
         orphan: Callable[[str, bool], Awaitable[None]],
         adopt: Callable[[str], Awaitable[None]],
-        attend: Callable[[str], Awaitable[None]] | None = None,
+        attend: Callable[[str], Awaitable[None]] | None,
+        group_members: GroupMembers,
     ) -> None:
         self._clock = clock
         self._errands = errands
         self._orphan = orphan
         self._adopt = adopt
         self._attend = attend
+        self._group_members = group_members
         self._known: dict[str, Client] = {}
         self._consumers = Consumers()
 
@@ -90,12 +99,14 @@ class Clients:
             self._do(self._attend, client_id)
 
     def attend_again(self) -> None:
-        """The other servers may have forgotten that the push consumers that live are here."""
+        """The other servers may have forgotten that the push consumers and members that live are here."""
         if self._attend is None:
             return
         for client in self._known.values():
             if client.may_hold and not client.is_gone:
                 self._do(self._attend, client.client_id)
+            if client.membership is not None and not client.is_gone:
+                self._group_members.come_back(client.client_id, client.membership)
 
     def seen(self, client_id: str) -> None:
         """Something was heard of the client: a request, a heartbeat, a settings frame."""
@@ -108,9 +119,11 @@ class Clients:
         client.last_seen_ms, client.lost_at_ms = now_ms, None
         if client.is_gone:
             client.is_gone = False
-            self._watch(client, now_ms + CLIENT_LAPSE_MS)
+            self._watch(client, now_ms + client.lapse_ms)
             if client.role is not None:
                 self._consumers.took(client_id, client.role)
+            if client.membership is not None:
+                self._group_members.come_back(client_id, client.membership)
             if client.may_hold:
                 self._do(self._adopt, client_id)
 
@@ -128,16 +141,25 @@ class Clients:
         if not client.is_gone:
             self._watch(client, self._ends_at_ms(client))
 
-    def settled(self, client_id: str, *, works_in_order: bool, role: Role | None) -> None:
-        """The client said what it is, None for no consumer, and was told how to work."""
+    def settled(
+        self, client_id: str, *, works_in_order: bool, role: Role | None, membership: Membership | None = None
+    ) -> None:
+        """The client said what it is, None for no consumer, and was told how to work. A member has joined already."""
         client = self._known.get(client_id)
         if client is None:
             return
-        client.works_in_order, client.role = works_in_order, role
+        client.works_in_order, client.role, client.membership = works_in_order, role, membership
+        if membership is None:
+            self._group_members.leave(client_id)
         if role is None:
             self._consumers.left(client_id)
         elif not client.is_gone:
             self._consumers.took(client_id, role)
+
+    def role_of(self, client_id: str) -> Role | None:
+        """What the client said it is; None for no consumer, and for one that this server does not know."""
+        client = self._known.get(client_id)
+        return None if client is None else client.role
 
     def consumers_of(self, group: Resource) -> list[Client]:
         """Who works for the group with this server, those that want the same one after the other."""
@@ -169,6 +191,7 @@ class Clients:
         """The client said goodbye."""
         client = self._known.pop(client_id, None)
         self._consumers.left(client_id)
+        self._group_members.leave(client_id)
         if client is not None:
             client.has_left = True
             _cancel(client)
@@ -196,11 +219,12 @@ class Clients:
             return self._clock.now_ms() + CLIENT_LAPSE_MS
         if client.lost_at_ms is not None:
             return client.lost_at_ms + ORPHAN_DELAY_MS
-        return client.last_seen_ms + CLIENT_LAPSE_MS
+        return client.last_seen_ms + client.lapse_ms
 
     def _end(self, client: Client) -> None:
         client.is_gone = True
         self._consumers.left(client.client_id)
+        self._group_members.leave(client.client_id)
         if client.may_hold:
             self._lose(client.client_id, said_goodbye=False)
         # Remembered for one more lapse, so that its return is noticed.

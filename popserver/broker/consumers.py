@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import structlog
 
+from popserver.domain.filtering import Filter
+from popserver.domain.group import Model
 from popserver.domain.names import Resource
 from popserver.domain.subscription import Subscription, difference
 
@@ -28,11 +30,26 @@ class Kind(StrEnum):
 
 
 class Role(NamedTuple):
-    """What a client said of itself: the group it works for, how, and what it wants."""
+    """What a client said of itself: the group it works for, how, what it wants, and what it shares with the others."""
 
     group: Resource
     kind: Kind
     subscription: Subscription
+    # What a pull wants that brings no filter of its own, and since when (epoch ms) it is so; 0 where that is not said.
+    filters: tuple[tuple[Resource, Filter], ...] = ()
+    subscription_version: int = 0
+    model: Model = Model.CLUSTERING
+
+    @property
+    def wish(self) -> Wish:
+        return Wish(self.subscription, self.model)
+
+
+class Wish(NamedTuple):
+    """What all consumers of a group should have in common."""
+
+    subscription: Subscription
+    model: Model
 
 
 class Consumers:
@@ -40,7 +57,7 @@ class Consumers:
 
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
-        self._groups: dict[Resource, dict[Subscription, dict[str, Kind]]] = {}
+        self._groups: dict[Resource, dict[Wish, dict[str, Kind]]] = {}
 
     def took(self, client_id: str, role: Role) -> None:
         """The client took a role, or says again which it has."""
@@ -49,9 +66,9 @@ class Consumers:
         self.left(client_id)
         self._roles[client_id] = role
         alike = self._groups.setdefault(role.group, {})
-        alike.setdefault(role.subscription, {})[client_id] = role.kind
+        alike.setdefault(role.wish, {})[client_id] = role.kind
         for other, clients in alike.items():
-            if other != role.subscription:
+            if other != role.wish:
                 self._warn(client_id, role, next(iter(clients)), other)
                 return
 
@@ -61,9 +78,9 @@ class Consumers:
         if role is None:
             return
         alike = self._groups[role.group]
-        del alike[role.subscription][client_id]
-        if not alike[role.subscription]:
-            del alike[role.subscription]
+        del alike[role.wish][client_id]
+        if not alike[role.wish]:
+            del alike[role.wish]
         if not alike:
             del self._groups[role.group]
 
@@ -78,11 +95,11 @@ class Consumers:
         if len(alike) < 2:
             return ""
         (one, clients), (other, other_clients) = alike[:2]
-        wants, other_wants = difference(one, other)
+        wants, other_wants = _difference(one, other)
         return (
             f"the consumers of group '{group}' want different things and take messages from each other:"
             f" {next(iter(clients))} wants {wants}, {next(iter(other_clients))} wants {other_wants};"
-            " give all of them one subscription, or each its own group"
+            " give all of them one subscription and one model, or each its own group"
         )
 
     def disagreements(self, limit: int) -> list[str]:
@@ -90,8 +107,8 @@ class Consumers:
         groups = (group for group, alike in self._groups.items() if len(alike) > 1)
         return [self.disagreement(group) for group in islice(groups, limit)]
 
-    def _warn(self, client_id: str, role: Role, other_id: str, other: Subscription) -> None:
-        wants, other_wants = difference(role.subscription, other)
+    def _warn(self, client_id: str, role: Role, other_id: str, other: Wish) -> None:
+        wants, other_wants = _difference(role.wish, other)
         log.warning(
             "consumers of one group want different things; each gets messages that are meant for the other",
             group=str(role.group),
@@ -100,3 +117,10 @@ class Consumers:
             other_client_id=other_id,
             other_wants=other_wants,
         )
+
+
+def _difference(one: Wish, other: Wish) -> tuple[str, str]:
+    """What each has that the other has not, in words: each message for one of them all, or for each of them."""
+    if one.model is not other.model:
+        return f"model {one.model}", f"model {other.model}"
+    return difference(one.subscription, other.subscription)

@@ -69,6 +69,6 @@ class Errands:
         del self._waiting[name]
 
     def _try_again(self, name: Hashable, error: PopError) -> None:
-        log.warning("a client's holds wait", reason=error.sentence)
+        log.warning("what is still to do for a client waits", reason=error.sentence)
         if not self._closed:
             self._alarms[name] = self._clock.call_at(self._clock.now_ms() + RETRY_MS, lambda: self._start(name))

@@ -180,7 +180,8 @@ class Operations:
         group, lag = await self._look(lambda conn: _group_and_lag(conn, name))
         clients = self._broker.clients
         share = self._broker.redeliveries.share(group.group_id, self._broker.clock.now_ms())
-        hints = [clients.disagreement(name), redeliveries.hint(group.name, share)]
+        idle = await self._broker.group_members.idle_hint(name)
+        hints = [clients.disagreement(name), redeliveries.hint(group.name, share), idle]
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
         return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint])
 

@@ -26,6 +26,7 @@ from popserver.broker.pace import Pace
 from popserver.domain.errors import Internal, PopError, TooManyRequests
 from popserver.store import ORDER, Database, finish, lock
 from popserver.store.database import commit_error, is_taken_back, plain_error
+from popserver.store.notices import Outdated
 from popserver.store.transaction import RepeatedId, Transaction
 
 BATCH_REQUESTS_MAX = 512
@@ -42,12 +43,14 @@ log = structlog.get_logger("popserver.writer")
 
 
 class Committed(NamedTuple):
-    """What a committed transaction asks for: topics to ring, and the earliest moments at which something is due."""
+    """What a committed transaction asks for: topics to ring, the earliest moments at which something is due, and what
+    became old."""
 
     rings: frozenset[int]
     due_ms: int | None  # a hold or an interval ends
     enters_ms: int | None = None  # a delayed message enters its queue
     check_ms: int | None = None  # the producers of a half message are asked
+    outdated: frozenset[Outdated] = frozenset()
 
 
 class _Request(NamedTuple):
@@ -332,11 +335,13 @@ class _Tally:
     def __init__(self) -> None:
         self.outcomes: list[_Outcome] = []
         self._rings: set[int] = set()
+        self._outdated: set[Outdated] = set()
         self._due: list[int | None] = [None, None, None]
 
     def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
         self.outcomes += outcomes
         self._rings |= tx.rings
+        self._outdated |= tx.outdated
         both = zip(self._due, (tx.due_ms, tx.enters_ms, tx.check_ms), strict=True)
         self._due = [old if new is None else new if old is None else min(old, new) for old, new in both]
 
@@ -344,7 +349,8 @@ class _Tally:
         self.outcomes += [_Outcome(request, error) for request in batch]
 
     def committed(self) -> Committed:
-        return Committed(frozenset(self._rings), *self._due)
+        due_ms, enters_ms, check_ms = self._due
+        return Committed(frozenset(self._rings), due_ms, enters_ms, check_ms, frozenset(self._outdated))
 
 
 def _execute(tx: Transaction, batch: Sequence[_Request]) -> list[_Outcome]:

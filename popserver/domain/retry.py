@@ -33,6 +33,8 @@ ORPHAN_DELAY_MS = 1 * SECOND_MS  # a gone client's holds become Ready after this
 PUSH_HOLD_MS_MAX = 3 * HOUR_MS  # a push hold lives as long as its client, at most this (mission row L15)
 # A client unseen for so long is gone. Contract 1.1: only after more than 30 s, which is how often some clients beat.
 CLIENT_LAPSE_MS = 35 * SECOND_MS
+# A member of a group that owns whole queues: its going moves queues about (mission row J1).
+MEMBER_LAPSE_MS = 120 * SECOND_MS
 
 
 class Holder(StrEnum):

@@ -18,7 +18,7 @@ EXPRESSION_LENGTH_KEPT = 256
 
 
 class Want(NamedTuple):
-    """One topic and the filter for it, as text; a long SQL expression is cut and told apart by a checksum."""
+    """One topic and the filter for it, as text."""
 
     topic: Resource
     kind: str  # TAG or SQL
@@ -29,7 +29,10 @@ class Want(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """The wants of one consumer in the order of their topics, at most 64 of them, and how many more it has."""
+    """The wants of one consumer in the order of their topics, at most 64 of them, and how many more it has.
+
+    A long SQL expression is cut and told apart by a checksum.
+    """
 
     wants: tuple[Want, ...]
     more: int = 0
@@ -41,8 +44,14 @@ class Subscription(NamedTuple):
 
 def subscription(filters: Iterable[tuple[Resource, Filter]]) -> Subscription:
     """What is kept of the filters a consumer gave; two that select the same tags are the same."""
-    wants = sorted(_want(topic, wanted) for topic, wanted in dict(filters).items())
-    return Subscription(tuple(wants[:TOPICS_KEPT]), len(wants[TOPICS_KEPT:]))
+    wanted = wants(filters)
+    kept = tuple(each._replace(expression=_kept(each.expression)) for each in wanted[:TOPICS_KEPT])
+    return Subscription(kept, len(wanted[TOPICS_KEPT:]))
+
+
+def wants(filters: Iterable[tuple[Resource, Filter]]) -> tuple[Want, ...]:
+    """All that the filters of a consumer want, by topic, with nothing cut."""
+    return tuple(sorted(_want(topic, wanted) for topic, wanted in dict(filters).items()))
 
 
 def difference(one: Subscription, other: Subscription) -> tuple[str, str]:
@@ -61,8 +70,8 @@ def _about(given: Subscription, topics: set[Resource]) -> str:
 
 def _want(topic: Resource, wanted: Filter) -> Want:
     if isinstance(wanted, SqlFilter):
-        return Want(topic, "SQL", _kept(wanted.expression.strip()))
-    return Want(topic, "TAG", _kept(" || ".join(wanted.tags) or "*"))
+        return Want(topic, "SQL", wanted.expression.strip())
+    return Want(topic, "TAG", " || ".join(wanted.tags) or "*")
 
 
 def _kept(expression: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import Broker
+from popserver.broker.consumers import Kind
 from popserver.domain.address import split_address
 from popserver.rpc import convert, status
 from popserver.rpc.calls import Caller
@@ -27,12 +28,37 @@ class Routing:
         self, request: wire.QueryAssignmentRequest, caller: Caller
     ) -> wire.QueryAssignmentResponse:
         """Every queue to every member (mission row K1), as one assignment per server: a client polls once per
-        assignment, and a poll takes from all queues whatever id it names."""
+        assignment, and a poll takes from all queues whatever id it names.
+
+        A consumer that owns whole queues gets its share of them instead (row J3).
+        """
+        if await self._owns_queues(request, caller):
+            return await self._share(request, caller)
         await self._broker.catalog.subscription(
             convert.resource(request.group, caller.namespace), convert.resource(request.topic, caller.namespace)
         )
         queues = [convert.every_queue(request.topic, each) for each in self._brokers(request.endpoints)]
         assignments = [pb.Assignment(message_queue=queue) for queue in queues]
+        return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
+
+    async def _owns_queues(self, request: wire.QueryAssignmentRequest, caller: Caller) -> bool:
+        """Here for whoever told its settings here; a member of the group may have told them to another server."""
+        role = self._broker.clients.role_of(caller.client_id)
+        if role is not None:
+            return role.kind is Kind.PULL
+        if not self._broker.members.is_shared:
+            return False
+        group = await self._broker.catalog.group(convert.resource(request.group, caller.namespace))
+        members = await self._broker.group_members.of(group.name)
+        return any(each.client_id == caller.client_id for each in members)
+
+    async def _share(self, request: wire.QueryAssignmentRequest, caller: Caller) -> wire.QueryAssignmentResponse:
+        """At the servers that the route names for these queues."""
+        topic = await self._broker.catalog.topic(convert.resource(request.topic, caller.namespace))
+        group = await self._broker.catalog.group(convert.resource(request.group, caller.namespace))
+        share = {each.number for each in await self._broker.group_members.share_of(caller.client_id, group.name, topic)}
+        route = convert.queues(topic, request.topic, self._brokers(request.endpoints))[: len(topic.queues)]
+        assignments = [pb.Assignment(message_queue=queue) for queue in route if queue.id in share]
         return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
 
     def _brokers(self, dialled: pb.Endpoints) -> list[pb.Broker]:

@@ -12,6 +12,7 @@ from popserver.broker.producers import Check
 from popserver.domain.errors import ClientIdRequired, PopError
 from popserver.domain.names import check_group
 from popserver.rpc import convert, needs, settings, status
+from popserver.rpc.attendance import Attendance
 from popserver.rpc.calls import Caller, Write, readable
 from popserver.rpc.limits import Limits
 
@@ -48,12 +49,14 @@ class Session:
         self._streams[stream] = caller
         clients.connected(caller.client_id, stream)
         say = _in_turn(write)
+        attendance = Attendance(self._broker, caller, say)
         try:
             async for command in commands:
                 clients.seen(caller.client_id)
-                answer = await self._answer(command, caller)
+                answer = await self._answer(command, caller, attendance)
                 if answer is not None:
                     await say(answer)
+                    attendance.open(answer.settings)
                     if answer.settings.client_type == pb.PRODUCER:
                         await self._welcome(answer.settings, caller, stream, say)
         except asyncio.CancelledError:
@@ -63,6 +66,7 @@ class Session:
                 raise
         finally:
             del self._streams[stream]
+            attendance.close()
             self._broker.transactions.producers.left(caller.client_id, stream)
             if not self._closing:
                 clients.disconnected(caller.client_id, stream)
@@ -100,7 +104,7 @@ class Session:
         topics = [convert.resource(each, caller.namespace) for each in agreed.publishing.topics]
         await self._broker.transactions.joined(caller.client_id, stream, topics, ask)
 
-    async def _answer(self, command: Any, caller: Caller) -> wire.TelemetryCommand | None:
+    async def _answer(self, command: Any, caller: Caller, attendance: Attendance) -> wire.TelemetryCommand | None:
         try:
             if not readable(command).HasField("settings"):
                 return None
@@ -110,12 +114,14 @@ class Session:
             merged = await settings.merge(
                 command.settings, caller.namespace, self._broker.catalog, self._limits, self._version
             )
+            membership = await attendance.join(command.settings, merged)
         except PopError as refusal:
             return wire.TelemetryCommand(status=status.of(refusal))
         self._broker.clients.settled(
             caller.client_id,
             works_in_order=merged.subscription.fifo,
             role=settings.role_of(command.settings, caller.namespace),
+            membership=membership,
         )
         return wire.TelemetryCommand(status=status.OK, settings=merged)
 

@@ -14,12 +14,14 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.broker.broker import BATCH_SIZE_MAX
 from popserver.broker.catalog import Catalog
 from popserver.broker.consumers import Kind, Role
+from popserver.broker.group_members import Membership
 from popserver.domain.errors import BadRequest, InvalidClientProperties, UnrecognizedClientType
-from popserver.domain.group import INTERVALS_MAX
+from popserver.domain.filtering import Filter
+from popserver.domain.group import INTERVALS_MAX, Model
 from popserver.domain.message import BODY_BYTES_MAX, MessageType
-from popserver.domain.names import check_topic
+from popserver.domain.names import Resource, check_topic
 from popserver.domain.retry import SECOND_MS, RetryPolicy
-from popserver.domain.subscription import subscription
+from popserver.domain.subscription import subscription, wants
 from popserver.domain.topic import Topic
 from popserver.rpc import convert
 from popserver.rpc.limits import Limits
@@ -32,7 +34,9 @@ CLIENT_PROPERTIES_MAX = 32
 CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
 CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
 CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
+SUBSCRIPTION_VERSION = "popmq.subscription_version"
 CAPABILITIES = "admin,batch,legacy"
+MODEL = "popmq.model"
 
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
 _CONSUMERS = {pb.PUSH_CONSUMER: Kind.PUSH, pb.SIMPLE_CONSUMER: Kind.SIMPLE, pb.PULL_CONSUMER: Kind.PULL}
@@ -41,6 +45,7 @@ _CONSUMERS = {pb.PUSH_CONSUMER: Kind.PUSH, pb.SIMPLE_CONSUMER: Kind.SIMPLE, pb.P
 async def merge(sent: pb.Settings, namespace: str, catalog: Catalog, limits: Limits, version: str) -> pb.Settings:
     """The settings a client gets for those it sent. Raises the error of the first thing wrong with them."""
     _check_properties(sent.client_properties)
+    _model(sent)
     merged = pb.Settings()
     merged.CopyFrom(sent)
     if sent.client_type == pb.PRODUCER:
@@ -65,15 +70,45 @@ def role_of(sent: pb.Settings, namespace: str) -> Role | None:
     kind = _CONSUMERS.get(sent.client_type)
     if kind is None:
         return None
-    filters = [
-        (convert.resource(entry.topic, namespace), convert.filter_of(entry.expression))
-        for entry in sent.subscription.subscriptions
-    ]
-    return Role(convert.resource(sent.subscription.group, namespace), kind, subscription(filters))
+    filters = _filters(sent, namespace)
+    return Role(
+        convert.resource(sent.subscription.group, namespace),
+        kind,
+        subscription(filters),
+        tuple(filters),
+        _subscription_version(sent.client_properties),
+        _model(sent),
+    )
+
+
+async def membership_of(sent: pb.Settings, namespace: str, catalog: Catalog) -> Membership | None:
+    """What a pull consumer with these settings is a member of; None where it subscribes to nothing, and for others."""
+    if sent.client_type != pb.PULL_CONSUMER or not sent.subscription.subscriptions:
+        return None
+    group = await catalog.group(convert.resource(sent.subscription.group, namespace))
+    return Membership(group, _model(sent), wants(_filters(sent, namespace)))
 
 
 def client_type(kind: Kind) -> pb.ClientType.ValueType:
     return next(each for each, known in _CONSUMERS.items() if known is kind)
+
+
+def _filters(sent: pb.Settings, namespace: str) -> list[tuple[Resource, Filter]]:
+    return [
+        (convert.resource(entry.topic, namespace), convert.filter_of(entry.expression))
+        for entry in sent.subscription.subscriptions
+    ]
+
+
+def _model(sent: pb.Settings) -> Model:
+    """What a consumer shares with the others of its group; told by pull consumers alone."""
+    named = sent.client_properties.get(MODEL, "") if sent.client_type == pb.PULL_CONSUMER else ""
+    try:
+        return Model(named or Model.CLUSTERING)
+    except ValueError:
+        raise InvalidClientProperties(
+            f"client property '{MODEL}' is '{named[:64]}'; choose one of {', '.join(Model)}"
+        ) from None
 
 
 def _publish(merged: pb.Settings, namespace: str) -> None:
@@ -94,6 +129,7 @@ def _publish(merged: pb.Settings, namespace: str) -> None:
 async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limits: Limits) -> None:
     if not merged.HasField("subscription"):
         raise BadRequest("a consumer's settings carry no subscription; send the group and what it wants")
+    _subscription_version(merged.client_properties)
     subscription = merged.subscription
     is_ours = "popmq.client" in merged.client_properties
     subscription.fifo = False
@@ -109,6 +145,14 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
     subscription.receive_batch_size = BATCH_SIZE_MAX
     convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
     _retry(merged.backoff_policy, group.retry, in_order=subscription.fifo and not is_ours)
+
+
+def _subscription_version(properties: Mapping[str, str]) -> int:
+    """When the client last changed what it wants (epoch ms); 0 where it does not say (mission row B22)."""
+    said = properties.get(SUBSCRIPTION_VERSION, "0")
+    if not said.isdecimal() or not said.isascii():
+        raise InvalidClientProperties(f"client property '{SUBSCRIPTION_VERSION}' is '{said}'; give epoch milliseconds")
+    return int(said)
 
 
 def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:

@@ -13,6 +13,7 @@ from popserver.store import (
     catalog,
     due,
     entering,
+    group_members,
     holds,
     idempotency,
     members,
@@ -20,6 +21,7 @@ from popserver.store import (
     messages,
     offsets,
     pending,
+    queue_locks,
     reading,
     receiving,
     retention,
@@ -28,8 +30,8 @@ from popserver.store import (
 from popserver.store.database import Database
 from popserver.store.transaction import Transaction
 
-# Catalog, servers and clients, then queue counters, then what is pending, then progress, then deliveries. Those that
-# name a message go before those that choose: what an ack frees, a receive of the same transaction may take.
+# Catalog, servers, clients and members, then queue counters, then what is pending, then progress, then deliveries.
+# Those that name a message go before those that choose: what an ack frees, a receive of the same transaction may take.
 ORDER = (
     catalog.create_topic,
     catalog.update_topic,
@@ -43,6 +45,10 @@ ORDER = (
     members.attend,
     members.leave,
     members.welcome,
+    group_members.attend,
+    group_members.empty,
+    queue_locks.lock,
+    queue_locks.unlock,
     messages.append,
     pending.pend,
     pending.recall,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, literal_column, se
 
 from popserver.domain.errors import PopError
 from popserver.domain.retry import CLIENT_LAPSE_MS, SECOND_MS, Holder
+from popserver.store import group_members
 from popserver.store.given import as_given, given
 from popserver.store.notices import EVERYTHING, SERVERS
 from popserver.store.schema import client, delivery, server
@@ -131,6 +132,8 @@ def _beat(tx: Transaction, request: Beat) -> Beaten:
             tx.conn.execute(_FIRST, names)
         tx.say(SERVERS)
     left_behind = _left_behind(tx) if request.judges else ()
+    if request.judges:
+        group_members.forget_unseen(tx, tx.now_ms - CLIENT_LAPSE_MS)
     since_ms = tx.now_ms - SERVER_LAPSE_MS
     others = tx.conn.execute(_OTHERS, {"own_id": request.server_id, "since_ms": since_ms}).all()
     return Beaten(

@@ -23,10 +23,12 @@ WORDS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
 
 TOPIC = "topic"
 GROUP = "group"
+MEMBERS = "members"  # of a group that owns whole queues: some came, went, or want something else
+RESETS = "resets"  # of such a group: an operator has moved its progress
 
 
 class Outdated(NamedTuple):
-    """A topic or group that was changed or deleted: whoever remembers it has to look again."""
+    """A topic or group that was changed or deleted, or what became of one: whoever remembers it has to look again."""
 
     kind: str
     namespace: str

@@ -16,11 +16,13 @@ from popserver.store.schema import (
     delivery,
     history,
     idempotency,
+    member,
     message,
     message_group_progress,
     pending,
     progress,
     queue,
+    queue_lock,
 )
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -55,6 +57,8 @@ def _purge_groups(tx: Transaction) -> int:
     for table, key in (
         (dead_letter, dead_letter.c.dead_letter_id),
         (message_group_progress, message_group_progress.c.message_group),
+        (member, member.c.client_id),
+        (queue_lock, queue_lock.c.queue_id),
     ):
         some = select(key).where(table.c.group_id == group_id).limit(STEP_ROWS_MAX)
         removed = tx.conn.execute(delete(table).where(table.c.group_id == group_id, key.in_(some))).rowcount
@@ -97,6 +101,7 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     removed = tx.conn.execute(delete(message_group_progress).where(*of_queue)).rowcount
     if removed:
         return removed
+    tx.conn.execute(_END_LOCKS, {"of_queue": queue_id})
     first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)
     removed = _purge_deliveries(tx, delivery.c.message_key >= first, delivery.c.message_key < end)
     if removed:
@@ -136,6 +141,7 @@ _A_DELETED_TOPIC = (
 _IN_QUEUE = progress.c.queue_id == bindparam("of_queue")
 _FREE = select(progress.c.group_id).where(_IN_QUEUE).with_for_update(skip_locked=True).correlate(None)
 _END_PROGRESS = delete(progress).where(_IN_QUEUE, progress.c.group_id.in_(_FREE))
+_END_LOCKS = delete(queue_lock).where(queue_lock.c.queue_id == bindparam("of_queue"))
 _COUNT_PROGRESS = select(func.count()).select_from(progress).where(_IN_QUEUE)
 _OF_GROUP = progress.c.group_id == bindparam("of_group")
 _FREE_OF_GROUP = select(progress.c.queue_id).where(_OF_GROUP).with_for_update(skip_locked=True).correlate(None)

@@ -1,0 +1,126 @@
+"""The members of groups that own whole queues, as far as they are at this server (mission rows J1, J2, G6).
+
+A member is there once the store says so, on every server alike. What this server still has to write is taken from what
+is so when it is written: a client that went and came back meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from popserver.broker.catalog import Catalog
+from popserver.broker.errands import Errands
+from popserver.broker.group_notices import GroupNotices
+from popserver.broker.reader import Reader
+from popserver.broker.writer import Writer
+from popserver.domain import sharing
+from popserver.domain.errors import PopError
+from popserver.domain.group import Group, Model
+from popserver.domain.names import Resource
+from popserver.domain.sharing import Member
+from popserver.domain.subscription import Want
+from popserver.domain.topic import MessageQueue, Topic
+from popserver.store import group_members as store
+
+IDLE_NAMED_MAX = 5
+
+
+class Membership(NamedTuple):
+    """What a client is a member of, how it shares, and all that it wants."""
+
+    group: Group
+    model: Model
+    wants: tuple[Want, ...]
+
+
+class GroupMembers:
+    """Notes who comes and goes; knows the members of a group wherever they are."""
+
+    def __init__(
+        self, reader: Reader, writer: Writer, catalog: Catalog, errands: Errands, notices: GroupNotices
+    ) -> None:
+        self.notices = notices
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._errands = errands
+        self._server_id = ""
+        self._here: dict[str, Membership] = {}
+
+    async def start(self, server_id: str, *, shared: bool) -> None:
+        """A server that has the database for itself begins without members: they come again."""
+        self._server_id = server_id
+        if not shared:
+            await self._writer.submit(store.empty, store.Empty())
+
+    async def join(self, client_id: str, membership: Membership) -> None:
+        """The client is a member; when this returns every server lists it. Raises `ConsumerGroupNotFound`."""
+        before = self._here.get(client_id)
+        self._here[client_id] = membership
+        try:
+            await self._writer.submit(store.attend, self._joining(client_id, membership))
+        except PopError:
+            if self._here.get(client_id) is membership:
+                self._stay(client_id, before)
+            raise
+        if before is not None and before.group.group_id != membership.group.group_id:
+            self._part(client_id, before)
+
+    def leave(self, client_id: str) -> None:
+        """The client is gone here, or no member any more; one that is none is left alone."""
+        membership = self._here.pop(client_id, None)
+        if membership is not None:
+            self._part(client_id, membership)
+
+    def come_back(self, client_id: str, membership: Membership) -> None:
+        """The client was taken for gone, here or by the other servers, and is not."""
+        self._here[client_id] = membership
+        self._errands.do(client_id, lambda: self._write_again(client_id))
+
+    async def of(self, group: Resource) -> list[Member]:
+        """The group's members by client id. Raises `ConsumerGroupNotFound`."""
+        return await self._reader.read(lambda conn: store.members_of(conn, group))
+
+    async def share_of(self, client_id: str, group: Resource, topic: Topic) -> list[MessageQueue]:
+        """The topic's queues that the client is to consume; see `sharing.share_of`."""
+        return sharing.share_of(client_id, topic, await self.of(group))
+
+    async def idle_hint(self, group: Resource) -> str:
+        """Which members have nothing to do, in a sentence; empty where all have something (row J10)."""
+        members = await self.of(group)
+        names = {want.topic for member in members for want in member.wants}
+        topics = [topic for name in sorted(names) if (topic := await self._catalog.known_topic(name)) is not None]
+        idle = sharing.idle(members, topics)
+        if not idle:
+            return ""
+        shown = ", ".join(idle[:IDLE_NAMED_MAX]) + (", …" if len(idle) > IDLE_NAMED_MAX else "")
+        queues = ", ".join(f"{len(topic.queues)} of topic '{topic.name}'" for topic in topics) or "none"
+        return (
+            f"{len(idle)} of the {len(members)} members of group '{group}' have no queue to consume ({shown});"
+            f" the queues they share: {queues}; add queues, or run fewer members"
+        )
+
+    def is_here(self, client_id: str) -> bool:
+        return client_id in self._here
+
+    def _stay(self, client_id: str, before: Membership | None) -> None:
+        if before is None:
+            del self._here[client_id]
+        else:
+            self._here[client_id] = before
+
+    def _part(self, client_id: str, membership: Membership) -> None:
+        self._errands.do(client_id, lambda: self._write_parting(client_id, membership))
+
+    async def _write_parting(self, client_id: str, left: Membership) -> None:
+        here = self._here.get(client_id)
+        if here is None or here.group.group_id != left.group.group_id:
+            await self._writer.submit(store.attend, store.Part(left.group, client_id, self._server_id))
+
+    async def _write_again(self, client_id: str) -> None:
+        here = self._here.get(client_id)
+        if here is not None:
+            await self._writer.submit(store.attend, self._joining(client_id, here))
+
+    def _joining(self, client_id: str, membership: Membership) -> store.Join:
+        return store.Join(membership.group, client_id, self._server_id, membership.model, membership.wants)

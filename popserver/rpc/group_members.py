@@ -1,0 +1,63 @@
+"""Members of a group and locks of queues, for consumers that share queues among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from popproto.v1 import legacy_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.broker import Broker
+from popserver.broker.offsets import QueueName
+from popserver.broker.queue_locks import LAPSE_MS
+from popserver.domain.names import check_group
+from popserver.domain.sharing import Member
+from popserver.rpc import convert, status
+from popserver.rpc.calls import Caller
+
+
+class GroupMembers:
+    """One method per RPC, in the proto's order."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.verbs: dict[str, Callable[..., Awaitable[Any]]] = {
+            "ListMembers": self.list_members,
+            "LockQueues": self.lock_queues,
+            "UnlockQueues": self.unlock_queues,
+        }
+
+    async def list_members(self, request: wire.ListMembersRequest, caller: Caller) -> wire.ListMembersResponse:
+        group = convert.resource(request.group, caller.namespace)
+        check_group(group)
+        found = await self._broker.group_members.of(group)
+        return wire.ListMembersResponse(status=status.OK, members=map(_member, found))
+
+    async def lock_queues(self, request: wire.LockQueuesRequest, caller: Caller) -> wire.LockQueuesResponse:
+        """Whatever others have is left out of the answer, and is no error."""
+        group = convert.resource(request.group, caller.namespace)
+        named = _named(request.queues, caller)
+        locked = await self._broker.queue_locks.lock(group, caller.client_id, list(named))
+        answer = wire.LockQueuesResponse(status=status.OK, locked=[named[each] for each in locked])
+        convert.set_ms(answer.lapses_after, LAPSE_MS)
+        return answer
+
+    async def unlock_queues(self, request: wire.UnlockQueuesRequest, caller: Caller) -> wire.UnlockQueuesResponse:
+        group = convert.resource(request.group, caller.namespace)
+        await self._broker.queue_locks.unlock(group, caller.client_id, list(_named(request.queues, caller)))
+        return wire.UnlockQueuesResponse(status=status.OK)
+
+
+def _named(queues: Iterable[wire.QueueName], caller: Caller) -> dict[QueueName, wire.QueueName]:
+    """Each queue once, with the caller's own words for it."""
+    return {QueueName(convert.resource(each.topic, caller.namespace), each.queue_id): each for each in queues}
+
+
+def _member(member: Member) -> wire.GroupMember:
+    answer = wire.GroupMember(client_id=member.client_id, model=member.model)
+    for want in member.wants:
+        topic = pb.Resource(resource_namespace=want.topic.namespace, name=want.topic.name)
+        expression = pb.FilterExpression(type=pb.FilterType.Value(want.kind), expression=want.expression)
+        answer.subscriptions.add(topic=topic, expression=expression)
+    convert.set_ms(answer.joined_at, member.joined_at_ms)
+    return answer

@@ -1,0 +1,224 @@
+"""The members of groups that own whole queues: who they are, on whatever server (mission rows J1, J2).
+
+A member is written when it comes, when it wants something else, and when it goes; none is while it simply lives. Its
+row belongs to the server it came to last, which alone removes it. Those of a server that is not there any more are
+removed by the others (`store.members`).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
+
+from popserver.domain.errors import PopError
+from popserver.domain.group import Group, Model
+from popserver.domain.names import Resource
+from popserver.domain.sharing import Member, Standing
+from popserver.domain.subscription import Want
+from popserver.store.catalog import find_group, group_not_found
+from popserver.store.given import as_given, given
+from popserver.store.notices import MEMBERS, RESETS, Outdated
+from popserver.store.schema import AnyRow, consumer_group, member, progress, server
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+__all__ = [
+    "MEMBERS",
+    "RESETS",
+    "Empty",
+    "Join",
+    "Part",
+    "attend",
+    "empty",
+    "forget_unseen",
+    "members_of",
+    "notify",
+    "standing_of",
+]
+
+
+class Join(NamedTuple):
+    """A member came to this server, or says again what it wants."""
+
+    group: Group
+    client_id: str
+    server_id: str
+    model: Model
+    wants: tuple[Want, ...]
+
+
+class Part(NamedTuple):
+    """A member is gone as far as this server knows; one that has come to another server meanwhile is not."""
+
+    group: Group
+    client_id: str
+    server_id: str
+
+
+class Empty(NamedTuple):
+    """A server starts that has the database for itself: nobody is a member who was one before."""
+
+
+class _Row(NamedTuple):
+    server_id: str
+    model: str
+    subscription: str
+
+    def looks_like(self, other: _Row) -> bool:
+        """Whether the other members would see no difference."""
+        return self[1:] == other[1:]
+
+
+_Place = tuple[int, str]  # group id, client id
+
+
+def notify(tx: Transaction, group: Resource, what: str) -> None:
+    """Once committed, the group's members hear it, whichever server they are at: MEMBERS or RESETS have changed."""
+    tx.outdate(Outdated(what, *group))
+
+
+def attend(tx: Transaction, requests: Sequence[Join | Part]) -> list[PopError | None]:
+    """Note who has come and gone, in turn. All rows are locked first, in one order."""
+    places = sorted({_place(each) for each in requests})
+    there = _groups_there(tx.conn, {each.group.group_id for each in requests})
+    before = _rows(tx.conn, places)
+    after = dict(before)
+    answers = [_carry_out(each, after, there) for each in requests]
+    _write(tx, before, after)
+    seen_anew = {place for place in places if not _look_alike(before.get(place), after.get(place))}
+    for name in {each.group.name for each in requests if _place(each) in seen_anew}:
+        notify(tx, name, MEMBERS)
+    return answers
+
+
+def empty(tx: Transaction, requests: Sequence[Empty]) -> list[PopError | None]:
+    tx.conn.execute(delete(member))
+    return [None] * len(requests)
+
+
+def forget_unseen(tx: Transaction, since_ms: int) -> None:
+    """Remove a step of the members whose server was not seen since then."""
+    gone = set(tx.conn.execute(_FORGET, {"since_ms": since_ms}).scalars())
+    if gone:
+        for row in tx.conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(gone))):
+            notify(tx, Resource(row.namespace, row.name), MEMBERS)
+
+
+def members_of(conn: Connection, name: Resource) -> list[Member]:
+    """The group's members by client id. Raises `ConsumerGroupNotFound`."""
+    found = find_group(conn, name)
+    if found is None:
+        raise group_not_found(name)
+    # Sorted here: each database has an order of its own for texts.
+    return sorted(map(_member, conn.execute(_MEMBERS, {"of_group": found.group_id})))
+
+
+def standing_of(conn: Connection, name: Resource) -> Standing | None:
+    """The numbers by which its members see that something became of the group; None for a group that is gone."""
+    found = find_group(conn, name)
+    if found is None:
+        return None
+    seen = sorted(
+        (row.client_id, row.model, row.subscription) for row in conn.execute(_MEMBERS, {"of_group": found.group_id})
+    )
+    resets = conn.execute(_RESETS, {"of_group": found.group_id}).scalar_one()
+    return Standing(zlib.crc32(json.dumps([found.group_id, seen]).encode()), int(resets))
+
+
+def _place(request: Join | Part) -> _Place:
+    return request.group.group_id, request.client_id
+
+
+def _groups_there(conn: Connection, group_ids: Collection[int]) -> set[int]:
+    return set(conn.execute(_THERE, {"groups": as_given((each,) for each in sorted(group_ids))}).scalars())
+
+
+def _rows(conn: Connection, places: Iterable[_Place]) -> dict[_Place, _Row]:
+    found = conn.execute(_LOCK, {"places": as_given(places)})
+    return {(row.group_id, row.client_id): _Row(row.server_id, row.model, row.subscription) for row in found}
+
+
+def _carry_out(request: Join | Part, rows: dict[_Place, _Row], there: set[int]) -> PopError | None:
+    place = _place(request)
+    if isinstance(request, Join):
+        if request.group.group_id not in there:
+            return group_not_found(request.group.name)
+        rows[place] = _Row(request.server_id, request.model.value, _packed(request.wants))
+    elif place in rows and rows[place].server_id == request.server_id:
+        del rows[place]
+    return None
+
+
+def _look_alike(one: _Row | None, other: _Row | None) -> bool:
+    return one is other or (one is not None and other is not None and one.looks_like(other))
+
+
+def _write(tx: Transaction, before: dict[_Place, _Row], after: dict[_Place, _Row]) -> None:
+    if ended := sorted(before.keys() - after.keys()):
+        tx.conn.execute(_REMOVE, {"places": as_given(ended)})
+    if changed := sorted(
+        (*place, *after[place]) for place in before.keys() & after.keys() if before[place] != after[place]
+    ):
+        tx.conn.execute(_CHANGE, {"rows": as_given(changed)})
+    if begun := sorted((*place, *after[place]) for place in after.keys() - before.keys()):
+        tx.conn.execute(_INSERT, {"rows": as_given(begun), "now_ms": tx.now_ms})
+
+
+def _packed(wants: Iterable[Want]) -> str:
+    return json.dumps([[*want.topic, want.kind, want.expression] for want in wants], separators=(",", ":"))
+
+
+def _member(row: AnyRow) -> Member:
+    wants = tuple(
+        Want(Resource(namespace, name), kind, expression)
+        for namespace, name, kind, expression in json.loads(row.subscription)
+    )
+    return Member(row.client_id, Model(row.model), wants, row.joined_at_ms)
+
+
+_GROUPS = given("groups", "group_id")
+_PLACES = given("places", "group_id", text=("client_id",))
+_ROWS = given("rows", "group_id", text=("client_id", "server_id", "model", "subscription"))
+_THERE = select(consumer_group.c.group_id).where(
+    consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.deleted_at_ms.is_(None)
+)
+_LOCK = (
+    select(member)
+    .select_from(_PLACES)
+    .join(member, and_(member.c.group_id == _PLACES.c.group_id, member.c.client_id == _PLACES.c.client_id))
+    .order_by(member.c.group_id, member.c.client_id)
+    .with_for_update(of=member)
+)
+_REMOVE = delete(member).where(
+    tuple_(member.c.group_id, member.c.client_id).in_(select(_PLACES.c.group_id, _PLACES.c.client_id))
+)
+_CHANGE = (
+    update(member)
+    .where(member.c.group_id == _ROWS.c.group_id, member.c.client_id == _ROWS.c.client_id)
+    .values(server_id=_ROWS.c.server_id, model=_ROWS.c.model, subscription=_ROWS.c.subscription)
+)
+_INSERT = insert(member).from_select(
+    ["group_id", "client_id", "server_id", "model", "subscription", "joined_at_ms"],
+    select(
+        _ROWS.c.group_id,
+        _ROWS.c.client_id,
+        _ROWS.c.server_id,
+        _ROWS.c.model,
+        _ROWS.c.subscription,
+        bindparam("now_ms", type_=member.c.joined_at_ms.type),
+    ),
+)
+_SEEN = select(server.c.server_id).where(server.c.last_seen_ms > bindparam("since_ms"))
+_UNSEEN = (
+    select(member.c.group_id, member.c.client_id)
+    .where(member.c.server_id.not_in(_SEEN))
+    .limit(literal_column(str(STEP_ROWS_MAX)))
+    .with_for_update(skip_locked=True)
+    .correlate(None)
+)
+_FORGET = delete(member).where(tuple_(member.c.group_id, member.c.client_id).in_(_UNSEEN)).returning(member.c.group_id)
+_MEMBERS = select(member).where(member.c.group_id == bindparam("of_group"))
+_RESETS = select(func.coalesce(func.sum(progress.c.resets), 0)).where(progress.c.group_id == bindparam("of_group"))
