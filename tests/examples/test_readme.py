@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -95,6 +100,70 @@ def test_dead_letters_in_spark(tmp_path: Path) -> None:
     fill(f"sqlite:///{tmp_path / 'popmq.db'}", 30)
     code = block_with("spark.read").replace('"barista"', '"radar"')
     assert "| hotels|" in run(tmp_path, code)
+
+
+def shell(tmp_path: Path, script: str, **environment: str) -> subprocess.Popen[str]:
+    """A block as it stands, typed into a shell where `popmq` is this checkout's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("POPMQ_", "ROCKETMQ_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["sh", "-ec", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**inherited, "PATH": path, **environment},
+        start_new_session=True,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def sh_block_with(word: str) -> str:
+    [found] = [block for block in blocks(README, "sh") if word in block]
+    return found
+
+
+@contextmanager
+def serving(tmp_path: Path, script: str) -> Iterator[None]:
+    """The server that a block starts, once it is ready."""
+    with shell(tmp_path, script) as process:
+        try:
+            assert process.stdout is not None
+            said = list(takewhile(lambda line: not line.startswith("popserver ready"), process.stdout))
+            assert process.poll() is None, said
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def test_another_port(tmp_path: Path) -> None:
+    serve, export = sh_block_with("--port 9000").replace("9000", str(free_port())).splitlines()
+    with serving(tmp_path, serve):
+        done = shell(tmp_path, f"{export}\npopmq status")
+        assert export.split()[1].split("=")[1] in done.communicate(timeout=30)[0]
+        program = "from popclient import Producer\nwith Producer() as producer: producer.send('orders', 'x')"
+        done = shell(tmp_path, f'{export}\n{shlex.quote(sys.executable)} -c "{program}"')
+        assert (done.communicate(timeout=30)[0], done.returncode) == ("", 0)
+        done = shell(tmp_path, f"{export}\npopmq status", POPMQ_ENDPOINT="127.0.0.1:1")
+        assert "no answer from 127.0.0.1:1:" in done.communicate(timeout=30)[0]
+
+
+def test_users(tmp_path: Path) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    serve = sh_block_with("popmq serve --auth").replace("--auth", f"--auth --port {endpoint.rpartition(':')[2]}")
+    with serving(tmp_path, serve):
+        done = shell(tmp_path, sh_block_with("acl user add"), POPMQ_ENDPOINT=endpoint)
+        said, _ = done.communicate(timeout=60)
+        assert done.returncode == 0, said
+        assert said.splitlines()[-1].startswith("user 'shop' may SUB group 'kitchen': ")
+        code = block_with("access_secret").replace(FIRST_ADDRESS, endpoint)
+        assert run(tmp_path, code) == "['one espresso']\n"
 
 
 def test_in_your_tests(tmp_path: Path) -> None:
