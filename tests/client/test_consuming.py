@@ -201,15 +201,23 @@ async def test_what_came_before_a_receive_broke_is_handed_out_at_once(server: Sc
     assert len(server.requests("ReceiveMessage")) == 1
 
 
-async def test_a_hold_counts_from_the_first_message_not_from_the_end_of_a_slow_stream(server: ScriptedServer) -> None:
+async def test_a_hold_counts_from_the_first_message_not_from_the_end_of_a_slow_stream(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived: list[MessageView] = []
+
+    def arrive(wire: pb.Message, invisible_until: datetime) -> MessageView:
+        arrived.append(MessageView(wire, invisible_until))
+        return arrived[-1]
+
+    monkeypatch.setattr("popclient._polling.MessageView", arrive)
     put(server, 2)
     first, second = (rpc.ReceiveMessageResponse(message=server._hold(message)) for message in server.stored["t"])
     gate = asyncio.Event()
     server.answers["ReceiveMessage"] = lambda _: [first, gate.wait(), second]
     async with consumer_of(server, invisible_duration=30) as consumer:
         receiving = asyncio.ensure_future(consumer.receive())
-        await until(lambda: server.requests("ReceiveMessage"))
-        await asyncio.sleep(0.1)
+        await until(lambda: arrived)
         released_at = datetime.now(UTC)
         gate.set()
         received = await receiving
@@ -293,16 +301,22 @@ async def test_what_a_left_poll_has_brought_goes_back_however_long_closing_takes
     monkeypatch.setattr("popclient._polling.STRAY_PATIENCE", 0.05)
     consumer = consumer_of(server, ["a", "b"])
     polls = consumer._core._polls
-    ask = polls._ask
+    ask, drop_stray = polls._ask, polls._drop_stray
+    dropped = asyncio.Event()
 
     async def slow_to_end(poll: Poll) -> None:
         try:
             await ask(poll)
         finally:
             if poll.topic == "b":
-                await asyncio.sleep(0.15)
+                await dropped.wait()
+
+    def drop(poll: Poll) -> None:
+        drop_stray(poll)
+        dropped.set()
 
     monkeypatch.setattr(polls, "_ask", slow_to_end)
+    monkeypatch.setattr(polls, "_drop_stray", drop)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(consumer.receive(), 0.1)
     put(server, 2, "a")

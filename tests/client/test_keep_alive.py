@@ -10,6 +10,7 @@ import pytest
 import popserver
 from popclient import Message, MessageView, Producer, SimpleConsumer, aio
 from popclient.admin import Admin
+from popclient.keep_alive import KeepAlive
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import ScriptedServer, ServerThread, status, until, until_in_thread
@@ -24,6 +25,11 @@ def renewals(server: ScriptedServer) -> list[float]:
         for request in server.requests("ChangeInvisibleDuration")
         if not request.suspend
     ]
+
+
+def has_ended(kept: KeepAlive) -> bool:
+    """Will nobody renew the hold any more?"""
+    return kept._renewing is not None and kept._renewing.done()
 
 
 async def received(consumer: aio.SimpleConsumer, hold: float = 0.06) -> MessageView:
@@ -41,8 +47,8 @@ async def test_the_hold_is_renewed_until_the_block_ends(server: ScriptedServer) 
         made = len(renewals(server))
         assert not kept.lost
         assert set(renewals(server)) == {0.06}
+        await until(lambda: has_ended(kept))
         await consumer.ack(message)
-        await asyncio.sleep(0.1)
         assert len(renewals(server)) == made
     assert not server.held
 
@@ -61,7 +67,7 @@ async def test_acking_in_the_block_is_fine_even_while_a_renewal_is_on_its_way(se
             async with message.keep_alive():
                 await server.arrived["ChangeInvisibleDuration"].wait()
                 settling: asyncio.Future[None] = asyncio.ensure_future(settle(message))
-                await asyncio.sleep(0.02)
+                await until(lambda message=message: message._keeper is None)  # now it waits for the renewal alone
                 assert not settling.done()
                 gate.set()
                 await settling
@@ -75,7 +81,7 @@ async def test_a_lost_hold_is_told_and_renewed_no_more(server: ScriptedServer) -
         message = await received(consumer)
         async with message.keep_alive() as kept:
             await until(lambda: kept.lost)
-            await asyncio.sleep(0.1)
+            await until(lambda: has_ended(kept))
         assert len(renewals(server)) == 1
 
 
