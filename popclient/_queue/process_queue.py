@@ -173,11 +173,13 @@ class ProcessQueue:
             return mine
 
     def disclaim(self, messages: Iterable[MessageView]) -> None:
-        """The decision could not be carried out: they stay, and may be claimed again; none counts as started."""
+        """The decision could not be carried out: they stay, and may be claimed again.
+
+        They stay started too: if the listener has ended meanwhile, and nobody starts them anew, the next sweep is all
+        that can still free the queue of them.
+        """
         with self._mutex:
-            for message in messages:
-                self._claimed.discard(message.queue_offset)
-                self._started.pop(message.queue_offset, None)
+            self._claimed.difference_update(message.queue_offset for message in messages)
 
     # ---- Orderly consumption: one batch at a time is with the listener (mission row D9) ----
 

@@ -246,8 +246,13 @@ def test_a_message_is_decided_on_by_one() -> None:
 def test_a_claim_that_came_to_nothing_may_be_made_again() -> None:
     pq = holding(0)
     pq.start(views(0), now=0.0)
-    pq.disclaim(pq.expired(901.0, consume_timeout=900.0, most=16))
-    assert pq.expired(901.0, consume_timeout=900.0, most=16) == [], "it waits for the listener, and is not late yet"
+    late = pq.expired(901.0, consume_timeout=900.0, most=16)
+    assert pq.claim(views(0)) == [], "the listener ends meanwhile"
+    pq.disclaim(late)
+    assert offsets_of(pq.expired(902.0, consume_timeout=900.0, most=16)) == [0], "nobody else would ever free it"
+    pq.disclaim(late)
+    pq.start(views(0), now=903.0)
+    assert pq.expired(1_800.0, consume_timeout=900.0, most=16) == [], "started anew, it is not late yet"
     assert offsets_of(pq.claim(views(0))) == [0]
 
 
