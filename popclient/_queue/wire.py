@@ -13,7 +13,7 @@ from popclient import _convert as convert
 from popclient._queue.message_queue import MessageQueue
 from popclient._session import Session
 from popclient._transport import Link
-from popclient.errors import PopError, UnsupportedByServer, check
+from popclient.errors import BadRequest, PopError, ServerError, UnsupportedByServer, check
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -34,7 +34,8 @@ async def open_session(session: Session) -> None:
     except PopError as refusal:
         if refusal.code == pb.UNRECOGNIZED_CLIENT_TYPE:
             raise unsupported(session, "a session with client type PULL_CONSUMER") from refusal
-        await _probe(session)
+        if isinstance(refusal, ServerError | BadRequest):  # older proxies fall over the client type
+            await _probe(session)
         raise
     if not session.is_popmq:
         await _probe(session)
