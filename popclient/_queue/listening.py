@@ -7,7 +7,8 @@ the messages of a queue one batch after the other, anything else that can be cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -68,7 +69,10 @@ class ConsumeOrderlyContext:
 
 
 Context = ConsumeConcurrentlyContext | ConsumeOrderlyContext
-ConcurrentListener = Callable[[Sequence[MessageView], ConsumeConcurrentlyContext], Any]
+ConcurrentListener = Callable[[Sequence[MessageView], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
+AsyncConcurrentListener = Callable[
+    [Sequence[MessageView], ConsumeConcurrentlyContext], Awaitable[ConsumeConcurrentlyStatus | None]
+]
 
 
 class OrderlyListener:
@@ -120,3 +124,18 @@ def consumption_of(returned: object, error: BaseException | None, seconds: float
     else:
         status = ConsumeStatus.SUCCESS if any(returned is each for each in _SUCCESSES) else ConsumeStatus.FAILED
     return Consumption(status, seconds, error)
+
+
+def consume_of(listener: Any) -> Callable[..., Any]:
+    """What is called with messages and context: the listener's own `consume`, or the listener."""
+    consume: Callable[..., Any] = getattr(listener, "consume", listener)
+    return consume if callable(consume) else listener
+
+
+def is_async(listener: Any) -> bool:
+    """Is it a coroutine function, or an object that consumes by one?"""
+    if isinstance(listener, OrderlyListener) and listener._consume is not None:
+        return is_async(listener._consume)
+    consume = consume_of(listener)
+    call = getattr(consume, "__call__", None)  # noqa: B004  an object whose __call__ is a coroutine function
+    return inspect.iscoroutinefunction(consume) or inspect.iscoroutinefunction(call)

@@ -89,6 +89,7 @@ class Pulls:
         self._locks = locks
         self._flow_times = FlowTimes()
         self._tasks = Tasks()
+        self._stopped = False
 
     def again(self, request: PullRequest, seconds: float = 0.0) -> None:
         """The request's turn comes again, after so many seconds."""
@@ -98,6 +99,8 @@ class Pulls:
             self._service.execute_immediately(self.pull, request)
 
     async def stop(self) -> None:
+        """Pulls nothing more; what is on its way is let go."""
+        self._stopped = True
         self._tasks.cancel()
         await self._tasks.ended()
 
@@ -105,7 +108,7 @@ class Pulls:
 
     def pull(self, request: PullRequest) -> None:
         """Pulls, or says when to look again; the request of a dropped queue ends here (mission row B16)."""
-        if request.process_queue.dropped:
+        if request.process_queue.dropped or self._stopped:
             return
         request.process_queue.pulled(self._clock.now())
         if (pause := self._pause(request)) is None:

@@ -192,3 +192,35 @@ def _awaitable(given: Any) -> Awaitable[Any]:
     if not isawaitable(given):
         raise TypeError(f"the listener returned {given!r}, which cannot be awaited; write it with `async def`")
     return given
+
+
+class Pool:
+    """A runner, and how many of its jobs have not ended."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._unfinished = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def run(self, job: Job) -> None:
+        self._unfinished += 1
+        self._idle.clear()
+        try:
+            self.runner.run(Job(job.messages, job.context, job.begin, partial(self._ended, job)))
+        except Rejected:
+            self._one_less()
+            raise
+
+    async def idle(self) -> None:
+        """Returns when every job has ended, or was called off."""
+        await self._idle.wait()
+
+    def _ended(self, job: Job, outcome: Outcome | None) -> None:
+        self._one_less()
+        job.ended(outcome)
+
+    def _one_less(self) -> None:
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._idle.set()

@@ -1,0 +1,44 @@
+"""Where a queue begins that was just taken up: stored progress, or what the setting asks for (rows I1 to I7)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from popclient._queue import calls
+from popclient._queue.calls import QueueEnd
+from popclient._queue.consume_from import Ask, consume_timestamp_of, start_of
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.offset_store import OffsetStore, ReadOffsetType
+from popclient._queue.options import QueueOptions
+from popclient._session import Session, log
+from popclient.errors import PopError
+
+UNKNOWN = -1
+
+
+class Beginning:
+    """Of one consumer's queues. What CONSUME_FROM_TIMESTAMP means without a time is fixed here, at its making."""
+
+    def __init__(self, session: Session, options: QueueOptions, offset_store: OffsetStore) -> None:
+        self._session = session
+        self._consume_from = options.consume_from
+        self._timestamp = consume_timestamp_of(options.consume_timestamp, datetime.now().astimezone())
+        self._offset_store = offset_store
+
+    async def of(self, mq: MessageQueue) -> int:
+        """The offset; -1 if nobody knows: then the queue is not taken now (mission row I6)."""
+        stored = await self._offset_store.read_offset(mq, ReadOffsetType.READ_FROM_STORE)
+        begin = start_of(self._consume_from, mq.topic, stored)
+        if begin is None:
+            return UNKNOWN
+        if isinstance(begin, int):
+            return begin
+        try:
+            where = QueueEnd.END if begin is Ask.END else self._timestamp
+            offset = await calls.query_offset(self._session, mq, where)
+        except PopError as failure:
+            log.warning("where to begin %s is not known: %s", mq, failure)
+            return UNKNOWN
+        # Kept, so that a restart goes on here: what comes until the first message is consumed must not be skipped.
+        self._offset_store.update_offset(mq, offset, True)
+        return offset

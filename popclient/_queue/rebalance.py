@@ -1,0 +1,214 @@
+"""Taking up and giving up queues, so that the members of a group share them (mission rows J3 to J17).
+
+Nothing is given up because a view is missing: a member that sees no queues or no members keeps what it has, and looks
+again in a second. While views differ a queue may be pulled by two for a moment; messages repeat, none is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from popclient._queue.calls import GroupMember
+from popclient._queue.clock import Clock
+from popclient._queue.consuming import ConsumeMessageService
+from popclient._queue.locking import QueueLocks
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.offset_store import OffsetStore
+from popclient._queue.process_queue import ProcessQueue
+from popclient._queue.pulling import PullRequest
+from popclient._queue.sharing import Sharing
+from popclient._queue.subscription import is_retry_topic
+from popclient._session import log
+
+IDLE_PATIENCE: Final = 0.5  # seconds for a listener that is at a queue to be given up (mission row F6)
+FORCED_AFTER: Final = 20.0  # seconds since the lock was last renewed: then its listener is waited for no longer
+
+Changed = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
+
+
+class Rebalance:
+    """The queues of one consumer.
+
+    table: what it owns; shared with others, written here. locks: None where no queue is locked.
+    topics: what it subscribes to now. start_of: where a new queue begins, negative if nobody knows (row I6).
+    dispatch: takes the pull request of a new queue. changed: told of a topic, its queues, and those that are ours now.
+    refused: told that a lock was not granted.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        clock: Clock,
+        table: dict[MessageQueue, ProcessQueue],
+        sharing: Sharing,
+        offset_store: OffsetStore,
+        consume_service: ConsumeMessageService,
+        *,
+        broadcasting: bool,
+        locks: QueueLocks | None,
+        topics: Callable[[], Iterable[str]],
+        start_of: Callable[[MessageQueue], Awaitable[int]],
+        dispatch: Callable[[PullRequest], None],
+        changed: Changed,
+        refused: Callable[[], None],
+    ) -> None:
+        self._group = group
+        self._clock = clock
+        self._table = table
+        self._sharing = sharing
+        self._offset_store = offset_store
+        self._consume_service = consume_service
+        self._broadcasting = broadcasting
+        self._locks = locks
+        self._topics = topics
+        self._start_of = start_of
+        self._dispatch = dispatch
+        self._changed = changed
+        self._refused = refused
+        self._turn = asyncio.Lock()
+        self._in_correction: set[ProcessQueue] = set()
+
+    def owned(self) -> list[tuple[MessageQueue, ProcessQueue]]:
+        return [(mq, pq) for mq, pq in self._table.items() if not pq.dropped]
+
+    # ---- One round ----
+
+    async def do_rebalance(self) -> bool:
+        """Every topic in turn; a failure in one stops no other (mission row J18). Is each queue where it belongs?"""
+        async with self._turn:
+            balanced = True
+            topics = list(self._topics())
+            members = await self._members()
+            for topic in topics:
+                try:
+                    balanced = await self._rebalance_topic(topic, members) and balanced
+                except Exception as failure:  # noqa: BLE001  a strategy of the user's may raise anything
+                    balanced = self._keep(topic, failure) and balanced
+            return await self._truncate(set(topics)) and balanced
+
+    async def _members(self) -> list[GroupMember] | Exception | None:
+        """As `Sharing.members`; a failure is each topic's own, to be told where it matters."""
+        if self._broadcasting:
+            return None
+        try:
+            return await self._sharing.members()
+        except Exception as failure:  # noqa: BLE001  raised again for each topic
+            return failure
+
+    def _keep(self, topic: str, failure: Exception) -> bool:
+        """The state stays as it is (mission row J9). A retry topic need not be there yet."""
+        if is_retry_topic(topic):
+            return True
+        log.warning("the queues of %s in group %s stay as they are: %s", topic, self._group, failure)
+        return False
+
+    async def _rebalance_topic(self, topic: str, members: list[GroupMember] | Exception | None) -> bool:
+        queues = await self._sharing.queues(topic)
+        if not queues:
+            raise LookupError(f"topic {topic} has no queue that can be read")
+        if isinstance(members, Exception):
+            raise members
+        mine: list[MessageQueue] | None = queues
+        if not self._broadcasting:
+            mine = await self._sharing.share(topic, queues, members)
+        if mine is None:
+            log.info("%s is not shared yet: the server does not count this member in group %s", topic, self._group)
+            return False
+        if await self._update_table(topic, mine):
+            self._changed(topic, queues, mine)
+        return {mq for mq, _ in self.owned() if mq.topic == topic} == set(mine)
+
+    # ---- The table (mission row J7) ----
+
+    async def _update_table(self, topic: str, mine: list[MessageQueue]) -> bool:
+        """Has anything been given up or taken up?"""
+        changed = False
+        for mq, pq in list(self._table.items()):
+            if mq.topic != topic or pq in self._in_correction:
+                continue
+            if pq.is_pull_expired(self._clock.now()) and mq in mine:
+                log.error("%s was not pulled for too long; it is taken up anew", mq)
+            elif mq in mine and not pq.dropped:
+                continue
+            changed = await self._give_up(mq, pq) or changed
+        for mq in mine:
+            if mq not in self._table:
+                changed = await self._take_up(mq) or changed
+        return changed
+
+    async def _take_up(self, mq: MessageQueue) -> bool:
+        asked = self._clock.now()
+        if self._locks is not None and not await self._locks.lock(mq):
+            log.info("%s is not taken up yet: another member of group %s has its lock", mq, self._group)
+            self._refused()
+            return False
+        self._offset_store.remove_offset(mq)
+        next_offset = await self._start_of(mq)
+        if next_offset < 0:
+            log.warning("%s is not taken up yet: nobody knows where to begin", mq)
+            return False
+        pq = ProcessQueue(self._clock.now())
+        pq.lock(asked)
+        self._table[mq] = pq
+        log.info("group %s takes up %s at %d", self._group, mq, next_offset)
+        self._dispatch(PullRequest(self._group, mq, pq, next_offset))
+        return True
+
+    async def _give_up(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
+        """Is it gone? In order it stays, dropped, until its listener has ended (mission row F6)."""
+        pq.dropped = True
+        if self._locks is not None:
+            forced = self._clock.now() - pq.last_lock_timestamp > FORCED_AFTER
+            if not forced and not await self._consume_service.idle(mq, IDLE_PATIENCE):
+                pq.try_unlock_times += 1
+                log.warning("%s is kept: its listener is still at it (%d times so far)", mq, pq.try_unlock_times)
+                return False
+        await self._offset_store.persist(mq)
+        self._offset_store.remove_offset(mq)
+        if self._locks is not None:
+            await self._locks.unlock([mq])
+        if self._table.get(mq) is pq:
+            del self._table[mq]
+        log.info("group %s gives up %s", self._group, mq)
+        return True
+
+    async def _truncate(self, topics: set[str]) -> bool:
+        """Queues of topics that are no longer subscribed (mission row J13)."""
+        strangers = [(mq, pq) for mq, pq in self._table.items() if mq.topic not in topics]
+        return all([await self._give_up(mq, pq) for mq, pq in strangers])
+
+    # ---- Beginning anew ----
+
+    def correct(self, mq: MessageQueue, pq: ProcessQueue, offset: int) -> None:
+        """Stops a queue that has no such place as was pulled from; after `corrected` it is taken up anew (row B9)."""
+        pq.dropped = True
+        self._in_correction.add(pq)
+        self._offset_store.freeze(mq, offset)
+
+    async def corrected(self, mq: MessageQueue, pq: ProcessQueue) -> None:
+        async with self._turn:
+            self._in_correction.discard(pq)
+            if self._table.get(mq) is pq:
+                await self._give_up(mq, pq)
+
+    async def begin_anew(self, mqs: Iterable[MessageQueue]) -> None:
+        """Lets go of queues without committing anything: their progress was moved by others (mission row H13)."""
+        async with self._turn:
+            for mq in mqs:
+                if (pq := self._table.pop(mq, None)) is not None:
+                    pq.dropped = True
+                    pq.clear()
+                    self._offset_store.remove_offset(mq)
+
+    async def give_up_all(self) -> None:
+        """At the end: what was consumed is committed, the locks are free."""
+        async with self._turn:
+            table = dict(self._table)
+            await self._offset_store.persist_all(table.keys())
+            for pq in table.values():
+                pq.dropped = True
+            if self._locks is not None:
+                await self._locks.unlock(table.keys())
+            self._table.clear()

@@ -1,0 +1,53 @@
+"""Which queues of a topic are to be this member's: what every member sees, and the same function over it (row J3)."""
+
+from __future__ import annotations
+
+from popclient import _convert as convert
+from popclient._queue import calls
+from popclient._queue.allocation import AllocateStrategy, allocate
+from popclient._queue.calls import GroupMember
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.wire import call, has_legacy, resource_of
+from popclient._session import Session
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+
+class Sharing:
+    """One member's view. Its calls raise a PopError where the server does not say."""
+
+    def __init__(self, session: Session, group: str, strategy: AllocateStrategy) -> None:
+        self._session = session
+        self._group = group
+        self._strategy = strategy
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's readable queues, in order."""
+        route = await self._session.route(topic)
+        return sorted(MessageQueue(topic, queue.id) for queue in route if queue.permission in (pb.READ, pb.READ_WRITE))
+
+    async def members(self) -> list[GroupMember] | None:
+        """The group's members; None where the server shares out the queues itself."""
+        if not await has_legacy(self._session):
+            return None
+        return await calls.list_members(self._session, self._group)
+
+    async def share(
+        self, topic: str, queues: list[MessageQueue], members: list[GroupMember] | None
+    ) -> list[MessageQueue] | None:
+        """This member's part of the queues; None while the server does not count this client among the members."""
+        if members is None:
+            return await self._assigned(topic)
+        ids = [member.client_id for member in members if topic in member.topics]
+        if self._session.client_id not in ids:
+            return None
+        return allocate(self._strategy, self._group, self._session.client_id, queues, ids)
+
+    async def _assigned(self, topic: str) -> list[MessageQueue]:
+        request = rpc.QueryAssignmentRequest(
+            topic=resource_of(self._session, topic),
+            group=resource_of(self._session, self._group),
+            endpoints=convert.endpoints(self._session.transport.endpoints),
+        )
+        answer = await call(self._session, "QueryAssignment", lambda link: link.messaging.QueryAssignment, request)
+        return sorted(MessageQueue(topic, each.message_queue.id) for each in answer.assignments)

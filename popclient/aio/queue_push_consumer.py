@@ -1,0 +1,193 @@
+"""The asyncio queue push consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from popclient._options import as_timedelta
+from popclient._queue.allocation import AllocateStrategy, strategy_of
+from popclient._queue.consume_from import ConsumeFromWhere
+from popclient._queue.factory import ServiceState
+from popclient._queue.flow import FlowLimits
+from popclient._queue.listening import AsyncConcurrentListener, OrderlyListener
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.offset_store import OffsetStore
+from popclient._queue.options import MessageModel, QueueOptions
+from popclient._queue.push_core import MessageQueueListener, QueuePushCore
+from popclient._queue.running import InTasks
+from popclient._queue.statistics import TopicStatistics
+from popclient.aio.push_consumer import _leave_signals, _take_signals
+from popclient.config import ClientConfig
+from popclient.listening import Interceptor
+from popclient.message import FilterExpression
+from popclient.simple_consumer import Topics, as_topics
+
+
+class QueuePushConsumer:
+    """Owns whole queues of its topics, shared with the other members of its group, and hands their messages to a
+    listener.
+
+    Takes what `popclient.QueuePushConsumer` takes; the listener is a coroutine function, or an OrderlyListener around
+    one, and `consume_threads` limits how many of its tasks run at once. Belongs to the event loop of its first use.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        topics: Topics,
+        listener: AsyncConcurrentListener | OrderlyListener,
+        *,
+        model: str | MessageModel = MessageModel.CLUSTERING,
+        consume_from: str | ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp: str | datetime | None = None,
+        allocate_strategy: str | AllocateStrategy = "AVG",
+        offset_store: OffsetStore | None = None,
+        client_name: str = "DEFAULT",
+        pull_batch_size: int = 32,
+        pull_interval: float | timedelta = 0,
+        pull_threshold_for_queue: int = 1_000,
+        pull_threshold_size_for_queue: int = 100,
+        pull_threshold_for_topic: int = -1,
+        pull_threshold_size_for_topic: int = -1,
+        consume_concurrently_max_span: int = 2_000,
+        consume_message_batch_max_size: int = 1,
+        consume_threads: int = 20,
+        consume_timeout: float | timedelta = 900,
+        max_reconsume_times: int = -1,
+        suspend_current_queue_time: float | timedelta = 1,
+        post_subscription_when_pull: bool = False,
+        offset_illegal_delay: float | timedelta = 0,
+        drain_timeout: float | timedelta = 30,
+        interceptors: Iterable[Interceptor] = (),
+        message_queue_listener: MessageQueueListener | None = None,
+    ) -> None:
+        options = QueueOptions(
+            group=group,
+            topics=as_topics(topics),
+            listener=listener,
+            model=MessageModel.of(model),
+            consume_from=ConsumeFromWhere.of(consume_from),
+            consume_timestamp=consume_timestamp,
+            allocate_strategy=strategy_of(allocate_strategy),
+            offset_store=offset_store,
+            client_name=client_name,
+            flow=FlowLimits(
+                pull_threshold_for_queue=pull_threshold_for_queue,
+                pull_threshold_size_for_queue=pull_threshold_size_for_queue,
+                pull_threshold_for_topic=pull_threshold_for_topic,
+                pull_threshold_size_for_topic=pull_threshold_size_for_topic,
+                consume_concurrently_max_span=consume_concurrently_max_span,
+            ),
+            interceptors=tuple(interceptors),
+            pull_batch_size=pull_batch_size,
+            pull_interval=as_timedelta("pull_interval", pull_interval),
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            consume_threads=consume_threads,
+            consume_timeout=as_timedelta("consume_timeout", consume_timeout),
+            max_reconsume_times=max_reconsume_times,
+            suspend_current_queue_time=as_timedelta("suspend_current_queue_time", suspend_current_queue_time),
+            post_subscription_when_pull=post_subscription_when_pull,
+            offset_illegal_delay=as_timedelta("offset_illegal_delay", offset_illegal_delay),
+            drain_timeout=as_timedelta("drain_timeout", drain_timeout),
+        )
+        self._config = ClientConfig.of(endpoints)
+        runner = partial(InTasks, consume_threads)
+        self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
+
+    async def start(self) -> None:
+        """Opens the session, looks the topics up and joins the group; raises NotFound, UnsupportedByServer and so on.
+
+        A consumer that could not be started cannot be started again: make a new one.
+        """
+        await self._core.start()
+
+    async def run(self) -> None:
+        """Consumes until SIGTERM or SIGINT (where the loop takes signals), or until somebody closes it; then it is
+        closed."""
+        ending = asyncio.Event()
+        self._core.when_ended = ending.set
+        taken = _take_signals(ending.set)
+        try:
+            async with self:
+                await ending.wait()
+                _leave_signals(taken)  # whoever asks a second time does not wait for the draining
+        finally:
+            _leave_signals(taken)
+
+    @property
+    def group(self) -> str:
+        return self._core.options.group
+
+    @property
+    def client_id(self) -> str:
+        return self._core.session.client_id
+
+    @property
+    def healthy(self) -> bool:
+        """Is the session with the server up?"""
+        return self._core.session.healthy
+
+    @property
+    def state(self) -> ServiceState:
+        return self._core.state
+
+    @property
+    def consume_orderly(self) -> bool:
+        """Was it given an OrderlyListener?"""
+        return self._core.parts.orderly
+
+    @property
+    def message_queues(self) -> list[MessageQueue]:
+        """The queues that are this consumer's now, in order."""
+        return sorted(mq for mq, _ in self._core.parts.owned())
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """What was pulled and consumed in the last minute, by topic."""
+        return self._core.parts.statistics.by_topic()
+
+    def suspend(self) -> None:
+        """Pulls nothing more, until `resume`; what is here already is consumed."""
+        self._core.suspend()
+
+    def resume(self) -> None:
+        self._core.resume()
+
+    async def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
+        """One more topic, or another filter for one; raises NotFound and so on."""
+        await self._core.subscribe(topic, as_topics({topic: expression})[topic])
+
+    async def unsubscribe(self, topic: str) -> None:
+        """One topic less: its queues are given up."""
+        await self._core.unsubscribe(topic)
+
+    async def close(self) -> None:
+        """Stops pulling, waits up to `drain_timeout` for what the listener has begun, commits the progress, gives the
+        queues up and says goodbye within `close_timeout`. What the listener has not begun is for the next owner.
+
+        Closing twice is fine. In the listener it returns at once, and the consumer ends after it.
+        """
+        closing = self._core.begin_closing(self._core.options.drain_timeout.total_seconds())
+        if not self._core.is_inside():
+            await asyncio.shield(closing)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<aio.QueuePushConsumer {self._config.endpoints} group={self.group!r} {self.state}>"

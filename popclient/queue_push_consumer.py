@@ -1,0 +1,236 @@
+"""The synchronous queue push consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self
+
+from popclient._loop import loop_thread
+from popclient._options import as_timedelta
+from popclient._queue.allocation import AllocateStrategy, strategy_of
+from popclient._queue.consume_from import ConsumeFromWhere
+from popclient._queue.factory import ServiceState
+from popclient._queue.flow import FlowLimits
+from popclient._queue.listening import ConcurrentListener, OrderlyListener, is_async
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.offset_store import OffsetStore
+from popclient._queue.options import MessageModel, QueueOptions
+from popclient._queue.push_core import MessageQueueListener, QueuePushCore
+from popclient._queue.running import Threads
+from popclient._queue.statistics import TopicStatistics
+from popclient.config import ClientConfig
+from popclient.listening import Interceptor
+from popclient.message import FilterExpression
+from popclient.push_consumer import _Signals
+from popclient.simple_consumer import Topics, as_topics
+
+
+class QueuePushConsumer:
+    """Owns whole queues of its topics, shared with the other members of its group, and hands their messages to a
+    listener: RocketMQ 4's DefaultMQPushConsumer.
+
+    Progress is an offset per queue: what lies before it is consumed. So a message that takes long holds the progress of
+    its queue back, and after a restart what comes after it is consumed a second time. For progress message by message,
+    and order by message group, take PushConsumer. Needs a PopMQ server; elsewhere `start` raises UnsupportedByServer.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression. All
+        members of a group must subscribe to the same.
+    listener: called with `(messages, context)`. A plain function is concurrent: it returns
+        ConsumeConcurrentlyStatus.CONSUME_SUCCESS, with `context.ack_index` if only the first ones are done, or
+        RECONSUME_LATER; what fails is handed back to the server and comes again by %RETRY%<group>, from then on with a
+        `delivery_attempt` that is higher by one. An OrderlyListener gets the messages of a queue one batch after the
+        other and returns a ConsumeOrderlyStatus; what fails is tried again in place.
+    model: CLUSTERING shares the queues; BROADCASTING gives every consumer all of them, keeps the progress in a file
+        under `client_name` (~/.popmq/offsets), and drops what fails.
+    consume_from, consume_timestamp: where a group begins that has no progress in a queue: CONSUME_FROM_LAST_OFFSET,
+        CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with yyyyMMddHHmmss in local time or an aware datetime
+        (half an hour ago unless given).
+    allocate_strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or a callable; the same for all members.
+    offset_store: your own; the server's (CLUSTERING) or a file's (BROADCASTING) unless given.
+    client_name: of this consumer, the same after a restart and of no other; for BROADCASTING.
+    pull_batch_size: messages per pull. pull_interval: seconds between a pull that has found some and the next.
+    pull_threshold_for_queue, pull_threshold_size_for_queue, consume_concurrently_max_span: a queue of which more
+        messages, MiB, or offsets from the first to the last are here is not pulled until they are fewer.
+    pull_threshold_for_topic, pull_threshold_size_for_topic: divided among the queues that are owned; -1: not used.
+    consume_message_batch_max_size: messages per call of the listener. consume_threads: how many threads call it.
+    consume_timeout: what is with a concurrent listener for longer is handed back, and its result counts no more.
+    max_reconsume_times: after so many failures a message becomes a dead letter; -1: 16, or as the group says; of an
+        orderly listener: never.
+    suspend_current_queue_time: the pause of a queue whose orderly listener has failed, 0.01 to 30 s.
+    post_subscription_when_pull: does the filter of each pull hold in place of that of the settings?
+    offset_illegal_delay: seconds until a queue whose offset the server has corrected is taken up again.
+    drain_timeout: seconds for what the listener has begun when the consumer is closed.
+    interceptors: look on; see `Interceptor`. message_queue_listener: called with a topic, its queues, and those of this
+        consumer, whenever its part of the topic has changed; it runs in the client's event loop: be quick.
+
+    Durations are seconds or timedeltas.
+
+    >>> def listener(messages, context):
+    ...     print(messages[0].text)
+    ...     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+    >>> QueuePushConsumer("127.0.0.1:8081", "billing", "orders", listener).run()    # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        topics: Topics,
+        listener: ConcurrentListener | OrderlyListener,
+        *,
+        model: str | MessageModel = MessageModel.CLUSTERING,
+        consume_from: str | ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp: str | datetime | None = None,
+        allocate_strategy: str | AllocateStrategy = "AVG",
+        offset_store: OffsetStore | None = None,
+        client_name: str = "DEFAULT",
+        pull_batch_size: int = 32,
+        pull_interval: float | timedelta = 0,
+        pull_threshold_for_queue: int = 1_000,
+        pull_threshold_size_for_queue: int = 100,
+        pull_threshold_for_topic: int = -1,
+        pull_threshold_size_for_topic: int = -1,
+        consume_concurrently_max_span: int = 2_000,
+        consume_message_batch_max_size: int = 1,
+        consume_threads: int = 20,
+        consume_timeout: float | timedelta = 900,
+        max_reconsume_times: int = -1,
+        suspend_current_queue_time: float | timedelta = 1,
+        post_subscription_when_pull: bool = False,
+        offset_illegal_delay: float | timedelta = 0,
+        drain_timeout: float | timedelta = 30,
+        interceptors: Iterable[Interceptor] = (),
+        message_queue_listener: MessageQueueListener | None = None,
+    ) -> None:
+        options = QueueOptions(
+            group=group,
+            topics=as_topics(topics),
+            listener=listener,
+            model=MessageModel.of(model),
+            consume_from=ConsumeFromWhere.of(consume_from),
+            consume_timestamp=consume_timestamp,
+            allocate_strategy=strategy_of(allocate_strategy),
+            offset_store=offset_store,
+            client_name=client_name,
+            flow=FlowLimits(
+                pull_threshold_for_queue=pull_threshold_for_queue,
+                pull_threshold_size_for_queue=pull_threshold_size_for_queue,
+                pull_threshold_for_topic=pull_threshold_for_topic,
+                pull_threshold_size_for_topic=pull_threshold_size_for_topic,
+                consume_concurrently_max_span=consume_concurrently_max_span,
+            ),
+            interceptors=tuple(interceptors),
+            pull_batch_size=pull_batch_size,
+            pull_interval=as_timedelta("pull_interval", pull_interval),
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            consume_threads=consume_threads,
+            consume_timeout=as_timedelta("consume_timeout", consume_timeout),
+            max_reconsume_times=max_reconsume_times,
+            suspend_current_queue_time=as_timedelta("suspend_current_queue_time", suspend_current_queue_time),
+            post_subscription_when_pull=post_subscription_when_pull,
+            offset_illegal_delay=as_timedelta("offset_illegal_delay", offset_illegal_delay),
+            drain_timeout=as_timedelta("drain_timeout", drain_timeout),
+        )
+        if is_async(listener):
+            raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.QueuePushConsumer")
+        self._config = ClientConfig.of(endpoints)
+        self._thread = loop_thread()
+        runner = partial(Threads, group, consume_threads, post=self._thread.post)
+        self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
+
+    def start(self) -> None:
+        """Opens the session, looks the topics up and joins the group; raises NotFound, UnsupportedByServer and so on.
+
+        A consumer that could not be started cannot be started again: make a new one.
+        """
+        self._thread.close_at_exit(self._core)
+        self._thread.run(self._core.start)
+
+    def run(self) -> None:
+        """Consumes until SIGTERM or SIGINT (in the main thread), or until somebody closes it; then it is closed."""
+        ending: SimpleQueue[None] = SimpleQueue()  # unlike an Event it may be told by a signal handler
+        self._core.when_ended = lambda: ending.put(None)
+        with _Signals(ending) as signals, self:
+            ending.get()
+            signals.restore()  # whoever asks a second time does not wait for the draining
+
+    @property
+    def group(self) -> str:
+        return self._core.options.group
+
+    @property
+    def client_id(self) -> str:
+        return self._core.session.client_id
+
+    @property
+    def healthy(self) -> bool:
+        """Is the session with the server up?"""
+        return self._core.session.healthy
+
+    @property
+    def state(self) -> ServiceState:
+        return self._core.state
+
+    @property
+    def consume_orderly(self) -> bool:
+        """Was it given an OrderlyListener?"""
+        return self._core.parts.orderly
+
+    @property
+    def message_queues(self) -> list[MessageQueue]:
+        """The queues that are this consumer's now, in order."""
+        return sorted(mq for mq, _ in self._core.parts.owned())
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """What was pulled and consumed in the last minute, by topic."""
+        return self._core.parts.statistics.by_topic()
+
+    def suspend(self) -> None:
+        """Pulls nothing more, until `resume`; what is here already is consumed."""
+        self._core.suspend()
+
+    def resume(self) -> None:
+        self._thread.post(self._core.resume)
+
+    def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
+        """One more topic, or another filter for one; raises NotFound and so on."""
+        wanted = as_topics({topic: expression})
+        self._thread.run(lambda: self._core.subscribe(topic, wanted[topic]))
+
+    def unsubscribe(self, topic: str) -> None:
+        """One topic less: its queues are given up."""
+        self._thread.run(lambda: self._core.unsubscribe(topic))
+
+    def close(self) -> None:
+        """Stops pulling, waits up to `drain_timeout` for what the listener has begun, commits the progress, gives the
+        queues up and says goodbye within `close_timeout`. What the listener has not begun is for the next owner.
+
+        Closing twice is fine. In the listener it returns at once, and the consumer ends after it.
+        """
+        drain_timeout = self._core.options.drain_timeout.total_seconds()
+        if self._core.is_inside():
+            self._thread.post(lambda: self._core.begin_closing(drain_timeout) and None)
+        else:
+            self._thread.forget(self._core)
+            self._thread.run(lambda: self._core.close(drain_timeout))
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<QueuePushConsumer {self._config.endpoints} group={self.group!r} {self.state}>"
