@@ -133,7 +133,6 @@ async def test_a_store_that_fails_is_not_one_without_progress(kept: Kept, caplog
 
 
 @pytest.mark.row("H2")
-@pytest.mark.row("H3")
 async def test_after_a_restart_it_goes_on_where_it_was(kept: Kept) -> None:
     kept.store.update_offset(T0, 103, increase_only=True)
     kept.store.update_offset(U0, 7, increase_only=True)
@@ -284,16 +283,6 @@ def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
 
 
 # ---- The server ----
-
-
-@pytest.mark.row("H3")
-async def test_who_owns_the_queue_next_goes_on_right_there() -> None:
-    server = Server()
-    here, there = remote(server), remote(server)
-    await here.load()
-    here.update_offset(T0, 103, increase_only=True)
-    await here.persist(T0)
-    assert await there.read_offset(T0, BOTH) == 103
 
 
 async def test_all_queues_travel_together_and_only_what_has_changed() -> None:
