@@ -90,7 +90,7 @@ class LocalFileOffsetStore(OffsetStore):
         """Into the file: a consumer with a file of its own has no progress on the server."""
         try:
             await asyncio.to_thread(self._write, {mq: offset})
-        except OSError as failure:
+        except (OSError, PreconditionFailed) as failure:
             if not is_oneway:
                 raise
             self._say_not_written(failure)
@@ -102,10 +102,10 @@ class LocalFileOffsetStore(OffsetStore):
     async def _persist(self, offsets: dict[MessageQueue, int]) -> None:
         try:
             await asyncio.to_thread(self._write, offsets)
-        except OSError as failure:
+        except (OSError, PreconditionFailed) as failure:
             self._say_not_written(failure)
 
-    def _say_not_written(self, failure: OSError) -> None:
+    def _say_not_written(self, failure: Exception) -> None:
         log.warning("offsets of group %s are not in %s yet: %s", self._group, self.path, failure)
 
     # ---- In a thread: disks are slow ----
@@ -152,6 +152,8 @@ class LocalFileOffsetStore(OffsetStore):
     def _write(self, offsets: dict[MessageQueue, int]) -> None:
         """Adds them to what the file has; queues that are not among them keep their progress."""
         with self._writing:
+            if self._lock is None:  # what the file has is not known, and it may be somebody else's by now
+                raise PreconditionFailed(f"{self.path} is not open; offsets are written between load and close")
             wanted = {**self._stored, **offsets}
             if wanted == self._stored:
                 return

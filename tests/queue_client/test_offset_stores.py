@@ -238,6 +238,25 @@ async def test_one_file_is_of_one_consumer_at_a_time(tmp_path: Path) -> None:
         await store.close()
 
 
+async def test_a_file_that_was_given_up_is_not_written_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = local(tmp_path), local(tmp_path)
+    await first.load()
+    await first.close()
+    await second.load()
+    second.update_offset(T0, 9, increase_only=True)
+    await second.persist(T0)
+    first.update_offset(T0, 2, increase_only=True)
+    with caplog.at_level(logging.WARNING, "popclient"):
+        await first.persist_all([T0])
+    assert caplog.messages[0].endswith("is not open; offsets are written between load and close")
+    assert await second.read_offset(T0, STORE) == 9
+    with pytest.raises(PreconditionFailed, match="is not open"):
+        await first.update_consume_offset_to_broker(T0, 2, is_oneway=False)
+    await second.close()
+
+
 async def test_a_file_of_another_group_is_not_taken_for_ones_own(tmp_path: Path) -> None:
     store = local(tmp_path)
     write_offset_file(store.path, {"t@someone": {0: 4}})
