@@ -56,10 +56,22 @@ from popclient.message import DeadLetterOrigin, FilterExpression, Message, Messa
 from popclient.transaction import TransactionResolution
 
 if TYPE_CHECKING:
+    from popclient._queue.consume_from import ConsumeFromWhere
+    from popclient._queue.listening import (
+        ConsumeConcurrentlyContext,
+        ConsumeConcurrentlyStatus,
+        ConsumeOrderlyContext,
+        ConsumeOrderlyStatus,
+        OrderlyListener,
+    )
+    from popclient._queue.offset_store import OffsetStore, ReadOffsetType
+    from popclient._queue.options import MessageModel
+    from popclient._queue.statistics import TopicStatistics
     from popclient.keep_alive import KeepAlive
     from popclient.producer import Producer, Transaction
     from popclient.pull_consumer import PullConsumer
     from popclient.push_consumer import PushConsumer
+    from popclient.queue_push_consumer import QueuePushConsumer
     from popclient.simple_consumer import SimpleConsumer
 else:
 
@@ -75,11 +87,22 @@ else:
 
 
 _MODULE_OF = {
+    "ConsumeConcurrentlyContext": "popclient._queue.listening",
+    "ConsumeConcurrentlyStatus": "popclient._queue.listening",
+    "ConsumeFromWhere": "popclient._queue.consume_from",
+    "ConsumeOrderlyContext": "popclient._queue.listening",
+    "ConsumeOrderlyStatus": "popclient._queue.listening",
     "KeepAlive": "popclient.keep_alive",
+    "MessageModel": "popclient._queue.options",
+    "OffsetStore": "popclient._queue.offset_store",
+    "OrderlyListener": "popclient._queue.listening",
     "Producer": "popclient.producer",
     "PullConsumer": "popclient.pull_consumer",
     "PushConsumer": "popclient.push_consumer",
+    "QueuePushConsumer": "popclient.queue_push_consumer",
+    "ReadOffsetType": "popclient._queue.offset_store",
     "SimpleConsumer": "popclient.simple_consumer",
+    "TopicStatistics": "popclient._queue.statistics",
     "Transaction": "popclient.producer",
 }
 
@@ -87,6 +110,11 @@ __all__ = [
     "BadRequest",
     "ClientClosed",
     "ClientConfig",
+    "ConsumeConcurrentlyContext",
+    "ConsumeConcurrentlyStatus",
+    "ConsumeFromWhere",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
     "ConsumeResult",
     "ConsumeStatus",
     "Consumption",
@@ -99,10 +127,13 @@ __all__ = [
     "InvalidReceiptHandle",
     "KeepAlive",
     "Message",
+    "MessageModel",
     "MessageQueue",
     "MessageView",
     "MultipleResults",
     "NotFound",
+    "OffsetStore",
+    "OrderlyListener",
     "OutOfOrder",
     "PayloadTooLarge",
     "PaymentRequired",
@@ -112,7 +143,9 @@ __all__ = [
     "PropertiesTooLarge",
     "PullConsumer",
     "PushConsumer",
+    "QueuePushConsumer",
     "QuotaExceeded",
+    "ReadOffsetType",
     "RequestTimeout",
     "SendReceipt",
     "SendResults",
@@ -121,6 +154,7 @@ __all__ = [
     "SimpleConsumer",
     "Tls",
     "TooManyRequests",
+    "TopicStatistics",
     "Transaction",
     "TransactionResolution",
     "Unauthorized",

@@ -17,6 +17,7 @@ from __future__ import annotations
 from popclient.aio.producer import Producer, Transaction
 from popclient.aio.pull_consumer import PullConsumer
 from popclient.aio.push_consumer import PushConsumer
+from popclient.aio.queue_push_consumer import QueuePushConsumer
 from popclient.aio.simple_consumer import SimpleConsumer
 from popclient.config import ClientConfig, Tls
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor
@@ -35,6 +36,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueuePushConsumer",
     "SendReceipt",
     "SendResults",
     "SimpleConsumer",
