@@ -79,6 +79,11 @@ class Caller:
         value = self._headers.get(name, "")
         return value if isinstance(value, str) else ""
 
+    def binary(self, name: str) -> bytes | None:
+        """A header of bytes, whose name ends in `-bin`; None where there is none."""
+        value = self._headers.get(name)
+        return value if isinstance(value, bytes) else None
+
     @property
     def namespace(self) -> str:
         return self.header("x-mq-namespace")

@@ -167,8 +167,8 @@ class Consuming:
             )
 
 
-def poll_ms_of(request: wire.ReceiveMessageRequest, caller: Caller, limits: Limits) -> int:
-    """How long a receive may wait (mission row A12, contract 1.7).
+def poll_ms_of(request: wire.ReceiveMessageRequest | wire.PullMessageRequest, caller: Caller, limits: Limits) -> int:
+    """How long a receive or a pull may wait (mission row A12, contract 1.7).
 
     What the request wants, or its deadline where it wants nothing, within the limits; never beyond the deadline, and
     a margin before it. Raises where the deadline leaves less than the shortest poll.

@@ -25,6 +25,7 @@ from popserver.domain.errors import (
 from popserver.domain.filtering import Filter, sql, tag
 from popserver.domain.message import BodyEncoding, Delivery, Message, MessageType, StoredMessage, check_message_group
 from popserver.domain.names import Resource
+from popserver.domain.pulling import attempt_of
 from popserver.domain.recall import Recall
 from popserver.domain.topic import Topic
 from popserver.domain.transaction import Resolution
@@ -105,53 +106,28 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
 
 def frame(delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None) -> Any:
     """One delivered message, in a frame of its own; `topic` as the request named it."""
-    stored = delivery.stored
-    sent = stored.message
     answer = wire.ReceiveMessageResponse()
-    filled = answer.message
-    filled.topic.MergeFrom(topic)
-    filled.body = sent.body
-    if sent.properties:
-        filled.user_properties.update(sent.properties)
-    system = filled.system_properties
-    if sent.tag is not None:
-        system.tag = sent.tag
-    if sent.keys:
-        system.keys.extend(sent.keys)
-    system.message_id = sent.message_id
-    digest = system.body_digest
-    digest.type = pb.MD5
-    digest.checksum = stored.digest.hex().upper()
-    system.body_encoding = pb.GZIP if sent.body_encoding is _GZIP else pb.IDENTITY
-    system.message_type = _TYPES[sent.message_type]
-    set_ms(system.born_timestamp, sent.born_at_ms)
-    system.born_host = sent.born_host
-    set_ms(system.store_timestamp, stored.stored_at_ms)
-    system.store_host = store_host
+    _fill(answer.message, delivery.stored, topic, store_host)
+    system = answer.message.system_properties
     system.receipt_handle = delivery.receipt_handle
-    system.queue_id = stored.queue_number
-    system.queue_offset = stored.offset
     system.delivery_attempt = delivery.attempt
     if invisible_ms is not None:
         set_ms(system.invisible_duration, invisible_ms)
-    if sent.message_group is not None:
-        system.message_group = sent.message_group
-    if sent.priority is not None:
-        system.priority = sent.priority
-    if sent.deliver_at_ms is not None:
-        set_ms(system.delivery_timestamp, sent.deliver_at_ms)
-    if sent.trace_context is not None:
-        system.trace_context = sent.trace_context
-    if stored.dead_letter_of is not None:
-        system.dead_letter_queue.topic, system.dead_letter_queue.message_id = stored.dead_letter_of
+    return answer
+
+
+def pulled(stored: StoredMessage, topic: pb.Resource, store_host: str) -> Any:
+    """One message that was pulled, in a frame of its own: nobody holds it."""
+    answer = wire.PullMessageResponse()
+    _fill(answer.message, stored, topic, store_host)
+    answer.message.system_properties.delivery_attempt = attempt_of(stored)
     return answer
 
 
 def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> pb.Message:
     """A message as a receive would carry it, without the hold: nobody holds what is only looked at."""
-    filled: pb.Message = frame(Delivery(stored, "", 0, 0), topic, store_host, None).message
-    filled.system_properties.ClearField("receipt_handle")
-    filled.system_properties.ClearField("delivery_attempt")
+    filled = pb.Message()
+    _fill(filled, stored, topic, store_host)
     return filled
 
 
@@ -239,6 +215,41 @@ def endpoints(host: str, port: int) -> pb.Endpoints:
     with suppress(ValueError):
         scheme = pb.IPv4 if ipaddress.ip_address(host).version == 4 else pb.IPv6
     return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host, port=port)])
+
+
+def _fill(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_host: str) -> None:
+    sent = stored.message
+    filled.topic.MergeFrom(topic)
+    filled.body = sent.body
+    if sent.properties:
+        filled.user_properties.update(sent.properties)
+    system = filled.system_properties
+    if sent.tag is not None:
+        system.tag = sent.tag
+    if sent.keys:
+        system.keys.extend(sent.keys)
+    system.message_id = sent.message_id
+    digest = system.body_digest
+    digest.type = pb.MD5
+    digest.checksum = stored.digest.hex().upper()
+    system.body_encoding = pb.GZIP if sent.body_encoding is _GZIP else pb.IDENTITY
+    system.message_type = _TYPES[sent.message_type]
+    set_ms(system.born_timestamp, sent.born_at_ms)
+    system.born_host = sent.born_host
+    set_ms(system.store_timestamp, stored.stored_at_ms)
+    system.store_host = store_host
+    system.queue_id = stored.queue_number
+    system.queue_offset = stored.offset
+    if sent.message_group is not None:
+        system.message_group = sent.message_group
+    if sent.priority is not None:
+        system.priority = sent.priority
+    if sent.deliver_at_ms is not None:
+        set_ms(system.delivery_timestamp, sent.deliver_at_ms)
+    if sent.trace_context is not None:
+        system.trace_context = sent.trace_context
+    if stored.dead_letter_of is not None:
+        system.dead_letter_queue.topic, system.dead_letter_queue.message_id = stored.dead_letter_of
 
 
 def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:

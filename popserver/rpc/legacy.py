@@ -14,14 +14,20 @@ from popserver.broker.broker import Broker
 from popserver.rpc import calls, later
 from popserver.rpc.calls import Verb
 from popserver.rpc.gates import Door
+from popserver.rpc.group_members import GroupMembers
+from popserver.rpc.offsets import Offsets
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Legacy"]
-_LATER = ("ListMembers", "LockQueues", "UnlockQueues", "FetchOffsets", "CommitOffsets", "SendBack")
+_LATER = ("SendBack",)
 
 
 def service(broker: Broker, access: Access) -> Any:
     """The service, as `rpc.server.build` takes it in `extra`."""
+    offsets = Offsets(broker)
     verbs: dict[str, Callable[..., Awaitable[Any]]] = {
+        **GroupMembers(broker).verbs,
+        "FetchOffsets": offsets.fetch_offsets,
+        "CommitOffsets": offsets.commit_offsets,
         **{name: later.not_built(f"{name} is not offered by this version") for name in _LATER},
     }
     table = {name: Verb(verb) for name, verb in verbs.items()}

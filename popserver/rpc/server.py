@@ -21,7 +21,9 @@ from popserver.rpc.consuming import Consuming
 from popserver.rpc.gates import Door
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening, Place, listen
+from popserver.rpc.offsets import Offsets
 from popserver.rpc.producing import Producing
+from popserver.rpc.pulling import Pulling
 from popserver.rpc.routing import Routing
 from popserver.rpc.service import verbs
 from popserver.rpc.session import Session
@@ -91,7 +93,8 @@ def build(
     place = listen(server, host, port, listening, limits)
     own = convert.endpoints(host, place.port)
     session = Session(broker, limits, version, place.address)
-    table = verbs(Routing(broker, own), session, Producing(broker, limits), Consuming(broker, limits, place.address))
+    consuming, pulling = Consuming(broker, limits, place.address), Pulling(broker, limits, place.address)
+    table = verbs(Routing(broker, own), session, Producing(broker, limits), consuming, pulling, Offsets(broker))
     access = access or Access(broker.reader, broker.clock)
     access.on_change(session.expel)
     services = [handlers(SERVICE, table, service_pb2, Door(access, broker.clients.seen, broker.clock)), *extra]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from popserver.rpc import consuming, later
 from popserver.rpc.calls import Verb
 from popserver.rpc.consuming import Consuming
+from popserver.rpc.offsets import Offsets
 from popserver.rpc.producing import Producing
+from popserver.rpc.pulling import Pulling
 from popserver.rpc.routing import Routing
 from popserver.rpc.session import Session
 
 
-def verbs(routing: Routing, session: Session, producing: Producing, consumer: Consuming) -> dict[str, Verb]:
+def verbs(
+    routing: Routing, session: Session, producing: Producing, consumer: Consuming, pulling: Pulling, offsets: Offsets
+) -> dict[str, Verb]:
     return {
         "QueryRoute": Verb(routing.query_route),
         "Heartbeat": Verb(session.heartbeat, anonymous=True),
@@ -19,10 +23,10 @@ def verbs(routing: Routing, session: Session, producing: Producing, consumer: Co
         "ReceiveMessage": Verb(consumer.receive_message, consumer.refuse_to_receive, hold_up=consumer.hold_up),
         "AckMessage": Verb(consumer.ack_message),
         "ForwardMessageToDeadLetterQueue": Verb(consumer.forward_to_dead_letter_queue),
-        "PullMessage": Verb(later.pull_message),
-        "UpdateOffset": Verb(later.update_offset),
-        "GetOffset": Verb(later.get_offset),
-        "QueryOffset": Verb(later.query_offset),
+        "PullMessage": Verb(pulling.pull_message),
+        "UpdateOffset": Verb(offsets.update_offset),
+        "GetOffset": Verb(offsets.get_offset),
+        "QueryOffset": Verb(offsets.query_offset),
         "EndTransaction": Verb(producing.end_transaction),
         "Telemetry": Verb(session.telemetry),
         "NotifyClientTermination": Verb(session.notify_client_termination),
