@@ -66,7 +66,7 @@ def test_show_says_who_works_for_it_and_that_they_disagree(shell: Shell) -> None
             "the consumers of group 'counters' want different things and take messages from each other:"
             f" {one.client_id} wants topic 'flights' by TAG 'A || B',"
             f" {other.client_id} wants topic 'flights' by SQL 'delay > 30';"
-            " give all of them one subscription, or each its own group"
+            " give all of them one subscription and one model, or each its own group"
         )
         assert shell.json("status")["hints"] == [hint]
         lines = shell.ok("group", "show", "counters").lines

@@ -35,7 +35,8 @@ def test_an_id_is_found_in_any_case(shell: Shell) -> None:
     shell.json("message", "receive", "flights", "--group", "counters", "--invisible", "10s")
     shell.broker.clock.advance("11s")
     assert shell.json("dlq", "show", "counters", typed)["message_id"] == sent["message_id"]
-    assert shell("message", "get", "0" + typed[1:-1] + "0").status == 4
+    another = typed[:-1] + ("0" if typed[-1] != "0" else "1")
+    assert shell("message", "get", another).status == 4
 
 
 def test_an_id_that_was_chosen_in_small_letters_is_itself(shell: Shell) -> None:
