@@ -31,8 +31,8 @@ class PullConsumer:
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     group: progress is kept under its name, queue by queue, as far as it is committed. The protocol wants one even of
-        readers that commit nothing. It must be a group whose consumers own queues: the progress of a PushConsumer's or
-        SimpleConsumer's group is not moved by offsets, though reading is free under any name.
+        readers that commit nothing. One that consumes message by message, as with SimpleConsumer or PushConsumer, is
+        refused: its progress is no offset.
     filters: topics to what is wanted of each: tags such as "a || b", or a FilterExpression. Without one: all.
     consume_from: where a queue begins in which the group has no progress: "CONSUME_FROM_LAST_OFFSET" at its end,
         "CONSUME_FROM_FIRST_OFFSET" at its beginning, "CONSUME_FROM_TIMESTAMP" with what was stored at
