@@ -1,0 +1,133 @@
+"""Each call of queue granularity: what it puts on the wire, and what it makes of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from popclient import BadRequest, FilterExpression, MessageQueue, PopError, UnexpectedAnswer
+from popclient._queue import calls
+from popclient._queue.calls import Committed, GroupMember, Progress, QueueEnd
+from popclient._session import Session
+from popclient.config import ClientConfig
+from popproto.v1 import legacy_pb2 as legacy
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+from tests.client.scripted import OK, status
+from tests.pull_client.queue_server import QueueServer, pull_frames
+
+MQ = MessageQueue("flights", 1)
+OTHER = MessageQueue("flights", 2)
+
+
+@pytest.fixture
+async def session(server: QueueServer) -> AsyncIterator[Session]:
+    settings = pb.Subscription(group=pb.Resource(name="g"))
+    session = Session(ClientConfig(server.endpoints, namespace="airline"), pb.PULL_CONSUMER, "g", lambda: settings)
+    yield session
+    await session.close(0)
+
+
+async def test_a_pull(server: QueueServer, session: Session) -> None:
+    await server.fill(MQ, ["0", "1", "2"])
+    pulled = await calls.pull(
+        session, "g", MQ, 1, batch_size=8, expression=FilterExpression("*"), hold=timedelta(seconds=15)
+    )
+    assert (pulled.code, [message.text for message in pulled.messages], pulled.next_offset) == (pb.OK, ["1", "2"], 3)
+    [request] = server.requests("PullMessage")
+    assert (request.group.name, request.group.resource_namespace) == ("g", "airline")
+    assert (request.message_queue.topic.name, request.message_queue.id) == MQ
+    assert request.message_queue.broker.name == "broker"
+    assert (request.offset, request.batch_size, request.long_polling_timeout.ToSeconds()) == (1, 8, 15)
+    assert calls.EXTRAS_HEADER not in server.metadata["PullMessage"]
+
+
+async def test_what_a_pull_carries_besides(server: QueueServer, session: Session) -> None:
+    await server.fill(MQ, ["0"])
+    extras = legacy.PullExtras(sys_flag=7, commit_offset=77, resets=2, sub_version=1_700_000_000_000)
+    await calls.pull(session, "g", MQ, 0, batch_size=1, expression=None, hold=timedelta(0), extras=extras)
+    sent: object = server.metadata["PullMessage"][calls.EXTRAS_HEADER]
+    assert isinstance(sent, bytes)
+    assert legacy.PullExtras.FromString(sent) == extras
+    [request] = server.requests("PullMessage")
+    assert not request.HasField("filter_expression")
+    assert request.long_polling_timeout.ToTimedelta() == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("frames", "missing"),
+    [
+        (pull_frames(pb.OK, [], 1)[1:], "status"),
+        (pull_frames(pb.OK, [], 1)[:1], "next offset"),
+        ([], "status"),
+    ],
+)
+async def test_half_an_answer_is_none(
+    server: QueueServer, session: Session, frames: list[rpc.PullMessageResponse], missing: str
+) -> None:
+    server.answers["PullMessage"] = lambda _: frames
+    with pytest.raises(UnexpectedAnswer, match=f"a pull of queue flights:1 has no {missing}"):
+        await calls.pull(session, "g", MQ, 0, batch_size=1, expression=None, hold=timedelta(0))
+
+
+async def test_the_offsets_of_a_queue(server: QueueServer, session: Session) -> None:
+    await server.fill(MQ, ["0", "1", "2"])
+    server.trim(MQ, 1)
+    assert await calls.query_offset(session, MQ, QueueEnd.BEGINNING) == 1
+    assert await calls.query_offset(session, MQ, QueueEnd.END) == 3
+    moment = datetime(2013, 1, 1, 5, 15, 0, 250, tzinfo=UTC)
+    await calls.query_offset(session, MQ, moment)
+    request = server.requests("QueryOffset")[-1]
+    assert request.query_offset_policy == pb.TIMESTAMP
+    assert request.timestamp.ToDatetime(UTC) == moment
+
+
+async def test_progress_of_several_queues_is_one_call(server: QueueServer, session: Session) -> None:
+    await server.fill(MQ, ["0", "1", "2"])
+    server.reset(MQ, 1)
+    assert await calls.fetch_offsets(session, "g", [OTHER, MQ]) == {OTHER: Progress(-1), MQ: Progress(1, 1)}
+    committed = await calls.commit_offsets(session, "g", {MQ: Progress(2, 0), OTHER: Progress(0)})
+    assert committed[OTHER] == Committed(Progress(0), None)
+    assert committed[MQ].stored == Progress(1, 1)
+    assert isinstance(committed[MQ].refusal, BadRequest)
+    assert (len(server.requests("FetchOffsets")), len(server.requests("CommitOffsets"))) == (1, 1)
+
+
+async def test_members(server: QueueServer, session: Session) -> None:
+    joined = datetime(2013, 1, 1, tzinfo=UTC)
+    answer = legacy.ListMembersResponse(status=OK)
+    member = answer.members.add(client_id="172.18.120.141@21908", model="CLUSTERING")
+    member.joined_at.FromDatetime(joined)
+    member.subscriptions.add(topic=pb.Resource(name="flights"))
+    server.answers["ListMembers"] = lambda _: answer
+    assert await calls.list_members(session, "g") == [
+        GroupMember("172.18.120.141@21908", "CLUSTERING", frozenset({"flights"}), joined)
+    ]
+
+
+async def test_locks(server: QueueServer, session: Session) -> None:
+    locked = await calls.lock_queues(session, "g", [MQ, OTHER])
+    assert (locked.queues, locked.lapses_after) == ({MQ, OTHER}, timedelta(seconds=60))
+    await calls.unlock_queues(session, "g", [OTHER])
+    [request] = server.requests("UnlockQueues")
+    assert [(name.topic.name, name.topic.resource_namespace, name.queue_id) for name in request.queues] == [
+        ("flights", "airline", 2)
+    ]
+
+
+@pytest.mark.parametrize(("level", "most", "is_dead"), [(0, None, False), (3, 16, False), (-1, -1, True)])
+async def test_handing_back(server: QueueServer, session: Session, level: int, most: int | None, is_dead: bool) -> None:
+    assert await calls.send_back(session, "g", MQ, 7, level, most) is is_dead
+    [request] = server.requests("SendBack")
+    assert (request.queue.queue_id, request.offset, request.delay_level) == (1, 7, level)
+    assert (request.max_reconsume_times if request.HasField("max_reconsume_times") else None) == most
+
+
+async def test_a_refusal_is_raised_as_it_is(server: QueueServer, session: Session) -> None:
+    server.answers["LockQueues"] = lambda _: legacy.LockQueuesResponse(
+        status=status(pb.BAD_REQUEST, "consumer group 'g' consumes in mode POP")
+    )
+    with pytest.raises(PopError, match="in mode POP"):
+        await calls.lock_queues(session, "g", [MQ])
