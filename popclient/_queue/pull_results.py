@@ -145,7 +145,7 @@ class Pulls:
     # ---- A pull ----
 
     async def _pull(self, request: PullRequest) -> None:
-        mq, version = request.message_queue, self._standing.sub_version
+        mq, version, began = request.message_queue, self._standing.sub_version, self._clock.now()
         subscription = self._standing.subscription(mq.topic)
         try:
             if subscription is None or not await self._starts_right(request):
@@ -158,7 +158,7 @@ class Pulls:
         if request.process_queue.dropped:
             log.debug("what was pulled of %s is thrown away: the queue was given up", mq)
         else:
-            self._answered(request, status, answer, subscription)
+            self._answered(request, status, answer, subscription, self._clock.now() - began)
 
     async def _ask(self, request: PullRequest, subscription: Subscription) -> tuple[PullStatus, calls.Pulled]:
         topic, began = request.message_queue.topic, self._clock.now()
@@ -227,7 +227,7 @@ class Pulls:
     # ---- Its answer ----
 
     def _answered(
-        self, request: PullRequest, status: PullStatus, answer: calls.Pulled, subscription: Subscription
+        self, request: PullRequest, status: PullStatus, answer: calls.Pulled, subscription: Subscription, took: float
     ) -> None:
         if status is PullStatus.OFFSET_ILLEGAL:
             self._standing.give_up_illegal(request, answer.next_offset)
@@ -238,12 +238,12 @@ class Pulls:
         request.next_offset = answer.next_offset
         messages = wanted(answer.messages, subscription.filter_expression)
         if messages:
-            request.last_empty = None
+            request.quiet = False
             self._found(request, messages)
             self.again(request, self._options.pull_interval.total_seconds())
         else:
             self._correct_tags_offset(request)
-            self.again(request, self._pace(request) if status is PullStatus.NO_NEW_MSG else 0.0)
+            self.again(request, self._pace(request, took) if status is PullStatus.NO_NEW_MSG else 0.0)
 
     def _found(self, request: PullRequest, messages: list[MessageView]) -> None:
         pq: ProcessQueue = request.process_queue
@@ -255,7 +255,7 @@ class Pulls:
         if request.process_queue.is_empty:
             self._offset_store.update_offset(request.message_queue, request.next_offset, True)
 
-    def _pace(self, request: PullRequest) -> float:
-        now, before = self._clock.now(), request.last_empty
-        request.last_empty = now
-        return 0.0 if before is None else max(0.0, LEAST_PACE - (now - before))
+    def _pace(self, request: PullRequest, took: float) -> float:
+        """Seconds until the next pull. One empty answer may be quick; a server that holds none would have us spin."""
+        was_quiet, request.quiet = request.quiet, True
+        return max(0.0, LEAST_PACE - took) if was_quiet else 0.0

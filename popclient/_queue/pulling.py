@@ -23,7 +23,7 @@ class PullRequest:
     """One assigned queue and where its next pull begins; made once per assignment, used again and again.
 
     previously_locked: in order: has a pull been made since the queue's lock was granted (mission row F5)?
-    last_empty: when a pull last came back with nothing, seconds of the clock; None if the last one brought something.
+    quiet: has the last pull come back with nothing new?
     """
 
     consumer_group: str
@@ -31,7 +31,7 @@ class PullRequest:
     process_queue: ProcessQueue
     next_offset: int
     previously_locked: bool = False
-    last_empty: float | None = None
+    quiet: bool = False
 
 
 Pull = Callable[[PullRequest], None]

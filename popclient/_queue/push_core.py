@@ -66,6 +66,7 @@ class QueuePushCore:
         self.session.on_notice = self._heed_notice
         self._beats = Beats(self._clock)
         self._tasks = Tasks()
+        self._shifted = False  # is some topic's part another since this round began?
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -153,9 +154,10 @@ class QueuePushCore:
         """One round. A suspended consumer skips it (mission row J14)."""
         if self.suspended or not self.running or self._closing is not None:
             return True
-        before = self.sub_version
+        self._shifted = False
         balanced = await self._rebalance.do_rebalance()
-        if self.sub_version != before:
+        if self._shifted:
+            self.parts.subscribed.bump()
             await self.parts.subscribed.tell(self.session)
         return balanced
 
@@ -163,7 +165,7 @@ class QueuePushCore:
         """This consumer's part of a topic is another now (mission row J12)."""
         owned = sum(mq.topic == topic for mq, _ in self.parts.owned())
         self.parts.subscribed.owns(topic, owned)
-        self.parts.subscribed.bump()
+        self._shifted = True
         if self._message_queue_listener is not None:
             try:
                 self._message_queue_listener(topic, tuple(queues), tuple(mine))

@@ -1,0 +1,84 @@
+"""Queue push consumers on a scripted server, by a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from popclient import ConsumeConcurrentlyStatus, MessageQueue, MessageView, aio
+from popclient._queue.factory import ClientFactory
+from popclient._queue.push_core import QueuePushCore
+from popclient._queue.running import InTasks
+from tests.client.scripted import until
+from tests.queue_client.group_server import GroupServer
+from tests.queue_client.manual_clock import ManualClock
+
+Q = MessageQueue("t", 0)
+
+
+class Desk:
+    """Makes consumers, closes them at the end, and keeps what their listeners were given."""
+
+    def __init__(self, server: GroupServer) -> None:
+        self.server = server
+        self.clock = ManualClock()
+        self.factory = ClientFactory(self.clock)
+        self.seen: list[MessageView] = []
+        self.calls: list[list[str]] = []
+        self._cores: list[QueuePushCore] = []
+
+    @property
+    def texts(self) -> list[str]:
+        return [view.text for view in self.seen]
+
+    async def succeed(self, messages: Any, _: Any) -> ConsumeConcurrentlyStatus:
+        """A listener that is content with everything."""
+        self.note(messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def note(self, messages: Any) -> None:
+        self.seen += messages
+        self.calls.append([message.text for message in messages])
+
+    def make(self, listener: Any = None, topics: Any = "t", **options: Any) -> QueuePushCore:
+        watcher = options.pop("message_queue_listener", None)
+        factory = options.pop("factory", self.factory)
+        options.setdefault("consume_from", "CONSUME_FROM_FIRST_OFFSET")
+        group = options.pop("group", "g")
+        face = aio.QueuePushConsumer(self.server.endpoints, group, topics, listener or self.succeed, **options)
+        made = face._core.options
+        core = QueuePushCore(face._config, made, partial(InTasks, made.consume_threads), watcher, factory)
+        self._cores.append(core)
+        return core
+
+    async def start(self, listener: Any = None, topics: Any = "t", **options: Any) -> QueuePushCore:
+        core = self.make(listener, topics, **options)
+        await core.start()
+        return core
+
+    async def close(self) -> None:
+        for core in self._cores:
+            await core.close()
+
+    async def owns(self, core: QueuePushCore, *queues: int, topic: str = "t") -> None:
+        """Waits until these are the queues that it has."""
+        wanted = [MessageQueue(topic, queue) for queue in queues]
+        await until(lambda: sorted(mq for mq, _ in core.parts.owned() if mq.topic == topic) == wanted)
+
+    def offset(self, core: QueuePushCore, mq: MessageQueue = Q) -> int | None:
+        """Its progress as it remembers it."""
+        return core.parts.offset_store.clone_offset_table().get(mq)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with GroupServer() as server:
+        server.widths["t"] = 1
+        desk = Desk(server)
+        yield desk
+        for name in list(server.gates):
+            server.gates[name].set()
+        await desk.close()
