@@ -22,13 +22,15 @@ CLIENT_ID_LENGTH_MAX = 255
 Seen = Callable[[str], None]
 Require = Callable[[Sequence[Need]], None]
 
-# Refused, these would only make more work: a hold that is not ended comes again, a client not heard of is taken for
-# gone. They count, so that whoever ends much receives less.
+# Refused, these would only make more work: what is not ended or committed comes again, a client not heard of is taken
+# for gone. They count, so that whoever ends much receives less.
 _ONLY_COUNTED = frozenset(
     {
         "AckMessage",
         "ChangeInvisibleDuration",
         "ForwardMessageToDeadLetterQueue",
+        "UpdateOffset",
+        "CommitOffsets",
         "Heartbeat",
         "Telemetry",
         "NotifyClientTermination",

@@ -53,11 +53,10 @@ class Pulling:
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
         extras = _extras(caller)
-        flags = _flags(request, extras)
+        flags = _flags(extras)
         group = convert.resource(request.group, caller.namespace)
         topic = convert.resource(request.message_queue.topic, caller.namespace)
         role = self._role(group, caller)
-        _check_version(extras, role)
         may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
         poll_ms = poll_ms_of(request, caller, self._limits) if may_be_held else 0
         commits = PullFlag.COMMIT_OFFSET in flags and PullFlag.SUSPEND in flags
@@ -67,7 +66,7 @@ class Pulling:
             request.message_queue.id,
             request.offset,
             request.batch_size,
-            _filter(request, flags, role, topic),
+            _filter(request, extras, role, topic),
             self._broker.clock.now_ms() + poll_ms,
             commit_offset=extras.commit_offset if commits else None,
             resets=extras.resets,
@@ -89,7 +88,7 @@ def _extras(caller: Caller) -> legacy_pb2.PullExtras:
         raise BadRequest(f"the {len(data)} bytes of header {EXTRAS_HEADER} are no popmq.v1.PullExtras") from None
 
 
-def _flags(request: wire.PullMessageRequest, extras: legacy_pb2.PullExtras) -> PullFlag:
+def _flags(extras: legacy_pb2.PullExtras) -> PullFlag:
     flags = PullFlag(extras.sys_flag)
     if PullFlag.CLASS_FILTER in flags:
         raise Unsupported(
@@ -99,19 +98,29 @@ def _flags(request: wire.PullMessageRequest, extras: legacy_pb2.PullExtras) -> P
     return flags
 
 
-def _check_version(extras: legacy_pb2.PullExtras, role: Role | None) -> None:
-    """A pull that was under way when its client changed what it wants would bring what is not wanted any more."""
-    if role is not None and 0 < extras.sub_version < role.subscription_version:
+def _filter(
+    request: wire.PullMessageRequest, extras: legacy_pb2.PullExtras, role: Role | None, topic: Resource
+) -> Filter:
+    """What the pull wants: by its own filter where that is meant to count, else by its client's settings (row B22).
+
+    Where the two are of different times, the newer one counts. The older one would pass over what is wanted now.
+    """
+    version = 0 if role is None else role.subscription_version
+    if 0 < extras.sub_version < version:
         raise TooLate(
-            f"the pull stands on subscription version {extras.sub_version}, and its client's settings on"
-            f" {role.subscription_version}; pull again with that one"
+            f"the pull stands on subscription version {extras.sub_version}, and its client's settings on {version};"
+            " pull again with that one"
         )
-
-
-def _filter(request: wire.PullMessageRequest, flags: PullFlag, role: Role | None, topic: Resource) -> Filter:
-    if PullFlag.SUBSCRIPTION in flags and request.HasField("filter_expression"):
-        return convert.filter_of(request.filter_expression)
-    return TagFilter() if role is None else dict(role.filters).get(topic, TagFilter())
+    own = convert.filter_of(request.filter_expression) if request.HasField("filter_expression") else None
+    if own is not None and (PullFlag.SUBSCRIPTION in PullFlag(extras.sys_flag) or extras.sub_version > version):
+        return own
+    if extras.sub_version > version:
+        raise TooLate(
+            f"the pull stands on subscription version {extras.sub_version}, and its client's settings on {version};"
+            " send the settings first, or the filter along with the pull"
+        )
+    settled = None if role is None else dict(role.filters).get(topic)
+    return settled or own or TagFilter()
 
 
 def _status(request: wire.PullMessageRequest, pulled: Pulled) -> pb.Status:

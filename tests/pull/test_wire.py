@@ -9,14 +9,17 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.domain.message import StoredMessage
 from popserver.domain.names import Resource
 from popserver.domain.pulling import PullFlag
+from popserver.rpc import convert
 from popserver.rpc.consuming import poll_ms_of
 from popserver.rpc.limits import Limits
 from popserver.rpc.pulling import EXTRAS_HEADER
 from tests.pull.wire_pull import get_offset, make_topic, pull, queue, settle
 from tests.rpc.door import TOPIC, Door, a_message, opened, receive_request
 from tests.rpc.test_receiving import FOREIGN_TYPE, FakeCaller, sql, tags
+from tests.support import builders
 from tests.support.running_broker import until
 
 COMMIT, SUSPEND, SUBSCRIPTION, CLASS = 1, 2, 4, 8
@@ -43,6 +46,20 @@ async def test_what_a_pull_finds(door: Door) -> None:
     assert (system.body_digest.type, system.message_type) == (pb.MD5, pb.NORMAL)
     assert not system.HasField("receipt_handle"), "nobody holds it"
     assert not system.HasField("invisible_duration")
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "attempt"),
+    [
+        ("%RETRY%counters", {"RECONSUME_TIME": "3"}, 4),
+        ("%RETRY%counters", {}, 1),
+        ("flights", {"RECONSUME_TIME": "3"}, 1),
+    ],
+)
+def test_a_retry_copy_knows_which_attempt_it_is(topic: str, properties: dict[str, str], attempt: int) -> None:
+    sent = builders.a_message(Resource("", topic), properties=properties)
+    frame = convert.pulled(StoredMessage(sent, 1, 0, 0, 0, b""), pb.Resource(name=topic), "host")
+    assert frame.message.system_properties.delivery_attempt == attempt
 
 
 @pytest.mark.row("B14")
@@ -155,8 +172,23 @@ async def test_a_pull_of_an_older_subscription_is_refused(door: Door) -> None:
         late = await pull(door, extras={"sys_flag": SUBSCRIPTION, "sub_version": 1_999}, filter_expression=tags("A"))
         assert (late.code, late.messages) == (pb.PRECONDITION_FAILED, [])
         assert "stands on subscription version 1999, and its client's settings on 2000" in late.status.message
-        for version in (2_000, 2_001, 0):
+        for version in (2_000, 0):
             assert (await pull(door, extras={"sub_version": version})).ids == ["b"]
+
+
+@pytest.mark.row("B22")
+async def test_a_pull_of_a_newer_subscription_does_not_go_by_the_older_settings(door: Door) -> None:
+    """Else it would be told that nothing is wanted where something is."""
+    await make_topic(door)
+    await door.send(a_message("a", tag="A"), a_message("b", tag="B"))
+    async with door.telemetry() as stream:
+        await settle(stream, {"popmq.subscription_version": "1000"}, flights=tags("A"))
+        assert (await pull(door, extras={"sub_version": 1_001}, filter_expression=tags("B"))).ids == ["b"]
+        refused = await pull(door, extras={"sub_version": 1_001})
+        assert refused.code == pb.PRECONDITION_FAILED
+        assert "send the settings first" in refused.status.message
+    assert (await pull(door, client_id="new", extras={"sub_version": 1}, filter_expression=tags("A"))).ids == ["a"]
+    assert (await pull(door, client_id="new", extras={"sys_flag": 0}, filter_expression=tags("A"))).ids == ["a"]
 
 
 @pytest.mark.parametrize("version", ["", "yesterday", "-1", "1.5", "²"])

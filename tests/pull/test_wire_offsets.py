@@ -11,10 +11,18 @@ from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.access import Rules
+from popserver.rpc import needs
+from popserver.rpc.calls import Caller
 from tests.pull.wire_pull import get_offset, legacy, make_topic, pull, query_offset, queue, queue_name, update_offset
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 from tests.rpc.test_access import SECRET, give, guarded
 from tests.support.signing import signed
+
+
+class FakeContext:
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
 
 POPPING = pb.Resource(name="popping")
 
@@ -150,6 +158,9 @@ async def test_the_legacy_service_asks_for_rights(tmp_path: Path) -> None:
         request = words.FetchOffsetsRequest(group=GROUP, queues=[queue_name()])
         commit = words.CommitOffsetsRequest(group=GROUP, offsets=[words.QueueOffset(queue=queue_name())])
         metadata = (("x-mq-client-id", "c"), *signed("alice", SECRET).items())
+        retry = pb.Resource(name="%RETRY%counters")
+        caller = Caller(FakeContext())
+        assert needs.sub(retry, caller) == needs.sub_group(GROUP, caller), "its retry topic is the group's own"
         for policy, code in (
             ("", pb.FORBIDDEN),
             ("ALLOW SUB group:counters", pb.FORBIDDEN),

@@ -1,0 +1,50 @@
+"""Progress and modes where two servers on one Postgres are asked at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popserver.broker.offsets import NamedOffset, QueueName
+from popserver.domain.errors import BadRequest
+from popserver.domain.names import Resource
+from popserver.domain.offsets import Committed, Progress
+from tests.support.builders import GROUP, TOPIC
+from tests.support.running_broker import RunningBroker
+from tests.support.several_brokers import SeveralBrokers
+
+QUEUES = 8
+
+
+async def commit(broker: RunningBroker, offset: int, group: Resource = GROUP) -> list[Committed]:
+    wishes = [NamedOffset(QueueName(TOPIC, number), offset) for number in range(QUEUES)]
+    return await broker.broker.offsets.commit(group, wishes)
+
+
+@pytest.fixture
+async def both(servers: SeveralBrokers) -> SeveralBrokers:
+    await servers.a.topic(queues=QUEUES)
+    for _ in range(QUEUES):
+        await servers.a.send(20)
+    return servers
+
+
+@pytest.mark.row("H5")
+async def test_progress_never_goes_back_whoever_is_asked(both: SeveralBrokers) -> None:
+    names = [QueueName(TOPIC, number) for number in range(QUEUES)]
+    for offset in range(1, 20, 2):
+        done = await asyncio.gather(commit(both.a, offset), commit(both.b, offset + 1))
+        assert all(each.refusal is None for several in done for each in several)
+        for broker in (both.a, both.b):
+            assert await broker.broker.offsets.fetch(GROUP, names) == [Progress(offset + 1, 0)] * QUEUES
+
+
+@pytest.mark.row("K8")
+async def test_a_groups_first_uses_at_two_servers_fix_one_mode(both: SeveralBrokers) -> None:
+    for number in range(5):
+        group = Resource("", f"g{number}")
+        done = await asyncio.gather(both.a.receive(group=group), commit(both.b, 1, group), return_exceptions=True)
+        (refused,) = [each for each in done if isinstance(each, BaseException)]
+        assert isinstance(refused, BadRequest)
+        assert f"'{group}' consumes in mode" in str(refused)
