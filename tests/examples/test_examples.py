@@ -62,6 +62,16 @@ def test_push(endpoint: str) -> None:
     ]
 
 
+def test_queue_granularity(endpoint: str) -> None:
+    """It shows the same when it is run once more."""
+    for _ in range(2):
+        assert run(str(EXAMPLES / "queue_granularity.py"), endpoint).splitlines() == [
+            "the till crashes: 50 notes counted, more in hand: True",
+            "another has gone on: 100 notes, 5050 euros",
+            "the auditor agrees: 5050, and has committed nothing",
+        ]
+
+
 @pytest.mark.row("O8")
 def test_official_client(endpoint: str, tmp_path: Path) -> None:
     sent, received = run(str(EXAMPLES / "official_client.py"), endpoint, HOME=str(tmp_path)).splitlines()

@@ -79,6 +79,14 @@ def test_or_let_them_come_to_you(endpoint: str, tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
 
+def test_or_read_whole_queues(endpoint: str, tmp_path: Path) -> None:
+    with Producer(endpoint) as producer:
+        producer.send("orders", "one espresso")
+    code = block_with("PullConsumer").replace(FIRST_ADDRESS, endpoint).replace("timeout=5", "timeout=1")
+    assert run(tmp_path, code) == "['one espresso']\n"
+    assert run(tmp_path, code) == ""
+
+
 def test_in_order_later_together(endpoint: str, tmp_path: Path) -> None:
     code = block_with("producer.transaction").replace(FIRST_ADDRESS, endpoint)
     assert run(tmp_path, code) == "['12.50']\n"
