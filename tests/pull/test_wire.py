@@ -131,10 +131,10 @@ async def test_an_unknown_topic_is_named(strict_door: Door) -> None:
 
 @pytest.mark.row("M5")
 @pytest.mark.parametrize("expression", [tags("Aa"), sql("TAGS = 'Aa'")])
-async def test_the_server_filters(door: Door, expression: pb.FilterExpression) -> None:
-    await make_topic(door)
-    await door.send(a_message("m0", tag="Aa"), a_message("m1", tag="BB"), a_message("m2", tag="Aa"))
-    assert (await pull(door, filter_expression=expression)).ids == ["m0", "m2"]
+async def test_the_server_filters(either_door: Door, expression: pb.FilterExpression) -> None:
+    await make_topic(either_door)
+    await either_door.send(a_message("m0", tag="Aa"), a_message("m1", tag="BB"), a_message("m2", tag="Aa"))
+    assert (await pull(either_door, filter_expression=expression)).ids == ["m0", "m2"]
 
 
 @pytest.mark.row("M19")
@@ -163,17 +163,19 @@ async def test_without_a_filter_it_wants_what_its_settings_say(door: Door) -> No
 
 
 @pytest.mark.row("B22")
-async def test_a_pull_of_an_older_subscription_is_refused(door: Door) -> None:
-    await make_topic(door)
-    await door.send(a_message("a", tag="A"), a_message("b", tag="B"))
-    async with door.telemetry() as stream:
+async def test_a_pull_of_an_older_subscription_is_refused(either_door: Door) -> None:
+    await make_topic(either_door)
+    await either_door.send(a_message("a", tag="A"), a_message("b", tag="B"))
+    async with either_door.telemetry() as stream:
         await settle(stream, {"popmq.subscription_version": "1000"}, flights=tags("A"))
         await settle(stream, {"popmq.subscription_version": "2000"}, flights=tags("B"))
-        late = await pull(door, extras={"sys_flag": SUBSCRIPTION, "sub_version": 1_999}, filter_expression=tags("A"))
+        late = await pull(
+            either_door, extras={"sys_flag": SUBSCRIPTION, "sub_version": 1_999}, filter_expression=tags("A")
+        )
         assert (late.code, late.messages) == (pb.PRECONDITION_FAILED, [])
         assert "stands on subscription version 1999, and its client's settings on 2000" in late.status.message
         for version in (2_000, 0):
-            assert (await pull(door, extras={"sub_version": version})).ids == ["b"]
+            assert (await pull(either_door, extras={"sub_version": version})).ids == ["b"]
 
 
 @pytest.mark.row("B22")
@@ -204,14 +206,14 @@ async def test_a_subscription_version_that_is_none(door: Door, version: str) -> 
     ("sys_flag", "committed"), [(COMMIT | SUSPEND, 77), (COMMIT, None), (SUSPEND, None), (COMMIT | SUBSCRIPTION, None)]
 )
 async def test_a_commit_rides_along_where_the_pull_may_be_held(
-    door: Door, sys_flag: int, committed: int | None
+    either_door: Door, sys_flag: int, committed: int | None
 ) -> None:
-    await make_topic(door)
-    await door.send(*(a_message(f"m{number}") for number in range(100)))
-    answer = await pull(door, 90, extras={"sys_flag": sys_flag, "commit_offset": 77})
+    await make_topic(either_door)
+    await either_door.send(*(a_message(f"m{number}") for number in range(100)))
+    answer = await pull(either_door, 90, extras={"sys_flag": sys_flag, "commit_offset": 77})
     assert len(answer.messages) == 10
     expected = (pb.OFFSET_NOT_FOUND, 0) if committed is None else (pb.OK, committed)
-    assert await get_offset(door) == expected
+    assert await get_offset(either_door) == expected
 
 
 @pytest.mark.row("B21")
