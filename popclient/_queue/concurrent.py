@@ -108,8 +108,12 @@ class ConsumeConcurrentlyService:
                 message._try_again_here()
                 kept.append(message)
         if kept:
-            pq.disclaim(kept)
-            self._submit_later(kept, mq, pq)
+            self._around.later(LATER, lambda: self._try_again(kept, mq, pq))
+
+    def _try_again(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
+        """Until now they were claimed: no sweep has handed them back meanwhile."""
+        pq.disclaim(messages)
+        self.submit(messages, mq, pq, True)
 
     def _settle(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
         """They are finished: the progress goes as far as what is left allows (mission row E13)."""

@@ -68,7 +68,7 @@ class Calling:
         return self._clock.now()
 
     def end(self, job: Job, began: float, returned: object, error: BaseException | None) -> Outcome:
-        if error is not None:
+        if error is not None and not isinstance(error, asyncio.CancelledError):
             log.error("the listener failed with %s", job.messages[0], exc_info=error)
         consumption = consumption_of(returned, error, self._clock.now() - began, self._consume_timeout)
         self._onlookers.after_consume(job.messages, consumption)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -67,6 +68,22 @@ class Desk:
         """Waits until these are the queues that it has."""
         wanted = [MessageQueue(topic, queue) for queue in queues]
         await until(lambda: sorted(mq for mq, _ in core.parts.owned() if mq.topic == topic) == wanted)
+
+    async def wait(self, seconds: float) -> None:
+        """Long times: the server answers what it holds every 15 s, as ever."""
+        while seconds > 0:
+            await self.clock.advance(min(seconds, 15), step=5)
+            await self.server.release()
+            await asyncio.sleep(0.005)
+            seconds -= 15
+
+    async def comes(self, fact: Callable[[], Any], within: float) -> None:
+        """The fact holds within so many seconds of the clock."""
+        limit = self.clock.now() + within
+        while not fact():
+            assert self.clock.now() < limit, f"it did not come true within {within:g} s"
+            await self.clock.advance(0.25)
+            await asyncio.sleep(0.01)
 
     def offset(self, core: QueuePushCore, mq: MessageQueue = Q) -> int | None:
         """Its progress as it remembers it."""

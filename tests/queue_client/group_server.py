@@ -12,7 +12,7 @@ from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import OK, status
-from tests.pull_client.queue_server import Queue, QueueServer
+from tests.pull_client.queue_server import Queue, QueueServer, pull_frames
 
 QUEUES = 4
 
@@ -36,6 +36,7 @@ class GroupServer(QueueServer):
         self.extras: list[legacy.PullExtras] = []
         self.answers["QueryRoute"] = self._route
         self._changes = 0
+        self._released = 0
 
     def _route(self, request: rpc.QueryRouteRequest) -> rpc.QueryRouteResponse:
         name = request.topic.name
@@ -133,10 +134,13 @@ class GroupServer(QueueServer):
         self.pulls[mq].append(request.offset)
         scripted = await self._answer("PullMessage", request, context)
         frames = self._pulled(request) if scripted is None else scripted
+        held_since = self._released
         while None in frames:
             async with self.filled:
                 await self.filled.wait()
             frames = self._pulled(request)
+            if None in frames and self._released > held_since:
+                frames = pull_frames(pb.MESSAGE_NOT_FOUND, [], request.offset)
         for frame in frames:
             yield frame
 
@@ -152,7 +156,8 @@ class GroupServer(QueueServer):
         return self.pulls[mq]
 
     async def release(self) -> None:
-        """Held pulls look again."""
+        """What is held is answered: there is nothing new."""
+        self._released += 1
         async with self.filled:
             self.filled.notify_all()
         await asyncio.sleep(0)
