@@ -123,5 +123,7 @@ class GroupNotices:
 
     def _rested(self, group: Resource) -> None:
         self._resting.discard(group)
-        if group in self._waiting:
+        if group not in self._listeners:
+            self._waiting.discard(group)
+        elif group in self._waiting:
             self._begin(group)

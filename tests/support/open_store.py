@@ -20,6 +20,7 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
 from popserver.store import Database, catalog, due, finish, holds, lock, messages, migrate, receiving, schema
+from popserver.store.notices import Outdated
 from popserver.store.soundness import check_soundness
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic, messages_of
@@ -46,6 +47,7 @@ class OpenStore:
         self.enters_ms: int | None = None
         self.check_ms: int | None = None
         self.words: set[str] = set()
+        self.outdated: set[Outdated] = set()
 
     def do(
         self, verb: Callable[[Transaction, Sequence[R]], Sequence[S]], *requests: R, careful: bool = False
@@ -64,7 +66,7 @@ class OpenStore:
         self.rings, self.due_ms = tx.rings, tx.due_ms
         self.rung |= tx.rings
         self.enters_ms, self.check_ms = tx.enters_ms, tx.check_ms
-        self.words = tx.words
+        self.words, self.outdated = tx.words, tx.outdated
         return results
 
     def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:

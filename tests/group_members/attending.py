@@ -1,0 +1,47 @@
+"""Members as a broker sees them: clients with streams that say what they want."""
+
+from __future__ import annotations
+
+from popserver.broker.consumers import Kind, Role
+from popserver.broker.group_members import Membership
+from popserver.broker.group_notices import Listener
+from popserver.domain.filtering import tag
+from popserver.domain.group import Model
+from popserver.domain.names import Resource
+from popserver.domain.sharing import Standing
+from popserver.domain.subscription import subscription, wants
+from tests.support.builders import GROUP, TOPIC
+from tests.support.running_broker import RunningBroker
+
+
+async def come(
+    broker: RunningBroker,
+    client_id: str = "c1",
+    *,
+    stream: object = "stream",
+    topic: Resource = TOPIC,
+    model: Model = Model.CLUSTERING,
+) -> None:
+    """The client opens a stream with the server and says that it is a member."""
+    inner, filters = broker.broker, [(topic, tag.parse("*"))]
+    inner.clients.connected(client_id, stream)
+    membership = Membership(await inner.catalog.group(GROUP), model, wants(filters))
+    await inner.group_members.join(client_id, membership)
+    role = Role(GROUP, Kind.PULL, subscription(filters), model=model)
+    inner.clients.settled(client_id, works_in_order=False, role=role, membership=membership)
+
+
+async def listed(broker: RunningBroker) -> list[str]:
+    return [each.client_id for each in await broker.broker.group_members.of(GROUP)]
+
+
+class Heard:
+    """A member's stream, and the numbers it was told."""
+
+    def __init__(self, broker: RunningBroker, group: Resource = GROUP) -> None:
+        self.told: list[Standing] = []
+        self.listener: Listener = broker.broker.group_members.notices.listen(group)
+        self.listener.open(None, self._tell)
+
+    async def _tell(self, standing: Standing) -> None:
+        self.told.append(standing)
