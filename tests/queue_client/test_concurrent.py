@@ -396,7 +396,7 @@ async def test_a_closing_consumer_lets_its_listener_finish_and_begins_nothing(de
     await closing
     assert (desk.server.progress[Q], sent_back(desk), slow.ends) == (2, [(1, 0)], {})
     assert core.state == "SHUTDOWN_ALREADY"
-    assert desk.server.members == {}
+    await until(lambda: desk.server.members == {})
 
 
 async def test_who_does_not_wait_for_the_listener_leaves_its_messages_to_the_next_owner(desk: Desk) -> None:
