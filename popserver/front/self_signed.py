@@ -35,7 +35,7 @@ def make_certificate(host: str, now: datetime) -> Certificate:
 def keep_certificate(files: Files, host: str, now: datetime) -> None:
     """See that these files hold one; made anew where there is none, or it ends soon, or is not for `host`.
 
-    They are readable by this user alone. Raises `CannotListen` where the files are something else, or cannot be
+    The key is readable by this user alone. Raises `CannotListen` where the files are something else, or cannot be
     written.
     """
     if files.chain.exists() and files.key.exists():
@@ -47,8 +47,8 @@ def keep_certificate(files: Files, host: str, now: datetime) -> None:
         files.chain.parent.mkdir(parents=True, exist_ok=True)
         # The key first: whoever finds both finds them fitting.
         files.chain.unlink(missing_ok=True)
-        _write(files.key, made.key)
-        _write(files.chain, made.chain)
+        _write(files.key, made.key, mode=0o600)
+        _write(files.chain, made.chain, mode=0o644)
     except OSError as error:
         raise CannotListen(
             f"cannot keep the server's certificate in {files.chain.parent}: {error.strerror};"
@@ -99,11 +99,11 @@ def _is_for(own: x509.Certificate, host: str) -> bool:
     return _general_name(host) in names
 
 
-def _write(file: Path, content: bytes) -> None:
-    """The whole content or nothing, and at no moment readable by others."""
+def _write(file: Path, content: bytes, *, mode: int) -> None:
+    """The whole content or nothing, and never readable by others in between."""
     fresh = file.with_name(f"{file.name}.new")
     fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
         opened.write(content)
         opened.flush()
         os.fsync(opened.fileno())

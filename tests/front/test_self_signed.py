@@ -39,9 +39,9 @@ def test_a_wildcard_is_no_name(files: Files, host: str) -> None:
     assert names_of(files) == {"localhost", "127.0.0.1", "::1", socket.gethostname()}
 
 
-def test_only_this_user_reads_them(files: Files) -> None:
+def test_only_this_user_reads_the_key(files: Files) -> None:
     keep_certificate(files, "localhost", NOW)
-    assert [each.stat().st_mode & 0o777 for each in (files.key, files.chain)] == [0o600, 0o600]
+    assert files.key.stat().st_mode & 0o777 == 0o600
     assert sorted(each.name for each in files.key.parent.iterdir()) == ["cert.pem", "key.pem"]
 
 
