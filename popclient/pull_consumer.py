@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from popclient._loop import loop_thread
 from popclient._options import as_timedelta, require_whole
+from popclient._queue.allocation import AllocateStrategy
 from popclient._queue.calls import QueueEnd
 from popclient._queue.message_queue import MessageQueue
-from popclient._queue.pull_arguments import Wanted, as_offsets, as_wanted, require_aware
+from popclient._queue.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware
 from popclient._queue.pull_core import PullConsumerCore
 from popclient._queue.pull_options import pull_options
 from popclient.config import ClientConfig
@@ -42,6 +43,8 @@ class PullConsumer:
         bytes may be exceeded by what one pull brings.
     auto_commit: commits every `commit_interval` (seconds or a timedelta), and at `close`. A poll says that what earlier
         polls have returned is dealt with, and no more than that is committed; so let one thread poll.
+    allocate_strategy: how members share the queues that they `subscribe` to: "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH",
+        or a callable. All members must use the same.
     on_disconnect, on_reconnect: see ClientConfig.
 
     >>> with PullConsumer("127.0.0.1:8081", "reports", consume_from="CONSUME_FROM_FIRST_OFFSET") as consumer:
@@ -64,6 +67,7 @@ class PullConsumer:
         max_cached_bytes: int = 64 * MEBIBYTE,
         auto_commit: bool = False,
         commit_interval: float | timedelta = 5,
+        allocate_strategy: str | AllocateStrategy = "AVG",
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
@@ -77,6 +81,7 @@ class PullConsumer:
             max_cached_bytes=max_cached_bytes,
             auto_commit=auto_commit,
             commit_interval=commit_interval,
+            allocate_strategy=allocate_strategy,
         )
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._thread = loop_thread()
@@ -102,10 +107,20 @@ class PullConsumer:
         each = as_wanted(wanted)
         return self._thread.run(lambda: self._core.assign(each))
 
+    def subscribe(self, topics: str | Iterable[str]) -> list[MessageQueue]:
+        """Reads this member's share of the topics from now on, and nothing else; returns what that is now.
+
+        Whoever of the group subscribes to a topic is a member and has a part of its queues, as a QueuePushConsumer has;
+        with each that comes or goes the parts change. A queue that changes hands goes on at the group's progress, so
+        what was polled and not committed comes again.
+        """
+        names = as_topic_names(topics)
+        return self._thread.run(lambda: self._core.subscribe(names))
+
     @property
     def assignment(self) -> list[MessageQueue]:
         """What is assigned, in order."""
-        return self._core.assignment
+        return self._core.assigned
 
     def pause(self, *mqs: MessageQueue) -> None:
         """Neither fetches nor returns messages of these queues, or of all, until `resume`; their places stay."""

@@ -22,6 +22,14 @@ def as_wanted(given: Wanted) -> list[str | MessageQueue]:
     return several
 
 
+def as_topic_names(given: str | Iterable[str]) -> list[str]:
+    """One or several."""
+    several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not several or not all(isinstance(each, str) and each for each in several):
+        raise TypeError(f"subscribe takes the name of a topic, or several, not {given!r}; to read queues, assign them")
+    return several
+
+
 def as_offsets(given: Mapping[MessageQueue, int] | None) -> Mapping[MessageQueue, int] | None:
     """Offsets by queue; None stands for all that was polled."""
     if given is None:

@@ -5,39 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
 from popclient import _convert as convert
-from popclient._push.room import Room
 from popclient._queue import calls
-from popclient._queue.calls import Progress, QueueEnd
+from popclient._queue.assignment import Assignment
+from popclient._queue.calls import QueueEnd
 from popclient._queue.committing import Committing
-from popclient._queue.consume_from import Ask, consume_timestamp_of, start_of
 from popclient._queue.fetching import Fetcher
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.pull_options import HOLD, PullOptions
+from popclient._queue.sharing import Sharing
+from popclient._queue.subscribing import Subscribing
 from popclient._queue.wire import open_session
 from popclient._session import Session, log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, NotFound, PopError
+from popclient.errors import ClientClosed, PopError
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 
 FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (mission row N2)
+MEMBERS: Final = "popmq.members"
 RESETS: Final = "popmq.resets"
-READABLE: Final = (pb.READ, pb.READ_WRITE)
-
-Assigning = str | MessageQueue
 
 
 class PullConsumerCore:
     """Reads queues from offsets, for one group.
 
-    Its settings subscribe to nothing, so it is no member of the group: it takes no queue from those that are, and needs
-    no lock.
+    Unless it subscribes it is no member of the group, and takes no queue from those that are.
     """
 
     def __init__(self, config: ClientConfig, options: PullOptions) -> None:
@@ -47,16 +45,17 @@ class PullConsumerCore:
             config,
             pb.PULL_CONSUMER,
             options.group,
-            lambda: convert.subscription(options.group, {}, config.namespace, HOLD),
+            lambda: convert.subscription(options.group, self._subscribing.topics, config.namespace, HOLD),
         )
         self.session.on_notice = self._heed_notice
-        self._room = Room(options.max_cached_messages, options.max_cached_bytes)
-        self._fetchers: dict[MessageQueue, Fetcher] = {}
-        self._committing = Committing(self.session, options.group, self._fetchers)
-        self._followed: set[str] = set()
-        self._turn = itertools.count()
         self._arrived = asyncio.Event()
-        self._assigning = asyncio.Lock()
+        self._assignment = Assignment(self.session, options, self._arrived.set)
+        self._committing = Committing(self.session, options.group, self._assignment.fetchers)
+        sharing = Sharing(self.session, options.group, options.allocate_strategy)
+        self._subscribing = Subscribing(self.session, sharing, self._become)
+        self._followed: set[str] = set()
+        self._rotation = itertools.count()
+        self._turn = asyncio.Lock()  # whose turn it is to change what is assigned
         self._tasks = Tasks()
         self._started = False
         self._closing = False
@@ -70,6 +69,7 @@ class PullConsumerCore:
         if not self._started:  # by another call meanwhile
             self._started = True
             self._tasks.spawn(self._keep_following())
+            self._tasks.spawn(self._subscribing.keep_balancing(self._turn))
             if self.options.commit_interval is not None:
                 self._tasks.spawn(self._committing.keep_committing(self.options.commit_interval.total_seconds()))
 
@@ -82,102 +82,66 @@ class PullConsumerCore:
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Those that can be read, in order."""
         await self.start()
-        route = await self.session.route(topic)
-        return sorted({MessageQueue(topic, queue.id) for queue in route if queue.permission in READABLE})
+        return await self._assignment.queues(topic)
 
-    async def assign(self, wanted: Iterable[Assigning]) -> list[MessageQueue]:
+    async def assign(self, wanted: Iterable[str | MessageQueue]) -> list[MessageQueue]:
         """These queues and topics instead of those before; what stays goes on where it is."""
-        async with self._assigning:
+        await self.start()
+        async with self._turn:
             followed, queues = await self._find(wanted)
-            if len(queues) > self.options.max_cached_messages:
-                raise ValueError(
-                    f"{len(queues)} queues are assigned and max_cached_messages is {self.options.max_cached_messages};"
-                    " it must be at least 1 for each, because the pull of each may bring one"
-                )
-            begins = await self._begins([mq for mq in queues if mq not in self._fetchers], None)
-            self._require_open()
-            for mq in self._fetchers.keys() - queues:
-                self._fetchers.pop(mq).stop()
+            await self._become(queues)
             self._followed = followed
-            self._add(begins)
-            return sorted(self._fetchers)
+            await self._subscribing.leave()
+            return self._assignment.assigned
 
-    async def _find(self, wanted: Iterable[Assigning]) -> tuple[set[str], set[MessageQueue]]:
+    async def subscribe(self, topics: Iterable[str]) -> list[MessageQueue]:
+        """This member's share of the topics instead of what was assigned before."""
+        await self.start()
+        async with self._turn:
+            await self._subscribing.subscribe({topic: self.options.filter_of(topic) for topic in topics})
+            self._followed = set()
+            return self._assignment.assigned
+
+    async def _find(self, wanted: Iterable[str | MessageQueue]) -> tuple[set[str], set[MessageQueue]]:
         """The topics that are wanted whole, and all queues."""
         whole: set[str] = set()
         queues: set[MessageQueue] = set()
         for each in wanted:
             if isinstance(each, MessageQueue):
-                queues.add(await self._existing(each))
+                queues.add(await self._assignment.existing(each))
             else:
                 whole.add(each)
-                queues.update(await self.queues(each))
+                queues.update(await self._assignment.queues(each))
         return whole, queues
 
-    async def _existing(self, mq: MessageQueue) -> MessageQueue:
-        there = await self.queues(mq.topic)
-        if mq not in there:
-            raise NotFound(f"topic {mq.topic} has no queue {mq.queue_id}; it has {_spelt(there)}")
-        return mq
-
-    async def _begins(self, mqs: Sequence[MessageQueue], where: QueueEnd | None) -> dict[MessageQueue, Progress]:
-        """Where to begin: at the group's progress; without any at that end of the queue, else as consume_from says."""
-        if not mqs:
-            return {}
-        progress = await calls.fetch_offsets(self.session, self.options.group, mqs)
-        return {mq: Progress(await self._begin(mq, at.offset, where), at.resets) for mq, at in progress.items()}
-
-    async def _begin(self, mq: MessageQueue, stored: int, where: QueueEnd | None) -> int:
-        if stored < 0 and where is not None:
-            return await calls.query_offset(self.session, mq, where)
-        begin = start_of(self.options.consume_from, mq.topic, stored)
-        if begin is Ask.END:
-            return await calls.query_offset(self.session, mq, QueueEnd.END)
-        if begin is Ask.TIMESTAMP:
-            since = consume_timestamp_of(self.options.consume_timestamp, convert.now())
-            return await calls.query_offset(self.session, mq, since)
-        assert isinstance(begin, int)
-        return begin
-
-    def _add(self, begins: Mapping[MessageQueue, Progress]) -> None:
-        for mq, begin in begins.items():
-            fetcher = Fetcher(
-                self.session, self.options, mq, begin, self._room, lambda: len(self._fetchers), self._arrived.set
-            )
-            self._fetchers[mq] = fetcher
-        for mq in begins:  # all are counted before the first asks for room
-            self._fetchers[mq].go_on()
+    async def _become(self, queues: set[MessageQueue], end: QueueEnd | None = None) -> None:
+        """Makes these the assigned ones, or changes nothing."""
+        self._assignment.require_room(queues)
+        begins = await self._assignment.begins(queues, end)
+        if self.options.commit_interval is not None and not queues.issuperset(self._assignment.assigned):
+            await self._committing.commit_at_end(all_done=False)
+        self._require_open()
+        self._assignment.become(queues, begins)
 
     async def _keep_following(self) -> None:
         while True:
             await asyncio.sleep(FOLLOW_INTERVAL)
             try:
                 await self._follow()
-            except PopError as failure:
-                log.debug("new queues are looked for later: %s", failure)
+            except (PopError, ValueError) as failure:
+                log.warning("new queues of %s are looked for later: %s", ", ".join(self._followed), failure)
 
     async def _follow(self) -> None:
         """Topics that are assigned whole may have grown; of a new queue all is wanted, for all came while we read."""
-        async with self._assigning:
+        async with self._turn:
+            there = set(self._assignment.assigned)
             for topic in self._followed:
-                new = [mq for mq in await self.queues(topic) if mq not in self._fetchers]
-                self._add(await self._begins(new, QueueEnd.BEGINNING))
+                there.update(await self._assignment.queues(topic))
+            await self._become(there, QueueEnd.BEGINNING)
 
     @property
-    def assignment(self) -> list[MessageQueue]:
-        return sorted(self._fetchers)
-
-    def _of(self, mq: MessageQueue) -> Fetcher:
-        fetcher = self._fetchers.get(mq)
-        if fetcher is None:
-            raise ValueError(f"{mq} is not assigned; assigned are {_spelt(self.assignment)}")
-        return fetcher
-
-    def _of_each(self, mqs: Iterable[MessageQueue]) -> list[Fetcher]:
-        """Of all that are assigned when none is named."""
-        self._require_open()
-        named = [self._of(mq) for mq in mqs]
-        return named or list(self._fetchers.values())
+    def assigned(self) -> list[MessageQueue]:
+        return self._assignment.assigned
 
     # ---- Reading ----
 
@@ -188,7 +152,7 @@ class PullConsumerCore:
         self._committing.begin_poll()
         while True:
             self._require_open()
-            if not self._fetchers:
+            if not self._assignment.fetchers:
                 raise ValueError("nothing is assigned; call assign(topic), or assign([...]) with queues, before poll")
             self._arrived.clear()
             if taken := self._take(most):
@@ -201,8 +165,8 @@ class PullConsumerCore:
 
     def _take(self, most: int) -> list[MessageView]:
         """From all queues, beginning with another one each time; raises a failure only if there is nothing to take."""
-        fetchers = [fetcher for fetcher in self._fetchers.values() if not fetcher.paused]
-        first = next(self._turn) % max(len(fetchers), 1)
+        fetchers = [fetcher for fetcher in self._assignment.fetchers.values() if not fetcher.paused]
+        first = next(self._rotation) % max(len(fetchers), 1)
         taken: list[MessageView] = []
         for fetcher in fetchers[first:] + fetchers[:first]:
             taken += fetcher.take(most - len(taken))
@@ -212,28 +176,32 @@ class PullConsumerCore:
         return taken
 
     def pause(self, mqs: Iterable[MessageQueue]) -> None:
-        for fetcher in self._of_each(mqs):
+        for fetcher in self._open_each(mqs):
             fetcher.pause()
 
     def resume(self, mqs: Iterable[MessageQueue]) -> None:
-        for fetcher in self._of_each(mqs):
+        for fetcher in self._open_each(mqs):
             fetcher.resume()
+
+    def _open_each(self, mqs: Iterable[MessageQueue]) -> list[Fetcher]:
+        self._require_open()
+        return self._assignment.of_each(mqs)
 
     # ---- Places ----
 
     def position(self, mq: MessageQueue) -> int:
-        return self._of(mq).position
+        return self._assignment.of(mq).position
 
     def seek(self, mq: MessageQueue, offset: int) -> None:
-        for fetcher in self._of_each([mq]):
+        for fetcher in self._open_each([mq]):
             fetcher.seek(offset)
 
     async def seek_to(self, mqs: Iterable[MessageQueue], where: QueueEnd | datetime) -> None:
         """All of them or, when a server fails on the way, none."""
-        fetchers = self._of_each(mqs)
+        fetchers = self._open_each(mqs)
         offsets = [await calls.query_offset(self.session, fetcher.mq, where) for fetcher in fetchers]
         for fetcher, offset in zip(fetchers, offsets, strict=True):
-            if self._fetchers.get(fetcher.mq) is fetcher:
+            if self._assignment.fetchers.get(fetcher.mq) is fetcher:
                 fetcher.seek(offset)
 
     # ---- Progress ----
@@ -250,7 +218,7 @@ class PullConsumerCore:
             await self._committing.commit_polled()
             return
         for mq, offset in given.items():
-            if offset > (position := self._of(mq).position):
+            if offset > (position := self._assignment.of(mq).position):
                 raise ValueError(
                     f"offset {offset} of {mq} is beyond what poll has returned; commit at most {position}, the next"
                     " offset, or seek there first"
@@ -258,7 +226,9 @@ class PullConsumerCore:
         await self._committing.commit(given)
 
     def _heed_notice(self, name: str) -> None:
-        if name == RESETS and self._fetchers:
+        if name == MEMBERS:
+            self._subscribing.notice()
+        elif name == RESETS and self._assignment.fetchers:
             self._tasks.spawn(self._committing.heed_resets())
 
     # ---- The end ----
@@ -274,7 +244,7 @@ class PullConsumerCore:
         self._arrived.set()
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.config.close_timeout
-        ending = [task for fetcher in self._fetchers.values() if (task := fetcher.stop())]
+        ending = [task for fetcher in self._assignment.fetchers.values() if (task := fetcher.stop())]
         self._tasks.cancel()
         try:
             with contextlib.suppress(TimeoutError):
@@ -285,7 +255,3 @@ class PullConsumerCore:
                         await self._committing.commit_at_end(all_done=all_done)
         finally:
             await self.session.close(deadline - clock())
-
-
-def _spelt(mqs: Sequence[MessageQueue]) -> str:
-    return ", ".join(map(str, mqs)) or "none"

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from popclient._options import MILLISECOND, as_timedelta, require_whole
+from popclient._queue.allocation import AllocateStrategy, strategy_of
 from popclient._queue.consume_from import ConsumeFromWhere, consume_timestamp_of
 from popclient.message import FilterExpression
 
@@ -31,6 +32,7 @@ class PullOptions:
     max_cached_messages: int
     max_cached_bytes: int
     commit_interval: timedelta | None
+    allocate_strategy: AllocateStrategy
 
     def __post_init__(self) -> None:
         if not isinstance(self.group, str) or not self.group:
@@ -60,6 +62,7 @@ def pull_options(
     max_cached_bytes: int,
     auto_commit: bool,
     commit_interval: float | timedelta,
+    allocate_strategy: str | AllocateStrategy,
 ) -> PullOptions:
     """The options behind what a constructor was given. Raises TypeError or ValueError for what cannot work."""
     interval = as_timedelta("commit_interval", commit_interval, MILLISECOND)
@@ -72,4 +75,5 @@ def pull_options(
         max_cached_messages,
         max_cached_bytes,
         interval if auto_commit else None,
+        strategy_of(allocate_strategy),
     )

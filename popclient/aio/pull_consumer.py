@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
 from popclient._options import as_timedelta, require_whole
+from popclient._queue.allocation import AllocateStrategy
 from popclient._queue.calls import QueueEnd
 from popclient._queue.message_queue import MessageQueue
-from popclient._queue.pull_arguments import Wanted, as_offsets, as_wanted, require_aware
+from popclient._queue.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware
 from popclient._queue.pull_core import PullConsumerCore
 from popclient._queue.pull_options import pull_options
 from popclient.config import ClientConfig
@@ -39,6 +40,7 @@ class PullConsumer:
         max_cached_bytes: int = 64 * MEBIBYTE,
         auto_commit: bool = False,
         commit_interval: float | timedelta = 5,
+        allocate_strategy: str | AllocateStrategy = "AVG",
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
@@ -52,6 +54,7 @@ class PullConsumer:
             max_cached_bytes=max_cached_bytes,
             auto_commit=auto_commit,
             commit_interval=commit_interval,
+            allocate_strategy=allocate_strategy,
         )
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._core = PullConsumerCore(self._config, options)
@@ -74,10 +77,19 @@ class PullConsumer:
         """
         return await self._core.assign(as_wanted(wanted))
 
+    async def subscribe(self, topics: str | Iterable[str]) -> list[MessageQueue]:
+        """Reads this member's share of the topics from now on, and nothing else; returns what that is now.
+
+        Whoever of the group subscribes to a topic is a member and has a part of its queues, as a QueuePushConsumer has;
+        with each that comes or goes the parts change. A queue that changes hands goes on at the group's progress, so
+        what was polled and not committed comes again.
+        """
+        return await self._core.subscribe(as_topic_names(topics))
+
     @property
     def assignment(self) -> list[MessageQueue]:
         """What is assigned, in order."""
-        return self._core.assignment
+        return self._core.assigned
 
     def pause(self, *mqs: MessageQueue) -> None:
         """Neither fetches nor returns messages of these queues, or of all, until `resume`; their places stay."""

@@ -7,6 +7,7 @@ Kept of what this server was told by clients that are there; other servers know 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -44,6 +45,11 @@ class Role(NamedTuple):
     def wish(self) -> Wish:
         return Wish(self.subscription, self.model)
 
+    @property
+    def shares(self) -> bool:
+        """A pull consumer that subscribes to nothing names its queues itself: it takes nothing from the others."""
+        return self.kind is not Kind.PULL or bool(self.subscription.wants)
+
 
 class Wish(NamedTuple):
     """What all consumers of a group should have in common."""
@@ -67,8 +73,8 @@ class Consumers:
         self._roles[client_id] = role
         alike = self._groups.setdefault(role.group, {})
         alike.setdefault(role.wish, {})[client_id] = role.kind
-        for other, clients in alike.items():
-            if other != role.wish:
+        for other, clients in self._sharing(role.group):
+            if other != role.wish and role.shares:
                 self._warn(client_id, role, next(iter(clients)), other)
                 return
 
@@ -91,10 +97,10 @@ class Consumers:
 
     def disagreement(self, group: Resource) -> str:
         """How the first consumers that want different things differ, in a sentence; empty where all want the same."""
-        alike = list(self._groups.get(group, {}).items())
+        alike = list(islice(self._sharing(group), 2))
         if len(alike) < 2:
             return ""
-        (one, clients), (other, other_clients) = alike[:2]
+        (one, clients), (other, other_clients) = alike
         wants, other_wants = _difference(one, other)
         return (
             f"the consumers of group '{group}' want different things and take messages from each other:"
@@ -104,8 +110,14 @@ class Consumers:
 
     def disagreements(self, limit: int) -> list[str]:
         """The same of the first groups that have any."""
-        groups = (group for group, alike in self._groups.items() if len(alike) > 1)
-        return [self.disagreement(group) for group in islice(groups, limit)]
+        told = (self.disagreement(group) for group, alike in self._groups.items() if len(alike) > 1)
+        return list(islice(filter(None, told), limit))
+
+    def _sharing(self, group: Resource) -> Iterator[tuple[Wish, dict[str, Kind]]]:
+        """What those want who share the group's messages, and who they are."""
+        for wish, clients in self._groups.get(group, {}).items():
+            if self._roles[next(iter(clients))].shares:
+                yield wish, clients
 
     def _warn(self, client_id: str, role: Role, other_id: str, other: Wish) -> None:
         wants, other_wants = _difference(role.wish, other)

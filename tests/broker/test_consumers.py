@@ -63,6 +63,17 @@ def test_another_subscription_is_warned_of(
 
 
 @pytest.mark.row("G5")
+def test_a_pull_consumer_that_names_its_queues_itself_disagrees_with_nobody(warned: list[Any]) -> None:
+    consumers = Consumers()
+    consumers.took("assigned", role(kind=Kind.PULL))
+    consumers.took("member", role((ORDERS, tag.parse("a")), kind=Kind.PULL))
+    consumers.took("assigned too", role(kind=Kind.PULL))
+    assert (warned, consumers.disagreement(GROUP), consumers.disagreements(10)) == ([], "", [])
+    consumers.took("another", role((ORDERS, tag.parse("b")), kind=Kind.PULL))
+    assert "member wants topic 'orders' by TAG 'a', another wants" in consumers.disagreement(GROUP)
+    assert len(warned) == len(consumers.disagreements(10)) == 1
+
+
 def test_one_warning_for_each_change(warned: list[Any]) -> None:
     consumers = Consumers()
     for number in range(100):

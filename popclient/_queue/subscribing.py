@@ -1,0 +1,109 @@
+"""A pull consumer that shares its topics' queues with the other members of its group.
+
+The view and the function over it are those of QueuePushConsumer (mission row J16); what differs is what a change leads
+to. No queue is ever locked (row F9): nothing is consumed behind the back of whoever polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from popclient._queue.message_queue import MessageQueue
+from popclient._queue.sharing import Sharing
+from popclient._session import Session, log
+from popclient.errors import Unreachable
+from popclient.message import FilterExpression
+
+PERIOD: Final = 20.0  # seconds between two looks that nobody asked for (mission row J6)
+PAUSE: Final = 1.0  # until the next look when a share is not known
+FIRST_PAUSE: Final = 0.02  # while the server makes a member of us
+
+Become = Callable[[set[MessageQueue]], Awaitable[None]]
+
+
+class Subscribing:
+    """Belongs to one event loop.
+
+    become: makes these queues the assigned ones.
+    """
+
+    def __init__(self, session: Session, sharing: Sharing, become: Become) -> None:
+        self.topics: Mapping[str, FilterExpression] = {}
+        self._session = session
+        self._sharing = sharing
+        self._become = become
+        self._shares: dict[str, list[MessageQueue]] = {}
+        self._noticed = asyncio.Event()
+
+    async def subscribe(self, topics: Mapping[str, FilterExpression]) -> None:
+        """Becomes a member for these topics in place of others, and takes its share."""
+        for topic in topics:
+            await self._sharing.queues(topic)
+        before, shares = self.topics, self._shares
+        await self._tell(topics)
+        try:
+            async with asyncio.timeout(self._session.config.request_timeout):
+                while not await self._look():  # noqa: ASYNC110  the server makes a member of us without a word
+                    await asyncio.sleep(FIRST_PAUSE)
+                await self._take()
+        except BaseException as failure:
+            await self._tell(before)
+            self._shares = shares
+            if isinstance(failure, TimeoutError):
+                who = self._session.client_id
+                raise Unreachable(f"the server has not made {who} a member of its group in time") from None
+            raise
+
+    async def leave(self) -> None:
+        """Is no member any more; the others take the queues over."""
+        if self.topics:
+            await self._tell({})
+
+    async def _tell(self, topics: Mapping[str, FilterExpression]) -> None:
+        self.topics = dict(topics)
+        self._shares = {topic: share for topic, share in self._shares.items() if topic in topics}
+        await self._session.tell_settings()
+
+    def notice(self) -> None:
+        """The members have changed."""
+        self._noticed.set()
+
+    async def keep_balancing(self, turn: asyncio.Lock) -> None:
+        """Looks again at each notice, and every 20 s; until cancelled. turn: held while queues are changed."""
+        balanced = True
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD if balanced else PAUSE):
+                    await self._noticed.wait()
+            self._noticed.clear()
+            async with turn:
+                balanced = await self._try_to_balance()
+
+    async def _try_to_balance(self) -> bool:
+        """Takes its share of each topic; where that is not known what it has. Are all known?"""
+        if not self.topics:
+            return True
+        try:
+            known = await self._look()
+            await self._take()
+        except Exception as failure:  # noqa: BLE001  a strategy of the user's may raise anything
+            log.warning("the queues stay as they are: %s", failure)
+            return False
+        return known
+
+    async def _look(self) -> bool:
+        """What its share of each topic is now. Are all known?"""
+        members = await self._sharing.members()
+        known = True
+        for topic in self.topics:
+            share = await self._sharing.share(topic, await self._sharing.queues(topic), members)
+            known = known and share is not None
+            if share is not None:
+                self._shares[topic] = share
+        return known
+
+    async def _take(self) -> None:
+        await self._become({mq for share in self._shares.values() for mq in share})
