@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from popclient import _convert as convert
 from popclient._queue import calls
 from popclient._queue.allocation import AllocateStrategy, allocate
@@ -11,6 +13,8 @@ from popclient._queue.wire import call, has_legacy, resource_of
 from popclient._session import Session
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+
+_SHARES: Final = "CLUSTERING"  # who broadcasts has every queue, and takes none from the others
 
 
 class Sharing:
@@ -38,10 +42,15 @@ class Sharing:
         """This member's part of the queues; None while the server does not count this client among the members."""
         if members is None:
             return await self._assigned(topic)
-        ids = [member.client_id for member in members if topic in member.topics]
-        if self._session.client_id not in ids:
+        ids = [each.client_id for each in members if topic in each.topics and each.model == _SHARES]
+        if self._own_id not in ids:
             return None
-        return allocate(self._strategy, self._group, self._session.client_id, queues, ids)
+        return allocate(self._strategy, self._group, self._own_id, queues, ids)
+
+    @property
+    def _own_id(self) -> str:
+        """By which the members know this client: where users sign it is longer than the client's own."""
+        return self._session.settings.client_properties.get("popmq.client_id", self._session.client_id)
 
     async def _assigned(self, topic: str) -> list[MessageQueue]:
         request = rpc.QueryAssignmentRequest(
