@@ -19,7 +19,7 @@ from tests.support.several_brokers import SeveralBrokers, silence
 
 A, B, C = "10.0.0.1:8081", "10.0.0.2:8081", "[fd00::3]:9000"
 ALIAS = "mq.example:443"
-CALLER: Any = SimpleNamespace(namespace="")
+CALLER: Any = SimpleNamespace(namespace="", client_id="c1")
 
 
 def endpoints(*addresses: str) -> pb.Endpoints:
