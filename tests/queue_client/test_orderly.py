@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,20 +127,15 @@ async def test_a_queue_whose_lock_is_refused_is_tried_again_in_half_a_second(des
 async def test_locks_are_renewed_every_20_s_for_the_first_time_after_one(desk: Desk) -> None:
     await desk.start(answers(desk, iter([])))
     await until(lambda: desk.server.pulls_of(Q))
-    at: list[float] = []
-    began = desk.clock.now()
-    seen = 0
 
-    def locks() -> list[Any]:
-        return [each for each in desk.server.requests("LockQueues") if len(each.queues) == 2]
+    def renewals() -> int:
+        return sum(len(each.queues) == 2 for each in desk.server.requests("LockQueues"))
 
-    for _ in range(164):
-        await desk.clock.advance(0.25)
-        await asyncio.sleep(0.002)
-        if len(locks()) > seen:
-            seen = len(locks())
-            at.append(desk.clock.now() - began)
-    assert [round(each) for each in at] == [1, 21, 41]
+    at = [desk.clock.now()]
+    for renewed in (1, 2, 3):
+        await desk.comes(lambda renewed=renewed: renewals() == renewed, 22)
+        at.append(desk.clock.now())
+    assert [later - earlier for earlier, later in itertools.pairwise(at)] == pytest.approx([1, 20, 20], abs=1.5)
 
 
 @pytest.mark.row("F3")
@@ -227,12 +223,12 @@ async def test_a_listener_that_never_ends_is_waited_for_no_longer_than_20_s(desk
 async def test_what_fails_keeps_its_place_and_comes_again_after_a_pause(desk: Desk) -> None:
     await desk.server.fill(Q, "ab")
     core = await desk.start(answers(desk, iter([SUSPEND, KeyError("a defect"), None])))
-    for failures in (1, 2, 3):
-        await until(lambda failures=failures: desk.texts == ["a"] * failures and desk.clock.waits(1.0))
-        assert desk.offset(core) is None
-        await desk.clock.advance(0.9)
-        assert desk.texts == ["a"] * failures
-        await desk.clock.advance(0.1)
+    at = []
+    for calls in range(1, 5):
+        await desk.comes(lambda calls=calls: len(desk.calls) >= calls, 2)
+        at.append(desk.clock.now())
+        assert desk.offset(core) is None or calls == 4
+    assert [later - earlier for earlier, later in itertools.pairwise(at)] == pytest.approx([1, 1, 1], abs=0.3)
     await until(lambda: desk.offset(core) == 2)
     assert desk.texts == ["a"] * 4 + ["b"]
     assert [view.delivery_attempt for view in desk.seen] == [4, 4, 4, 4, 1]  # one view, counted up
@@ -251,8 +247,10 @@ async def test_the_pause_is_the_listeners_or_the_consumers_within_bounds(desk: D
 
 
 @pytest.mark.row("F8")
-async def test_after_60_s_at_one_queue_the_others_have_their_turn(desk: Desk) -> None:
-    desk.server.widths["%RETRY%g"] = 0
+async def test_after_60_s_at_one_queue_the_others_have_their_turn(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
 
     async def listener(messages: Any, context: ConsumeOrderlyContext) -> Any:
         desk.note(messages)
@@ -260,7 +258,7 @@ async def test_after_60_s_at_one_queue_the_others_have_their_turn(desk: Desk) ->
         return SUCCESS
 
     await desk.server.fill(Q, "abcd")
-    await desk.start(OrderlyListener(listener))
+    await desk.start(OrderlyListener(listener), model="BROADCASTING")
     await until(lambda: desk.texts == ["a", "b", "c"] and desk.clock.waits(0.01))
     await desk.clock.advance(0.01)
     await until(lambda: desk.texts == ["a", "b", "c", "d"])
@@ -296,10 +294,9 @@ async def test_without_auto_commit_the_listener_commits_or_rolls_back(desk: Desk
     await desk.server.fill(Q, "abcd")
     results = iter([SUCCESS, SUCCESS, ROLLBACK, SUCCESS, COMMIT, SUCCESS, COMMIT])
     core = await desk.start(answers(desk, results, prepare))
-    await until(lambda: desk.texts == ["a", "b", "c"] and desk.clock.waits(1.0))
+    await until(lambda: desk.texts == ["a", "b", "c"])
     assert desk.offset(core) is None
-    await desk.clock.advance(1)
-    await until(lambda: desk.offset(core) == 4)
+    await desk.comes(lambda: desk.offset(core) == 4, 3)
     assert desk.texts == ["a", "b", "c", "a", "b", "c", "d"]
     assert dict(core.parts.owned())[Q].is_empty
 
