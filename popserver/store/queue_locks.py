@@ -63,7 +63,10 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
 
 
 def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]:
-    """Waits for nobody: a lock that somebody is just taking has lapsed, and is not the client's any more."""
+    """Waits for nobody: a lock that somebody is just taking has lapsed, and is not the client's any more.
+
+    Stands before `lock` in a transaction: what its client has taken again meanwhile must not be lost to it.
+    """
     for request in requests:
         rows = [(request.group.group_id, each.queue_id, request.client_id) for each in request.queues]
         for start in range(0, len(rows), STEP_ROWS_MAX):
