@@ -36,8 +36,8 @@ class Event(StrEnum):
     EXHAUST = "EXHAUST"  # it failed and no attempt remains
     FORWARD_TO_DLQ = "FORWARD_TO_DLQ"  # its holder gives it up
     REDRIVE = "REDRIVE"  # an operator sends a dead letter back
-    RESET = "RESET"  # an operator moves the group's progress back
-    SKIP = "SKIP"  # an operator moves the group's progress ahead
+    RESET = "RESET"  # an operator moves the group's progress: a hold is over, what was done is to be done again
+    SKIP = "SKIP"  # an operator passes it over
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
@@ -58,6 +58,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.WAITING_RETRY, Event.SKIP): State.COMMIT,
     (State.COMMIT, Event.RESET): State.READY,
     (State.DLQ, Event.REDRIVE): State.READY,
+    (State.DLQ, Event.RESET): State.READY,
 }
 
 

@@ -15,16 +15,17 @@ from popserver.broker import users as broker_users
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
 from popserver.broker.operations import Operations
+from popserver.broker.progress import GroupProgress
 from popserver.domain.errors import AlreadyExists, BadRequest
 from popserver.domain.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
-from popserver.rpc import admin_convert, calls, convert, later, status
+from popserver.rpc import admin_convert, calls, convert, status
+from popserver.rpc.admin_progress import Progress
 from popserver.rpc.calls import Caller, Verb
 from popserver.rpc.gates import Desk
 from popserver.rpc.users import Users
 
-_LATER = ("ListLag", "ResetOffsets", "SkipMessage", "CloneOffsets", "ImportOffsets")
 SERVICE = wire.DESCRIPTOR.services_by_name["Admin"]
 
 
@@ -51,7 +52,7 @@ def service(broker: Broker, version: str, access: Access) -> Any:
         "ListDeadLetters": admin.list_dead_letters,
         "GetDeadLetter": admin.get_dead_letter,
         "GetStatus": admin.get_status,
-        **{name: later.not_built(f"{name} is not offered by this version") for name in _LATER},
+        **Progress(GroupProgress(broker)).verbs,
         **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,
     }
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}

@@ -11,6 +11,7 @@ from typing import Any
 from popserver.store import (
     acl,
     catalog,
+    cloning,
     due,
     entering,
     group_members,
@@ -24,7 +25,9 @@ from popserver.store import (
     queue_locks,
     reading,
     receiving,
+    resetting,
     retention,
+    skipping,
     transactions,
 )
 from popserver.store.database import Database
@@ -58,6 +61,9 @@ ORDER = (
     transactions.give_back,
     entering.enter_due,
     offsets.commit,
+    resetting.reset,
+    cloning.clone,
+    skipping.skip,
     holds.adopt,
     holds.change_invisible,
     holds.ack,

@@ -37,10 +37,11 @@ def evidence(
         return Evidence(group, None, scheduled=scheduled), []
     steps = [each for each in inspection.steps(conn, place.message_key) if each.group == group.name]
     words = next((each.reason for each in reversed(steps) if each.reason), "")
-    return _of_stored(conn, group, place.message_key)._replace(last_words=words), steps
+    return of_stored(conn, group, place.message_key)._replace(last_words=words), steps
 
 
-def _of_stored(conn: Connection, group: Group, key: int) -> Evidence:
+def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
+    """What bears on a message that is in a queue."""
     at = conn.execute(_at(group, key)).first()
     names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
     death = _death(conn, group, key)

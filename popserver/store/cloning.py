@@ -1,0 +1,136 @@
+"""Cloning: a group begins where another one stands.
+
+In each queue it gets the lowest offset of which the other group is not done: what that one holds, retries or has left
+behind in a message group comes to the new group too, and what it has acked beyond that comes once more. So messages may
+repeat, and none is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, insert, select
+
+from popserver.domain.errors import BadRequest, PopError
+from popserver.domain.group import Group
+from popserver.domain.offsets import NO_OFFSET
+from popserver.domain.resetting import MovedOffset
+from popserver.domain.topic import Topic, offset_of
+from popserver.store import catalog, group_members
+from popserver.store.message_groups import Place
+from popserver.store.schema import KEY_SHIFT, delivery, progress, queue
+from popserver.store.schema import message_group_progress as behind
+from popserver.store.schema import topic as topic_table
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+
+class Clone(NamedTuple):
+    """Give `group` the progress of `source` in these topics."""
+
+    source: Group
+    group: Group
+    topics: Sequence[Topic]
+
+    def places(self) -> Iterator[Place]:
+        return (
+            Place(each.group_id, place.queue_id)
+            for each in (self.source, self.group)
+            for topic in self.topics
+            for place in topic.queues
+        )
+
+
+def clone(tx: Transaction, requests: Sequence[Clone]) -> list[list[MovedOffset] | PopError]:
+    """Make the progress rows; per request all of them, or why none."""
+    return [_clone(tx, request) for request in requests]
+
+
+def topic_ids(conn: Connection, group: Group) -> set[int]:
+    """The topics in which the group has progress."""
+    return set(conn.execute(_TOPICS, {"for_group": group.group_id}).scalars())
+
+
+def _clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
+    known = catalog.groups_by_id(tx.conn, [request.source.group_id, request.group.group_id])
+    for group in (request.source, request.group):
+        if group.group_id not in known or known[group.group_id].is_deleted:
+            return catalog.group_not_found(group.name)
+    stored = _stored(tx.conn, request.group)
+    for topic in request.topics:
+        if any(place.queue_id in stored for place in topic.queues):
+            return BadRequest(
+                f"consumer group '{request.group.name}' has progress in topic '{topic.name}' already; move it with:"
+                f" popmq group reset {request.group.name.name} {topic.name.name}"
+            )
+    begins = _begins(tx.conn, request.source)
+    moved = [
+        MovedOffset(topic.name, place.number, NO_OFFSET, begins[place.queue_id])
+        for topic in request.topics
+        for place in topic.queues
+        if place.queue_id in begins
+    ]
+    _write(tx, request, begins)
+    return moved
+
+
+def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
+    rows = [
+        {"group_id": request.group.group_id, "queue_id": place.queue_id, "next_offset": begins[place.queue_id]}
+        for topic in request.topics
+        for place in topic.queues
+        if place.queue_id in begins
+    ]
+    for start in range(0, len(rows), STEP_ROWS_MAX):
+        # Counted as a reset: a member that has begun elsewhere meanwhile must not commit over it.
+        tx.conn.execute(insert(progress).values(resets=1), rows[start : start + STEP_ROWS_MAX])
+    for topic in request.topics:
+        tx.ring(topic.topic_id)
+    group_members.notify(tx, request.group.name, group_members.RESETS)
+
+
+def _stored(conn: Connection, group: Group) -> Collection[int]:
+    return _lowest(conn, group).keys()
+
+
+def _lowest(conn: Connection, group: Group) -> dict[int, int]:
+    """The group's progress by queue, or the oldest message where that is beyond it."""
+    rows = conn.execute(_PROGRESS, {"for_group": group.group_id})
+    return {row.queue_id: max(row.next_offset, row.min_offset) for row in rows}
+
+
+def _begins(conn: Connection, source: Group) -> dict[int, int]:
+    """By queue, the lowest offset of which the group is not done."""
+    begins = _lowest(conn, source)
+    names = {"for_group": source.group_id}
+    held = {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_HELD, names)}
+    left = {row.queue_id: row.first_offset for row in conn.execute(_FIRST_LEFT, names)}
+    for first in (held, left):
+        for queue_id in first.keys() & begins.keys():
+            begins[queue_id] = min(begins[queue_id], first[queue_id])
+    return begins
+
+
+_PROGRESS = (
+    select(progress.c.queue_id, progress.c.next_offset, queue.c.min_offset)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"))
+)
+_TOPICS = (
+    select(queue.c.topic_id)
+    .join(progress, progress.c.queue_id == queue.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    .distinct()
+)
+_QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
+_FIRST_HELD = (
+    select(_QUEUE_ID.label("queue_id"), func.min(delivery.c.message_key).label("first_key"))
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .group_by(_QUEUE_ID)
+)
+_FIRST_LEFT = (
+    select(behind.c.queue_id, func.min(behind.c.next_offset).label("first_offset"))
+    .where(behind.c.group_id == bindparam("for_group"))
+    .group_by(behind.c.queue_id)
+)

@@ -1,0 +1,115 @@
+"""How far a group is behind, queue by queue, in messages: the units of the view `group_lag`, for groups of either mode.
+
+It reads, and changes nothing. The cost follows what is in flight and what message groups have left behind, not the
+backlog.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Select, and_, bindparam, func, literal_column, select
+
+from popserver.domain.delivery import State
+from popserver.domain.group import Group
+from popserver.domain.names import Resource
+from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, message, progress, queue, queue_lock
+from popserver.store.schema import message_group_progress as behind
+from popserver.store.schema import topic as topic_table
+
+
+class QueueLag(NamedTuple):
+    """A group in one queue, which stores `min_offset` up to, not including, `end_offset`; `offset` is its progress.
+
+    `client_id` is the member that has the queue's lock, empty for none.
+    """
+
+    topic: Resource
+    number: int
+    min_offset: int
+    end_offset: int
+    offset: int
+    ready: int
+    inflight: int
+    waiting_retry: int
+    client_id: str
+
+
+def queue_lag(
+    conn: Connection, group: Group, topic_id: int | None, now_ms: int, limit: int
+) -> tuple[list[QueueLag], int]:
+    """The first `limit` queues in which the group has progress, by topic and number, of one topic or (None) of all; and
+    how many there are."""
+    names = {"for_group": group.group_id, "now_ms": now_ms}
+    places = conn.execute(_PLACES, names).all()
+    wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
+    states: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in conn.execute(_STATES, names):
+        states[row.queue_id][row.state] = row.deliveries
+    left = {row.queue_id: row.messages for row in conn.execute(_LEFT, names)}
+    holders = {row.queue_id: row.client_id for row in conn.execute(_HOLDERS, names)}
+    return [
+        _lag(each, states[each.queue_id], left.get(each.queue_id, 0), holders.get(each.queue_id, ""))
+        for each in wanted[:limit]
+    ], len(wanted)
+
+
+def _lag(place: AnyRow, states: dict[str, int], left: int, holder: str) -> QueueLag:
+    beyond = place.end_offset - max(place.next_offset, place.min_offset)
+    return QueueLag(
+        Resource(place.namespace, place.name),
+        place.number,
+        place.min_offset,
+        place.end_offset,
+        place.next_offset,
+        beyond + states.get(State.READY, 0) + left,
+        states.get(State.INFLIGHT, 0),
+        states.get(State.WAITING_RETRY, 0),
+        holder,
+    )
+
+
+_PLACES = (
+    select(
+        queue.c.queue_id,
+        queue.c.topic_id,
+        topic_table.c.namespace,
+        topic_table.c.name,
+        queue.c.number,
+        queue.c.min_offset,
+        queue.c.next_offset.label("end_offset"),
+        progress.c.next_offset,
+    )
+    .select_from(progress)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number)
+)
+_QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
+_STATES = (
+    select(_QUEUE_ID.label("queue_id"), delivery.c.state, func.count().label("deliveries"))
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .group_by(_QUEUE_ID, delivery.c.state)
+)
+_FIRST_KEY = behind.c.queue_id.op("<<")(KEY_SHIFT)
+# What message groups have left up to the scan.
+_LEFT: Select[tuple[int, int]] = (
+    select(behind.c.queue_id, func.count().label("messages"))
+    .join(progress, and_(progress.c.group_id == behind.c.group_id, progress.c.queue_id == behind.c.queue_id))
+    .join(
+        message,
+        and_(
+            message.c.message_group == behind.c.message_group,
+            message.c.origin_key == literal_column("0"),
+            message.c.message_key >= _FIRST_KEY.op("|")(behind.c.next_offset),
+            message.c.message_key < _FIRST_KEY.op("|")(progress.c.next_offset),
+        ),
+    )
+    .where(behind.c.group_id == bindparam("for_group"))
+    .group_by(behind.c.queue_id)
+)
+_HOLDERS = select(queue_lock.c.queue_id, queue_lock.c.client_id).where(
+    queue_lock.c.group_id == bindparam("for_group"), queue_lock.c.locked_until_ms > bindparam("now_ms")
+)

@@ -1,0 +1,248 @@
+"""Resets: an operator moves a group's progress, in one transaction for all the queues named.
+
+What the group had in flight, waiting, or behind in message groups there is dropped with its rows: from the new offset
+on every message is READY, before it none is. Receipt handles from before hold nothing any more, and commits that stand
+on an older count of resets are refused. The progress row is locked from the start, so nobody is granted anything
+between the steps, and whatever ends the transaction early has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
+
+from popserver.domain.delivery import Event, State, target
+from popserver.domain.errors import BadRequest, PopError, TooManyRequests
+from popserver.domain.group import Group, Mode
+from popserver.domain.offsets import NO_OFFSET
+from popserver.domain.resetting import Edge, Goal, MovedOffset, Since, check_offset, events
+from popserver.domain.topic import message_key, offset_of
+from popserver.store import catalog, group_members, pulling
+from popserver.store.history import Moved, as_moved, record
+from popserver.store.message_groups import Place
+from popserver.store.pulling import Ends
+from popserver.store.schema import AnyRow, dead_letter, delivery, progress
+from popserver.store.schema import message_group_progress as behind
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+# Of one reset the history tells about so many messages.
+TOLD_MAX = STEP_ROWS_MAX
+
+
+class Reset(NamedTuple):
+    """Queues of one group, each once. `not_of_pops`: refused for a group of mode POP."""
+
+    group: Group
+    goals: Sequence[Goal]
+    not_of_pops: bool = False
+
+    def places(self) -> Iterator[Place]:
+        return (Place(self.group.group_id, each.queue.queue_id) for each in self.goals)
+
+
+class _Move(NamedTuple):
+    """One queue's part; `first` to `end` are all message keys it can have."""
+
+    goal: Goal
+    first: int
+    end: int
+    from_offset: int
+    to_offset: int
+
+    @property
+    def names(self) -> dict[str, int]:
+        return {"of_queue": self.goal.queue.queue_id, "first": self.first, "end": self.end}
+
+
+def reset(tx: Transaction, requests: Sequence[Reset]) -> list[list[MovedOffset] | PopError]:
+    """Move progress; per request all of it, or why nothing of it."""
+    return [_reset(tx, request) for request in requests]
+
+
+def plan(conn: Connection, request: Reset) -> list[MovedOffset]:
+    """What the reset would do now. Raises what it would be refused for."""
+    return [_moved(each) for each in _moves(conn, request)]
+
+
+def _reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
+    group = request.group
+    try:
+        moves = _moves(tx.conn, request)
+        for move in moves:
+            _lock_deliveries(tx, group, move)
+    except PopError as refusal:
+        return refusal
+    _tell(tx, group, moves)
+    for move in moves:
+        _move(tx, group, move)
+    group_members.notify(tx, group.name, group_members.RESETS)
+    return [_moved(each) for each in moves]
+
+
+def _moves(conn: Connection, request: Reset) -> list[_Move]:
+    """Where each queue's progress is, and is to go. Refuses before anything is changed."""
+    found = catalog.groups_by_id(conn, [request.group.group_id]).get(request.group.group_id)
+    if found is None or found.is_deleted:
+        raise catalog.group_not_found(request.group.name)
+    if request.not_of_pops and found.group.mode is Mode.POP:
+        raise BadRequest(
+            f"consumer group '{request.group.name}' consumes in mode POP: it has more than offsets to take over;"
+            " move it with: popmq group reset"
+        )
+    _check_once(request.goals)
+    ends = {
+        each.queue_id: each
+        for topic_id in {goal.topic.topic_id for goal in request.goals}
+        for each in pulling.ends_of_topic(conn, topic_id)
+    }
+    return [_planned(conn, request.group, goal, ends.get(goal.queue.queue_id)) for goal in request.goals]
+
+
+def _check_once(goals: Iterable[Goal]) -> None:
+    ((goal, count),) = Counter((each.topic.name, each.queue.number) for each in goals).most_common(1)
+    if count > 1:
+        raise BadRequest(f"queue {goal[1]} of topic '{goal[0]}' is named {count} times; name each queue once")
+
+
+def _planned(conn: Connection, group: Group, goal: Goal, ends: Ends | None) -> _Move:
+    if ends is None:
+        raise catalog.topic_not_found(goal.topic.name)
+    queue_id = goal.queue.queue_id
+    stored: int | None = conn.execute(_STORED, {"for_group": group.group_id, "of_queue": queue_id}).scalar()
+    keys = message_key(queue_id, 0), message_key(queue_id + 1, 0)
+    return _Move(goal, *keys, NO_OFFSET if stored is None else stored, _to_offset(conn, goal, ends))
+
+
+def _to_offset(conn: Connection, goal: Goal, ends: Ends) -> int:
+    if isinstance(goal.to, Since):
+        return pulling.offset_at(conn, goal.topic, goal.queue, goal.to.at_ms)
+    if isinstance(goal.to, Edge):
+        return ends.min_offset if goal.to is Edge.BEGINNING else ends.end_offset
+    check_offset(goal, goal.to, ends.min_offset, ends.end_offset)
+    return goal.to
+
+
+def _moved(move: _Move) -> MovedOffset:
+    return MovedOffset(move.goal.topic.name, move.goal.queue.number, move.from_offset, move.to_offset)
+
+
+def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
+    """Refuse while somebody's own transaction has one of them under its hands: it may be about to ack it."""
+    if tx.conn.dialect.name == "sqlite":
+        return
+    for page in _pages(tx, group, move):
+        names = _names(group, move) | {"first": page[0].message_key, "end": page[-1].message_key + 1}
+        if len(tx.conn.execute(_LOCK_FREE, names).all()) < len(page):
+            raise TooManyRequests(
+                f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic"
+                f" '{move.goal.topic.name}' is locked by another transaction; nothing is reset, repeat the request"
+            )
+
+
+def _pages(tx: Transaction, group: Group, move: _Move) -> Iterator[Sequence[AnyRow]]:
+    """The queue's deliveries by key, a step at a time."""
+    names = _names(group, move) | {"limit": STEP_ROWS_MAX}
+    while page := tx.conn.execute(_DELIVERIES, names).all():
+        yield page
+        names["first"] = page[-1].message_key + 1
+
+
+def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
+    """Write the history of at most `TOLD_MAX` messages: those that have rows before those that are only passed by."""
+    if not group.history.keeps(Event.RESET):
+        return
+    room = TOLD_MAX
+    for move in moves:
+        held = tx.conn.execute(_DELIVERIES, _names(group, move) | {"limit": room}).all()
+        of_stretch = tx.conn.execute(_STATES, _stretch(group, move) | {"limit": room - len(held)}).all()
+        _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_stretch)])
+        room -= len(held) + len(of_stretch)
+
+
+def _stretch(group: Group, move: _Move) -> dict[str, Any]:
+    """The messages that progress passes by, in either direction; none where there was no progress."""
+    from_offset = move.to_offset if move.from_offset == NO_OFFSET else move.from_offset
+    low, high = sorted((from_offset, move.to_offset))
+    bounds = {"from_key": move.first + low, "to_key": move.first + high}
+    return bounds | {"group_namespace": group.name.namespace, "consumer_group": group.name.name}
+
+
+def _implied(row: AnyRow) -> Moved:
+    return Moved(row.message_key, State(row.state), row.attempt or 0, "")
+
+
+def _record(tx: Transaction, group: Group, move: _Move, several: Iterable[Moved]) -> None:
+    reason = f"an operator has moved the group from offset {move.from_offset} to {move.to_offset}"
+    by_event: dict[Event, list[Moved]] = {Event.RESET: [], Event.SKIP: []}
+    for each in several:
+        state = each.from_state
+        for event in events(state, offset_of(each.message_key), move.to_offset):
+            by_event[event].append(each._replace(from_state=state))
+            state = target(event)
+    for event, moved in by_event.items():
+        record(tx, group, event, moved, reason)
+
+
+def _move(tx: Transaction, group: Group, move: _Move) -> None:
+    """Nothing is left of the group in the queue but its progress, and dead letters from before it."""
+    names = _names(group, move) | {"to_offset": move.to_offset}
+    _in_steps(tx, _REMOVE_DELIVERIES, names)
+    _in_steps(tx, _REMOVE_BEHIND, names)
+    _in_steps(tx, _REVIVE, names | {"first": move.first + move.to_offset})
+    if not tx.conn.execute(_SET, names).rowcount:
+        # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
+        row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
+        tx.conn.execute(insert(progress), row | {"resets": 1})
+    tx.ring(move.goal.topic.topic_id)
+
+
+def _in_steps(tx: Transaction, statement: Any, names: dict[str, int]) -> None:
+    while tx.conn.execute(statement, names).rowcount == STEP_ROWS_MAX:
+        pass
+
+
+def _names(group: Group, move: _Move) -> dict[str, int]:
+    return move.names | {"for_group": group.group_id}
+
+
+_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+_STORED = select(progress.c.next_offset).where(*_HERE)
+_SET = update(progress).where(*_HERE).values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1)
+_IN_QUEUE = (
+    delivery.c.group_id == bindparam("for_group"),
+    delivery.c.message_key >= bindparam("first"),
+    delivery.c.message_key < bindparam("end"),
+)
+_DELIVERIES = (
+    select(delivery.c.message_key, delivery.c.state, delivery.c.attempt, delivery.c.client_id)
+    .where(*_IN_QUEUE)
+    .order_by(delivery.c.message_key)
+    .limit(bindparam("limit"))
+)
+_LOCK_FREE = select(delivery.c.message_key).where(*_IN_QUEUE).with_for_update(skip_locked=True)
+_SOME = select(delivery.c.message_key).where(*_IN_QUEUE).limit(STEP_ROWS_MAX).correlate(None)
+_REMOVE_DELIVERIES = delete(delivery).where(*_IN_QUEUE, delivery.c.message_key.in_(_SOME))
+_BEHIND_HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
+_SOME_BEHIND = select(behind.c.message_group).where(*_BEHIND_HERE).limit(STEP_ROWS_MAX).correlate(None)
+_REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(_SOME_BEHIND))
+_DEAD = (
+    select(dead_letter.c.dead_letter_id)
+    .where(
+        dead_letter.c.group_id == bindparam("for_group"),
+        dead_letter.c.origin_key >= bindparam("first"),
+        dead_letter.c.origin_key < bindparam("end"),
+        dead_letter.c.redrive_state.is_(None),
+    )
+    .limit(STEP_ROWS_MAX)
+    .correlate(None)
+)
+_REVIVE = update(dead_letter).where(dead_letter.c.dead_letter_id.in_(_DEAD)).values(redrive_state=Event.RESET.value)
+# Those without a row of their own.
+_STATES = text("""
+    SELECT message_key, state, attempt FROM message_state
+    WHERE message_key >= :from_key AND message_key < :to_key
+      AND group_namespace = :group_namespace AND consumer_group = :consumer_group AND visible_at_ms IS NULL
+    ORDER BY message_key LIMIT :limit""")
