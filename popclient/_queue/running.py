@@ -112,14 +112,14 @@ class Threads:
     def _start_another(self) -> None:
         name = f"ConsumeMessageThread_{self._group}_{len(self._threads) + 1}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._threads.add(thread)  # before it runs: its listener may ask whether it is inside
         try:
             thread.start()
         except RuntimeError as failure:  # the system has no more of them: then those that are there do all the work
+            self._threads.remove(thread)
             if not self._threads:
                 raise Rejected(f"thread {name} is not started: {failure}") from failure
             log.error("thread %s is not started: %s", name, failure)
-        else:
-            self._threads.add(thread)
 
     def is_inside(self) -> bool:
         return threading.current_thread() in self._threads
