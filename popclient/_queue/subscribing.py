@@ -18,7 +18,7 @@ from popclient.errors import Unreachable
 from popclient.message import FilterExpression
 
 PERIOD: Final = 20.0  # seconds between two looks that nobody asked for (mission row J6)
-PAUSE: Final = 1.0  # until the next look when a share is not known
+PAUSE: Final = 1.0  # until the next look when a share is not known, or has just changed
 FIRST_PAUSE: Final = 0.02  # while the server makes a member of us
 
 Become = Callable[[set[MessageQueue]], Awaitable[None]]
@@ -36,6 +36,7 @@ class Subscribing:
         self._sharing = sharing
         self._become = become
         self._shares: dict[str, list[MessageQueue]] = {}
+        self._changed_at = 0.0
         self._noticed = asyncio.Event()
 
     async def subscribe(self, topics: Mapping[str, FilterExpression]) -> None:
@@ -49,6 +50,7 @@ class Subscribing:
                 while not await self._look():  # noqa: ASYNC110  the server makes a member of us without a word
                     await asyncio.sleep(FIRST_PAUSE)
                 await self._take()
+            self.notice()
         except BaseException as failure:
             await self._tell(before)
             self._shares = shares
@@ -73,17 +75,21 @@ class Subscribing:
 
     async def keep_balancing(self, turn: asyncio.Lock) -> None:
         """Looks again at each notice, and every 20 s; until cancelled. turn: held while queues are changed."""
-        balanced = True
+        settled = True
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PERIOD if balanced else PAUSE):
+                async with asyncio.timeout(PERIOD if settled else PAUSE):
                     await self._noticed.wait()
             self._noticed.clear()
             async with turn:
-                balanced = await self._try_to_balance()
+                settled = await self._try_to_balance()
 
     async def _try_to_balance(self) -> bool:
-        """Takes its share of each topic; where that is not known what it has. Are all known?"""
+        """Takes its share of each topic; where that is not known what it has. Is there nothing to look at soon?
+
+        Who comes and goes again at once is told as no change at all. So what is new is looked at a second time, when
+        the server has told what there was to tell.
+        """
         if not self.topics:
             return True
         try:
@@ -92,7 +98,7 @@ class Subscribing:
         except Exception as failure:  # noqa: BLE001  a strategy of the user's may raise anything
             log.warning("the queues stay as they are: %s", failure)
             return False
-        return known
+        return known and asyncio.get_running_loop().time() - self._changed_at >= PAUSE
 
     async def _look(self) -> bool:
         """What its share of each topic is now. Are all known?"""
@@ -101,8 +107,9 @@ class Subscribing:
         for topic in self.topics:
             share = await self._sharing.share(topic, await self._sharing.queues(topic), members)
             known = known and share is not None
-            if share is not None:
+            if share is not None and share != self._shares.get(topic):
                 self._shares[topic] = share
+                self._changed_at = asyncio.get_running_loop().time()
         return known
 
     async def _take(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
@@ -52,10 +53,7 @@ def test_the_parts_of_averagely(
 @pytest.mark.row("F9")
 async def test_no_queue_is_locked(server: QueueServer) -> None:
     async with aio.PullConsumer(server.endpoints, "g") as consumer:
-        answer = legacy.ListMembersResponse(status=OK)
-        member = answer.members.add(client_id=consumer.client_id, model="CLUSTERING")
-        member.subscriptions.add(topic=pb.Resource(name="flights"))
-        server.answers["ListMembers"] = lambda _: answer
+        server.answers["ListMembers"] = lambda _: members(consumer.client_id)
         assert await consumer.subscribe("flights") == [MessageQueue("flights", queue_id) for queue_id in range(4)]
         await until(lambda: len(server.requests("PullMessage")) == 4)
         await consumer.assign([])
@@ -140,6 +138,30 @@ async def test_a_server_that_never_counts_the_member_is_named(server: QueueServe
             await consumer.subscribe("flights")
         assert consumer.assignment == [mine]
         await until(lambda: not server.settings[-1].subscription.subscriptions)
+
+
+async def test_who_came_and_went_without_a_notice_is_noticed_all_the_same(
+    server: QueueServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("popclient._queue.subscribing.PAUSE", 0.05)
+    queues = [MessageQueue("flights", queue_id) for queue_id in range(4)]
+    async with aio.PullConsumer(server.endpoints, "g") as consumer:
+        server.answers["ListMembers"] = lambda _: members(consumer.client_id, "a passer-by")
+        assert len(await consumer.subscribe("flights")) == 2
+        server.answers["ListMembers"] = lambda _: members(consumer.client_id)
+        await until(lambda: consumer.assignment == queues)
+        await asyncio.sleep(0.1)
+        looks = len(server.requests("ListMembers"))
+        await asyncio.sleep(0.1)
+        assert len(server.requests("ListMembers")) == looks
+
+
+def members(*client_ids: str) -> legacy.ListMembersResponse:
+    answer = legacy.ListMembersResponse(status=OK)
+    for client_id in client_ids:
+        member = answer.members.add(client_id=client_id, model="CLUSTERING")
+        member.subscriptions.add(topic=pb.Resource(name="flights"))
+    return answer
 
 
 @pytest.mark.row("J16")
