@@ -7,9 +7,9 @@ message group, or the group's progress. For one in the midst of what nobody has 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import Integer, bindparam, delete, func, select, update
 
 from popserver.domain.delivery import Event, State, sources
 from popserver.domain.group import Group, Mode
@@ -18,7 +18,7 @@ from popserver.domain.why import Evidence
 from popserver.store import explaining, group_members
 from popserver.store.history import Moved, as_moved, record
 from popserver.store.message_groups import Member, Place, settle_removed
-from popserver.store.schema import AnyRow, delivery, in_states, message, progress
+from popserver.store.schema import delivery, in_states, message, progress
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.transaction import Transaction
 
@@ -33,11 +33,15 @@ class Skip(NamedTuple):
     message_key: int
 
     @property
-    def place(self) -> Place:
-        return Place(self.group.group_id, queue_of(self.message_key))
+    def queue_id(self) -> int:
+        return queue_of(self.message_key)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"for_group": self.group.group_id, "of_queue": self.queue_id, "for_key": self.message_key}
 
     def places(self) -> Iterator[Place]:
-        yield self.place
+        yield Place(self.group.group_id, self.queue_id)
 
 
 class Skipped(NamedTuple):
@@ -64,31 +68,31 @@ def _skip(tx: Transaction, request: Skip) -> Skipped:
 
 def _skip_stored(tx: Transaction, request: Skip) -> bool:
     """It has a row; its message group may wait for it."""
-    row = tx.conn.execute(_REMOVE, request.place._asdict() | {"key": request.message_key}).first()
+    row = tx.conn.execute(_REMOVE, request.names).first()
     if row is None:
         return False  # another server has granted it just now
     record(tx, request.group, Event.SKIP, [as_moved(row)], REASON)
     if row.message_group is not None:
-        settle_removed(tx, request.group, [Member(row.topic_id, request.place.queue_id, row.message_group)])
+        settle_removed(tx, request.group, [Member(row.topic_id, request.queue_id, row.message_group)])
     return True
 
 
 def _skip_unread(tx: Transaction, request: Skip, found: Evidence) -> bool:
     """It has no row: it must be the next one, of its message group where that has a place, and of the queue where the
     group has not come to it."""
-    names = request.place._asdict() | {"key": request.message_key, "message_group": found.message_group}
-    at = tx.conn.execute(_AT, names).one()
+    names = request.names | {"of_message_group": found.message_group}
+    progress_at = tx.conn.execute(_AT, names).scalar_one()
     group_at = tx.conn.execute(_GROUP_AT, names).scalar()
-    is_unread = offset_of(request.message_key) >= at.next_offset
+    is_unread = offset_of(request.message_key) >= progress_at
     if group_at is not None and not _is_first(tx, request, group_at, found.message_group):
         return False
-    if is_unread and not _is_first(tx, request, at.next_offset):
+    if is_unread and not _is_first(tx, request, progress_at):
         return False
     names["beyond"] = offset_of(request.message_key) + 1
     if group_at is not None:
         tx.conn.execute(_MOVE_GROUP, names)
     if is_unread:
-        _move_progress(tx, request, at, names["beyond"])
+        _move_progress(tx, request, names)
     record(tx, request.group, Event.SKIP, [Moved(request.message_key, State.READY, 0, "")], REASON)
     return True
 
@@ -96,20 +100,19 @@ def _skip_unread(tx: Transaction, request: Skip, found: Evidence) -> bool:
 def _is_first(tx: Transaction, request: Skip, from_offset: int, message_group: str | None = None) -> bool:
     """Whether nothing is stored between that offset and the message, of its message group or (None) at all."""
     query = _FIRST if message_group is None else _FIRST_OF_GROUP
-    bounds = {"first": message_key(request.place.queue_id, from_offset), "last": request.message_key}
-    return tx.conn.execute(query, bounds | {"message_group": message_group}).scalar() == request.message_key
+    bounds = {"first": message_key(request.queue_id, from_offset), "last": request.message_key}
+    return tx.conn.execute(query, bounds | {"of_message_group": message_group}).scalar() == request.message_key
 
 
-def _move_progress(tx: Transaction, request: Skip, at: AnyRow, beyond: int) -> None:
+def _move_progress(tx: Transaction, request: Skip, names: dict[str, Any]) -> None:
     """The members of a group that owns whole queues are told: one of them may be stuck at the message."""
-    by_members = request.group.mode is Mode.PULL
-    moved = {"next_offset": beyond, "resets": at.resets + int(by_members)}
-    tx.conn.execute(_SET.values(**moved), request.place._asdict())
-    if by_members:
+    has_members = request.group.mode is Mode.PULL
+    tx.conn.execute(_MOVE_PROGRESS, names | {"more_resets": int(has_members)})
+    if has_members:
         group_members.notify(tx, request.group.name, group_members.RESETS)
 
 
-_ROW = delivery.c.group_id == bindparam("group_id"), delivery.c.message_key == bindparam("key")
+_ROW = delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
 _REMOVE = (
     delete(delivery)
     .where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP)))
@@ -122,17 +125,21 @@ _REMOVE = (
         delivery.c.message_group,
     )
 )
-_HERE = progress.c.group_id == bindparam("group_id"), progress.c.queue_id == bindparam("queue_id")
-_AT = select(progress.c.next_offset, progress.c.resets).where(*_HERE)
-_SET = update(progress).where(*_HERE)
+_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+_AT = select(progress.c.next_offset).where(*_HERE)
+_MOVE_PROGRESS = (
+    update(progress)
+    .where(*_HERE)
+    .values(next_offset=bindparam("beyond"), resets=progress.c.resets + bindparam("more_resets", type_=Integer))
+)
 _GROUP_HERE = (
-    behind.c.group_id == bindparam("group_id"),
-    behind.c.queue_id == bindparam("queue_id"),
-    behind.c.message_group == bindparam("message_group"),
+    behind.c.group_id == bindparam("for_group"),
+    behind.c.queue_id == bindparam("of_queue"),
+    behind.c.message_group == bindparam("of_message_group"),
 )
 _GROUP_AT = select(behind.c.next_offset).where(*_GROUP_HERE)
 _MOVE_GROUP = update(behind).where(*_GROUP_HERE).values(next_offset=bindparam("beyond"))
 _FIRST = select(func.min(message.c.message_key)).where(
     message.c.message_key >= bindparam("first"), message.c.message_key <= bindparam("last")
 )
-_FIRST_OF_GROUP = _FIRST.where(message.c.message_group == bindparam("message_group"), message.c.origin_key == 0)
+_FIRST_OF_GROUP = _FIRST.where(message.c.message_group == bindparam("of_message_group"), message.c.origin_key == 0)
