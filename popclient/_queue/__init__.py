@@ -13,4 +13,7 @@ come in as arguments, and the same arguments lead to the same decision on every 
     consume_from      where a queue begins that has no progress
     offset_store      progress: kept by the server, by a file, or by whatever the user brings
     options           all that a user may set, checked
+
+The calls themselves, and how a server that has none is told apart, are `calls` and `wire`. PullConsumer is `pull_core`:
+its queues are in `assignment`, each with its `fetching`; `subscribing` shares them, `committing` knows their progress.
 """
