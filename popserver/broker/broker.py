@@ -27,6 +27,7 @@ from popserver.broker.pulls import Pulls
 from popserver.broker.queue_locks import QueueLocks
 from popserver.broker.reader import Reader
 from popserver.broker.redeliveries import Redeliveries
+from popserver.broker.retries import Retries
 from popserver.broker.sending import Sending
 from popserver.broker.transactions import Transactions
 from popserver.broker.wakeups import Wakeups
@@ -104,6 +105,7 @@ class Broker:
         self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
+        self.retries = Retries(self.writer, self.catalog)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from popserver.broker.reader import Reader
@@ -16,11 +16,11 @@ from popserver.domain.names import (
     check_topic,
     check_topic_to_send,
     dead_letter_topic,
-    group_of_dead_letter_topic,
+    owner_of,
+    retry_topic,
 )
-from popserver.domain.topic import ACCEPTS_ON_THE_WAY, NewTopic, Topic
+from popserver.domain.topic import ACCEPTS_ON_THE_WAY, OWN_QUEUES, NewTopic, Topic
 from popserver.store import catalog as store
-from popserver.store.dead_letters import QUEUES as DEAD_LETTER_QUEUES
 from popserver.store.notices import GROUP, TOPIC, Outdated
 
 
@@ -109,7 +109,7 @@ class Catalog:
     async def delete_topic(self, name: Resource) -> None:
         """Delete the topic with its messages; its rows go in steps, its name is free at once."""
         answer = self._writer.enqueue(store.delete_topic, store.DeleteTopic(name))
-        answer.add_done_callback(lambda _: self._deleted(topic=name))
+        answer.add_done_callback(lambda _: self._deleted(topics=[name]))
         await asyncio.shield(answer)
 
     async def create_group(self, new: NewGroup) -> Group:
@@ -129,7 +129,9 @@ class Catalog:
     async def delete_group(self, name: Resource) -> None:
         """Delete the group, its progress and its dead letters."""
         answer = self._writer.enqueue(store.delete_group, store.DeleteGroup(name))
-        answer.add_done_callback(lambda _: self._deleted(group=name, topic=dead_letter_topic(name)))
+        answer.add_done_callback(
+            lambda _: self._deleted(group=name, topics=(dead_letter_topic(name), retry_topic(name)))
+        )
         await asyncio.shield(answer)
 
     def forget_topic(self, name: Resource) -> None:
@@ -149,10 +151,11 @@ class Catalog:
         self._topics.clear()
         self._groups.clear()
 
-    def _deleted(self, *, topic: Resource, group: Resource | None = None) -> None:
+    def _deleted(self, *, topics: Iterable[Resource], group: Resource | None = None) -> None:
         """Whatever the answer was: a deletion that nobody heard of, or waits for, may have been done all the same."""
         self._changes += 1
-        self._topics.pop(topic, None)
+        for topic in topics:
+            self._topics.pop(topic, None)
         if group is not None:
             self._groups.pop(group, None)
         self._purge()
@@ -181,11 +184,11 @@ class Catalog:
         return found
 
     async def _make_topic(self, name: Resource) -> Topic:
-        owner = group_of_dead_letter_topic(name)
+        owner = owner_of(name)
         if owner is not None:
-            # A group's dead-letter topic exists as soon as somebody asks for it: watching it must need no first death.
+            # A group's own topics exist as soon as somebody asks for them: watching one must need no first message.
             await self.group(owner)
-            new = NewTopic(name, DEAD_LETTER_QUEUES)
+            new = NewTopic(name, OWN_QUEUES)
         elif self._auto_create:
             check_topic_to_send(name)
             new = NewTopic(name, accepts=ACCEPTS_ON_THE_WAY)

@@ -27,8 +27,8 @@ from popserver.domain.names import (
     Resource,
     check_group,
     check_topic,
-    group_of_dead_letter_topic,
     is_system_derived,
+    owner_of,
 )
 from popserver.domain.subscription import Subscription
 from popserver.domain.topic import OFFSET_BITS, NewTopic, check_queue_count
@@ -310,10 +310,10 @@ def _consumer(client: Client) -> Consumer:
 
 
 def _check_own_topic(name: Resource) -> None:
-    """Raise unless the topic is a user's to change: a group's dead-letter topic comes and goes with the group."""
+    """Raise unless the topic is a user's to change: a group's own topics come and go with the group."""
     check_topic(name)
     if is_system_derived(name.name):
-        owner = group_of_dead_letter_topic(name)
+        owner = owner_of(name)
         way_out = f"; it goes with its group: popmq group delete {owner.name}" if owner else ""
         raise Forbidden(f"topic '{name}' is kept by the server{way_out}")
 

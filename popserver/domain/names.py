@@ -92,6 +92,19 @@ def dead_letter_topic(group: Resource) -> Resource:
     return Resource(group.namespace, DLQ_PREFIX + group.name)
 
 
+def retry_topic(group: Resource) -> Resource:
+    """The topic that holds what the members of the group handed back and is to come again: `%RETRY%` + group."""
+    return Resource(group.namespace, RETRY_PREFIX + group.name)
+
+
+def owner_of(topic: Resource) -> Resource | None:
+    """The group whose dead letters or retries the topic holds; None for an ordinary topic."""
+    for prefix in (DLQ_PREFIX, RETRY_PREFIX):
+        if topic.name.startswith(prefix):
+            return Resource(topic.namespace, topic.name.removeprefix(prefix))
+    return None
+
+
 def group_of_dead_letter_topic(topic: Resource) -> Resource | None:
     """The group whose dead letters the topic holds; None for an ordinary topic."""
     if not topic.name.startswith(DLQ_PREFIX):

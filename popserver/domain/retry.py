@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from popserver.domain.delivery import Event
+from popserver.domain.errors import BadRequest
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
@@ -21,6 +22,16 @@ MAX_ATTEMPTS_DEFAULT = 17
 RETRY_LADDER_MS: tuple[int, ...] = (
     10 * SECOND_MS,
     30 * SECOND_MS,
+    *(minutes * MINUTE_MS for minutes in range(1, 11)),
+    20 * MINUTE_MS,
+    30 * MINUTE_MS,
+    1 * HOUR_MS,
+    2 * HOUR_MS,
+)
+
+# What a member may ask for in place of the ladder, by level from 1 on (mission row E15).
+DELAY_LEVELS_MS: tuple[int, ...] = (
+    *(seconds * SECOND_MS for seconds in (1, 5, 10, 30)),
     *(minutes * MINUTE_MS for minutes in range(1, 11)),
     20 * MINUTE_MS,
     30 * MINUTE_MS,
@@ -76,3 +87,27 @@ def when_visibility_changes(holder: Holder, attempt: int, policy: RetryPolicy) -
         return Event.CHANGE_INVISIBLE
     # An orphaned hold was a push consumer's: that one speaks, though it was taken for gone.
     return Event.EXHAUST if attempt >= policy.max_attempts else Event.RETRY
+
+
+def check_delay_level(delay_level: int) -> None:
+    if delay_level > len(DELAY_LEVELS_MS):
+        raise BadRequest(
+            f"delay level {delay_level} is beyond the last, {len(DELAY_LEVELS_MS)}; use 0 for the group's intervals, or"
+            " a negative one for a dead letter"
+        )
+
+
+def when_handed_back(failures: int, delay_level: int, policy: RetryPolicy, failures_max: int | None = None) -> Event:
+    """Which event it is when a member hands back what has failed `failures` times before (mission rows E15, E16).
+
+    `failures_max` is the member's own limit; absent or negative it is the group's attempts less one.
+    """
+    if delay_level < 0:
+        return Event.FORWARD_TO_DLQ
+    limit = policy.max_attempts - 1 if failures_max is None or failures_max < 0 else failures_max
+    return Event.EXHAUST if failures >= limit else Event.RETRY
+
+
+def handed_back_interval_ms(failures: int, delay_level: int, policy: RetryPolicy) -> int:
+    """How long it then waits: by the group's intervals (level 0), or by the delay table."""
+    return DELAY_LEVELS_MS[delay_level - 1] if delay_level else interval_ms(policy, failures + 1)

@@ -11,6 +11,7 @@ from popserver.domain.names import Resource
 
 QUEUE_COUNT_DEFAULT = 8
 QUEUE_COUNT_MAX = 1_024
+OWN_QUEUES = 1  # of a group's own topics: its dead letters, and its retries (mission row E14)
 OFFSET_BITS = 40
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 

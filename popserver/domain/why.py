@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from popserver.domain.delivery import State
-from popserver.domain.group import Group, HistoryLevel
+from popserver.domain.group import Group, HistoryLevel, Mode
 
 When = Callable[[int], str]  # epoch milliseconds
 
@@ -41,8 +41,16 @@ class Scheduled(NamedTuple):
     checks: int
 
 
+class Retry(NamedTuple):
+    """The newest copy of a message that its consumer handed back."""
+
+    topic_name: str
+    offset: int
+    failures: int
+
+
 class Evidence(NamedTuple):
-    """Everything that bears on one message in one group.
+    """Everything that bears on one message in one group; where a `retry` stands for it, on that copy.
 
     `ahead` is how many messages the group looks at first; None where it has come to this one. `head` is the message
     that its message group waits for, `last_words` the reason of the last step that the history keeps.
@@ -57,12 +65,21 @@ class Evidence(NamedTuple):
     head: Hold | None = None
     last_words: str = ""
     scheduled: Scheduled | None = None
+    retry: Retry | None = None
 
 
 def sentence(found: Evidence, when: When) -> str:
     """The one sentence; `when` says when a moment is, for people."""
+    if found.retry is not None and found.death is None:
+        return f"{_handed_back(found.retry)}, {_sentence(found, when)}"
+    return _sentence(found, when)
+
+
+def _sentence(found: Evidence, when: When) -> str:
     if found.scheduled is not None:
         return _scheduled(found.scheduled, when)
+    if found.state is None and found.retry is not None:
+        return f"READY: group '{found.group.name}' has committed nothing there yet"
     if found.state is None:
         return (
             f"READY for group '{found.group.name}', which has not received from this topic yet; it will start at the"
@@ -75,6 +92,9 @@ def facts(found: Evidence, when: When) -> list[tuple[str, str]]:
     """What the sentence rests on, as (name, value)."""
     listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state)]
     listed += [("message group", found.message_group), ("messages ahead", found.ahead)]
+    if found.retry is not None:
+        listed += [("failed", f"{found.retry.failures} times"), ("retry topic", found.retry.topic_name)]
+        listed.append(("offset there", found.retry.offset))
     listed += _of_hold("", found.hold, found.group, when)
     if found.head is not None and found.head != found.hold:
         listed.append(("first of its message group", found.head.message_id))
@@ -117,7 +137,13 @@ def _ready(found: Evidence, when: When) -> str:
         return f"READY again after attempt {found.hold.attempt}{_because(found)}; the next receive may take it"
     if found.ahead:
         return f"READY: group '{found.group.name}' has {found.ahead} messages to look at before it"
-    return f"READY: the next receive of group '{found.group.name}' may take it"
+    verb = "pull" if found.group.mode is Mode.PULL else "receive"
+    return f"READY: the next {verb} of group '{found.group.name}' may take it"
+
+
+def _handed_back(retry: Retry) -> str:
+    times = "once" if retry.failures == 1 else f"{retry.failures} times"
+    return f"handed back {times}, its retry is at offset {retry.offset} of topic '{retry.topic_name}'"
 
 
 def _inflight(found: Evidence, when: When) -> str:
@@ -132,6 +158,8 @@ def _waiting_retry(found: Evidence, when: When) -> str:
 
 
 def _commit(found: Evidence, _when: When) -> str:
+    if found.group.mode is Mode.PULL:
+        return f"COMMIT: group '{found.group.name}' has committed an offset beyond it"
     if found.group.history is HistoryLevel.ALL:
         return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
     return (

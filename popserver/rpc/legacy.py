@@ -11,14 +11,14 @@ from typing import Any
 from popproto.v1 import legacy_pb2 as wire
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
-from popserver.rpc import calls, later
+from popserver.rpc import calls
 from popserver.rpc.calls import Verb
 from popserver.rpc.gates import Door
 from popserver.rpc.group_members import GroupMembers
 from popserver.rpc.offsets import Offsets
+from popserver.rpc.retries import Retries
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Legacy"]
-_LATER = ("SendBack",)
 
 
 def service(broker: Broker, access: Access) -> Any:
@@ -28,7 +28,7 @@ def service(broker: Broker, access: Access) -> Any:
         **GroupMembers(broker).verbs,
         "FetchOffsets": offsets.fetch_offsets,
         "CommitOffsets": offsets.commit_offsets,
-        **{name: later.not_built(f"{name} is not offered by this version") for name in _LATER},
+        "SendBack": Retries(broker).send_back,
     }
     table = {name: Verb(verb) for name, verb in verbs.items()}
     return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock))

@@ -27,6 +27,7 @@ from popserver.store import (
     receiving,
     resetting,
     retention,
+    send_back,
     skipping,
     transactions,
 )
@@ -64,6 +65,7 @@ ORDER = (
     resetting.reset,
     cloning.clone,
     skipping.skip,
+    send_back.send_back,
     holds.adopt,
     holds.change_invisible,
     holds.ack,

@@ -2,6 +2,7 @@
 
 The dead message becomes an ordinary message of topic `%DLQ%<group>`, which any client, pull or Spark reads with no
 extra code, and one narrow row of facts. Both are written, and the delivery's row removed, in the caller's transaction.
+A message dies once per group: one that is read again after a reset and dies again is the same dead letter, newly dated.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import bindparam, case, delete, insert, literal_column, null, select, update
 
 from popserver.domain.delivery import Event, State, sources
 from popserver.domain.group import Group
 from popserver.domain.names import dead_letter_topic
-from popserver.domain.topic import NewTopic, message_key
+from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
 from popserver.store import catalog
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
@@ -22,26 +23,56 @@ from popserver.store.messages import take_offsets
 from popserver.store.schema import dead_letter, delivery, in_states, message
 from popserver.store.transaction import Transaction
 
-QUEUES = 1
+
+class Origin(NamedTuple):
+    """The first place of a retry copy, and its properties as they were there, as they are stored."""
+
+    message_key: int
+    topic_id: int
+    properties: str | None
 
 
 class Dying(NamedTuple):
-    """A delivery about to become a dead letter."""
+    """A delivery about to become a dead letter; `origin` is None for one that is where it was sent to."""
 
     message_key: int
     topic_id: int
     attempt: int
     client_id: str
+    origin: Origin | None = None
+
+    @property
+    def origin_key(self) -> int:
+        return self.message_key if self.origin is None else self.origin.message_key
+
+    @property
+    def origin_topic_id(self) -> int:
+        return self.topic_id if self.origin is None else self.origin.topic_id
 
 
 def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
     """Make dead letters of deliveries whose rows the caller has locked (at most one step of them)."""
+    by_origin = {each.origin_key: each for each in dying}
+    names = {"for_group": group.group_id, "origins": as_given((key,) for key in by_origin)}
+    known = set(tx.conn.execute(_KNOWN, names).scalars())
+    if new := [each for key, each in by_origin.items() if key not in known]:
+        _insert(tx, group, new, reason)
+    if again := [each for key, each in by_origin.items() if key in known]:
+        deaths = as_given((each.origin_key, each.attempt) for each in again)
+        died = {"for_group": group.group_id, "deaths": deaths, "why": reason, "now_ms": tx.now_ms}
+        tx.conn.execute(_DIE_AGAIN, died)
+    tx.conn.execute(_END, {"for_group": group.group_id, "dying": as_given((each.message_key,) for each in dying)})
+    moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
+    record(tx, group, event, moved, reason)
+
+
+def _insert(tx: Transaction, group: Group, dying: Sequence[Dying], reason: str) -> None:
     copies = _copy_messages(tx, group, dying)
     facts = [
         {
             "group_id": group.group_id,
-            "origin_key": each.message_key,
-            "origin_topic_id": each.topic_id,
+            "origin_key": each.origin_key,
+            "origin_topic_id": each.origin_topic_id,
             "copy_key": copy_key,
             "attempt": each.attempt,
             "reason": reason,
@@ -50,38 +81,60 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
         for each, copy_key in zip(dying, copies, strict=True)
     ]
     tx.conn.execute(insert(dead_letter), facts)
-    tx.conn.execute(_END, {"for_group": group.group_id, "dying": as_given((each.message_key,) for each in dying)})
-    moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
-    record(tx, group, event, moved, reason)
 
 
 def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[int]:
     """Append copies to the group's dead-letter topic; their keys, in the order of `dying`."""
-    topic = catalog.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), QUEUES))
+    topic = catalog.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), OWN_QUEUES))
     place = topic.queues[0]
     first = take_offsets(tx, place, len(dying))
     assert first is not None, "the topic was found or made in this transaction"
     copies = [message_key(place.queue_id, first + index) for index in range(len(dying))]
-    pairs = as_given((each.message_key, copy) for each, copy in zip(dying, copies, strict=True))
-    tx.conn.execute(_COPY, {"pairs": pairs, "dlq_topic_id": topic.topic_id, "now_ms": tx.now_ms})
+    places = as_given(
+        (
+            each.message_key,
+            each.origin_key,
+            copy,
+            int(each.origin is not None),
+            each.origin.properties if each.origin else None,
+        )
+        for each, copy in zip(dying, copies, strict=True)
+    )
+    tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "now_ms": tx.now_ms})
     tx.ring(topic.topic_id)
     return copies
 
 
 _DYING = given("dying", "message_key")
-_PAIRS = given("pairs", "origin_key", "copy_key")
+_ORIGINS = given("origins", "origin_key")
+_KNOWN = select(dead_letter.c.origin_key).where(
+    dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key))
+)
+_DEATHS = given("deaths", "origin_key", "attempt")
+_DIE_AGAIN = (
+    update(dead_letter)
+    .where(dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key == _DEATHS.c.origin_key)
+    .values(
+        attempt=_DEATHS.c.attempt,
+        reason=bindparam("why"),
+        dead_at_ms=bindparam("now_ms", type_=dead_letter.c.dead_at_ms.type),
+        redrive_state=null(),
+    )
+)
+_PLACES = given("places", "source_key", "origin_key", "copy_key", "is_retry", text=("properties",))
 # Everything but its place is the origin's own: id, body, properties, birth.
-_PLACE = {
-    "message_key": _PAIRS.c.copy_key,
+_BECOMES = {
+    "message_key": _PLACES.c.copy_key,
     "topic_id": bindparam("dlq_topic_id", type_=message.c.topic_id.type),
-    "origin_key": _PAIRS.c.origin_key,
+    "origin_key": _PLACES.c.origin_key,
     "stored_at_ms": bindparam("now_ms", type_=message.c.stored_at_ms.type),
+    "properties": case((_PLACES.c.is_retry == literal_column("1"), _PLACES.c.properties), else_=message.c.properties),
 }
 _COPY = insert(message).from_select(
     [column.name for column in message.columns],
-    select(*[_PLACE.get(column.name, column) for column in message.columns])
-    .select_from(_PAIRS)
-    .join(message, message.c.message_key == _PAIRS.c.origin_key),
+    select(*[_BECOMES.get(column.name, column) for column in message.columns])
+    .select_from(_PLACES)
+    .join(message, message.c.message_key == _PLACES.c.source_key),
 )
 _END = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),

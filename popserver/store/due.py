@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, delete, exists, func, select, tuple_, update
 
 from popserver.domain.delivery import Event, State, sources, target
 from popserver.domain.errors import PopError
-from popserver.domain.group import Group
+from popserver.domain.group import Group, Mode
 from popserver.domain.retry import Holder, interval_ms, when_hold_ends
 from popserver.domain.topic import message_key, queue_of
 from popserver.store import catalog
@@ -22,6 +22,7 @@ from popserver.store.dead_letters import Dying, bury
 from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
 from popserver.store.message_groups import Member, Place, by_member, lock_free, runs_of, settle
+from popserver.store.retry_copies import come_again
 from popserver.store.schema import AnyRow, delivery, in_states
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
@@ -51,6 +52,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopErro
     names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
     rows = [*tx.conn.execute(_DUE, names), *_due_in_order(tx, names)]
     groups = catalog.groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
+    groups = {group_id: found for group_id, found in groups.items() if not _is_over(found)}
     _forget(tx, [row for row in rows if row.group_id not in groups])
     for (group_id, event), several in _plan(rows, groups).items():
         _carry_out(tx, groups[group_id].group, event, several)
@@ -99,6 +101,11 @@ def _forget(tx: Transaction, rows: Sequence[AnyRow]) -> None:
         tx.conn.execute(_FORGET, {"rows": as_given((row.group_id, row.message_key) for row in rows)})
 
 
+def _is_over(found: FoundGroup) -> bool:
+    """Copies of what its members handed back would make the retry topic anew that was deleted with the group."""
+    return found.is_deleted and found.group.mode is Mode.PULL
+
+
 def _plan(rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[AnyRow]]:
     """Which event happened to which deliveries, in the order of their keys."""
     plan: dict[tuple[int, Event], list[AnyRow]] = defaultdict(list)
@@ -124,6 +131,9 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[AnyRo
     if event is Event.EXHAUST:
         dying = [Dying(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
         bury(tx, group, dying, event, REASONS[event])
+        return
+    if event is Event.BACKOFF_ELAPSED and group.mode is Mode.PULL:
+        come_again(tx, group, rows)
         return
     if event is Event.ACK:
         return  # with its message group

@@ -12,9 +12,10 @@ from popserver.domain.group import Group
 from popserver.domain.message import id_from_bytes, id_to_bytes
 from popserver.domain.names import Resource
 from popserver.domain.topic import offset_of, queue_of
-from popserver.domain.why import Death, Evidence, Hold, Scheduled
+from popserver.domain.why import Death, Evidence, Hold, Retry, Scheduled
 from popserver.store import inspection
 from popserver.store.inspection import Step
+from popserver.store.retry_copies import Copy, copies_of, first_place
 from popserver.store.schema import AnyRow, dead_letter, delivery, message, pending, progress, queue
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.schema import topic as topic_table
@@ -35,19 +36,40 @@ def evidence(
         if scheduled is None:
             raise
         return Evidence(group, None, scheduled=scheduled), []
-    steps = [each for each in inspection.steps(conn, place.message_key) if each.group == group.name]
+    copies = _copies(conn, group, place.message_key)
+    keys = [place.message_key, *(each.message_key for each in copies)]
+    steps = [each for key in keys for each in inspection.steps(conn, key) if each.group == group.name]
     words = next((each.reason for each in reversed(steps) if each.reason), "")
-    return of_stored(conn, group, place.message_key)._replace(last_words=words), steps
+    found = of_stored(conn, group, keys[-1])
+    if copies:
+        # From then on the copy stands for the message.
+        newest = copies[-1]
+        found = found._replace(retry=Retry(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures))
+    return found._replace(last_words=words), steps
+
+
+def _copies(conn: Connection, group: Group, key: int) -> list[Copy]:
+    """What stands for the message after it; nothing where an operator has let the group read it again since."""
+    copies = copies_of(conn, group, key)
+    at = conn.execute(_at(group, key)).first()
+    if not copies or at is None or offset_of(key) < at.next_offset:
+        return copies
+    # The newest of those made of the message itself: a chain starts over with it.
+    failures = min(each.lineage.failures for each in copies)
+    own = [each for each in copies if each.lineage.failures == failures][-1]
+    return [] if own.lineage.resets < at.resets else copies
 
 
 def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
     """What bears on a message that is in a queue."""
     at = conn.execute(_at(group, key)).first()
     names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
-    death = _death(conn, group, key)
-    if at is None:
-        return Evidence(group, State.DLQ if death else None, death=death, message_group=names.message_group)
+    death = _death(conn, group, first_place(conn, group, key))
     hold = _first_hold(conn, group, delivery.c.message_key == key)
+    if at is None:
+        # A group that owns whole queues may have committed nothing yet.
+        state = State.DLQ if death else hold.state if hold else None
+        return Evidence(group, state, hold=hold, death=death, message_group=names.message_group)
     left_behind = _left_behind(conn, group, key, names.message_group)
     head = None
     if names.message_group is not None:
@@ -74,7 +96,7 @@ def _state(
 
 def _at(group: Group, key: int) -> Any:
     of_queue = progress.c.group_id == group.group_id, progress.c.queue_id == queue_of(key)
-    places = select(progress.c.next_offset, queue.c.min_offset)
+    places = select(progress.c.next_offset, progress.c.resets, queue.c.min_offset)
     return places.join(queue, queue.c.queue_id == progress.c.queue_id).where(*of_queue)
 
 
@@ -90,7 +112,7 @@ def _first_hold(conn: Connection, group: Group, *conditions: Any) -> Hold | None
 
 def _death(conn: Connection, group: Group, key: int) -> Death | None:
     of_group = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == key
-    row = conn.execute(select(dead_letter).where(*of_group)).first()
+    row = conn.execute(select(dead_letter).where(*of_group, dead_letter.c.redrive_state.is_(None))).first()
     return None if row is None else Death(row.dead_at_ms, row.attempt, row.reason)
 
 

@@ -186,7 +186,8 @@ def peek(
 def find_message(conn: Connection, topic_name: Resource | None, message_id: str) -> FoundMessage:
     """One message by id, in one topic or (None) in whichever has it; raises `MessageNotFound`.
 
-    The message itself comes before its dead copies. Where several topics hold the id, `BadRequest` asks for one.
+    The message itself comes before its copies, dead ones and retries. Where several topics hold the id, `BadRequest`
+    asks for one.
     """
     place = find_place(conn, topic_name, message_id)
     topic = _topic(conn, Resource(place.namespace, place.name))
@@ -296,7 +297,8 @@ def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -
     if len(originals) > 1:
         names = ", ".join(f"'{Resource(each.namespace, each.name)}'" for each in originals)
         raise BadRequest(f"message id '{_short(message_id)}' is in the topics {names}; name one of them")
-    return (originals or places)[0]
+    # Of copies the newest: what a group retries, it copies again at every failure.
+    return originals[0] if originals else max(places, key=lambda each: (each.stored_at_ms, each.message_key))
 
 
 def _standings(conn: Connection, key: int) -> list[Standing]:
@@ -354,7 +356,9 @@ def _short(message_id: str) -> str:
 
 _SIZES = select(message.c.message_key, message.c.stored_at_ms, func.length(message.c.body).label("size"))
 _PLACES = (
-    select(message.c.message_key, message.c.origin_key, topic_table.c.namespace, topic_table.c.name)
+    select(
+        message.c.message_key, message.c.origin_key, message.c.stored_at_ms, topic_table.c.namespace, topic_table.c.name
+    )
     .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
     .where(topic_table.c.deleted_at_ms.is_(None))
     .order_by(message.c.message_key)

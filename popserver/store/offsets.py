@@ -38,8 +38,8 @@ class _Place(NamedTuple):
 
 def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] | PopError]:
     """Let progress grow; each offset has its own outcome. A group that consumes message by message is refused."""
-    refusals = _refusals(tx.conn, {each.group for each in requests})
-    good = [each for each in requests if each.group not in refusals]
+    denied = refusals(tx.conn, {each.group for each in requests})
+    good = [each for each in requests if each.group not in denied]
     places = sorted({place for each in good for place in _places(each)})
     before = _lock(tx, places)
     # After the lock: what the members have seen is there to be seen.
@@ -51,19 +51,19 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
         [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, _places(each), strict=True)]
         for said, each in zip(judged, good, strict=True)
     )
-    return [refusals[each.group] if each.group in refusals else next(outcomes) for each in requests]
+    return [denied[each.group] if each.group in denied else next(outcomes) for each in requests]
 
 
 def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> list[Progress]:
     """The group's progress in each of the queues. Raises for a group that is gone, or consumes message by message."""
-    for refusal in _refusals(conn, {group}).values():
+    for refusal in refusals(conn, {group}).values():
         raise refusal
     names = {"places": as_given((group.group_id, each.queue_id) for each in places)}
     found = {row.queue_id: Progress(row.next_offset, row.resets) for row in conn.execute(_STORED, names)}
     return [found.get(each.queue_id, NO_PROGRESS) for each in places]
 
 
-def _refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
+def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
     """Why some of the groups have no such progress: they are gone, or consume message by message."""
     rows = (
         row

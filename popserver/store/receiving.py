@@ -24,7 +24,7 @@ from popserver.domain.errors import PopError
 from popserver.domain.filtering import Filter
 from popserver.domain.group import Group
 from popserver.domain.message import Delivery, StoredMessage
-from popserver.domain.names import group_of_dead_letter_topic
+from popserver.domain.names import is_system_derived
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
@@ -118,7 +118,7 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
     first = several[0]
     room = sum(request.batch_size for request in several)
-    keeps_order = group_of_dead_letter_topic(first.topic.name) is None
+    keeps_order = not is_system_derived(first.topic.name.name)
     wish = Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order)
     repeated = _repeated(tx, wish, several)
     served = iter(_serve(tx, wish, [each for index, each in enumerate(several) if index not in repeated]))

@@ -1,6 +1,7 @@
 """Removing what is older than the retention: a prefix of each queue, in steps.
 
-A message that somebody holds or that waits for its retry stays, and what stands behind it in its queue; one that is
+A message that somebody holds or that waits for its retry stays, and what stands behind it in its queue: also where it
+waits for a group that owns whole queues and has committed nothing in this one, so has no progress there. One that is
 ready again goes with its delivery. Dead letters stay until they are deleted.
 """
 
@@ -9,15 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import and_, bindparam, delete, func, select, update
 
 from popserver.domain.delivery import State
 from popserver.domain.errors import PopError
+from popserver.domain.group import Mode
 from popserver.domain.names import DLQ_PREFIX
 from popserver.domain.topic import message_key, offset_of, queue_of
 from popserver.store import catalog, message_groups
 from popserver.store.message_groups import Member
-from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, history, in_states, message, progress, queue
+from popserver.store.schema import (
+    KEY_SHIFT,
+    AnyRow,
+    consumer_group,
+    delivery,
+    history,
+    in_states,
+    message,
+    progress,
+    queue,
+)
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
@@ -62,6 +74,7 @@ def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
         return 0
     bounds["end"] = keys[-1] + 1
     needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in groups]
+    needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
     for group_id in groups:
         _remove_ready(tx, group_id, bounds)
@@ -142,6 +155,19 @@ _OF_GROUP = (
     delivery.c.message_key < bindparam("end"),
 )
 _ALL = select(delivery.c.message_key).where(*_OF_GROUP).order_by(delivery.c.message_key)
+_FIRST_HANDED_BACK = (
+    select(func.min(delivery.c.message_key))
+    .select_from(consumer_group)
+    .join(
+        delivery,
+        and_(
+            delivery.c.group_id == consumer_group.c.group_id,
+            delivery.c.message_key >= bindparam("first"),
+            delivery.c.message_key < bindparam("end"),
+        ),
+    )
+    .where(consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None))
+)
 _LOCK_READY_AGAIN = (
     select(delivery.c.message_key)
     .where(*_OF_GROUP, in_states(delivery.c.state, State.READY))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from popserver.domain.errors import StoreUnavailable
+from popserver.domain.names import RETRY_PREFIX
 
 # What is deleted is removed step by step, and need not make sense on its way.
 _IN_USE = """
@@ -22,8 +23,20 @@ INVARIANTS = {
         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = d.message_key)""",
     "a delivery of a message the group has not reached": """
         SELECT COUNT(*) FROM delivery d
+        JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'POP'
         JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> 40)
         WHERE (d.message_key & 1099511627775) >= p.next_offset""",
+    "a delivery that does not wait, of a group that owns whole queues": """
+        SELECT COUNT(*) FROM delivery d
+        JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'PULL'
+        WHERE d.state <> 'WAITING_RETRY'""",
+    "a message that waits though its retry is there": f"""
+        SELECT COUNT(*) FROM delivery d
+        JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'PULL' AND g.deleted_at_ms IS NULL
+        JOIN topic t ON t.namespace = g.namespace AND t.name = '{RETRY_PREFIX}' || g.name AND t.deleted_at_ms IS NULL
+        JOIN message m ON m.message_key = d.message_key
+        JOIN message c ON c.message_id = m.message_id AND c.topic_id = t.topic_id
+             AND c.origin_key = d.message_key""",  # noqa: S608
     "a message beyond its queue's end": """
         SELECT COUNT(*) FROM queue q JOIN message m
         ON m.message_key = (SELECT MAX(l.message_key) FROM message l
@@ -37,7 +50,8 @@ INVARIANTS = {
         WHERE g.deleted_at_ms IS NULL AND NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = l.copy_key)""",
     "a dead letter that is still being delivered": """
         SELECT COUNT(*) FROM dead_letter l
-        JOIN delivery d ON d.group_id = l.group_id AND d.message_key = l.origin_key""",
+        JOIN delivery d ON d.group_id = l.group_id AND d.message_key = l.origin_key
+        WHERE l.redrive_state IS NULL""",
     "a message group that stands beyond its queue's progress": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         WHERE b.next_offset > p.next_offset""",  # noqa: S608

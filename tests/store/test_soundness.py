@@ -10,13 +10,21 @@ import pytest
 from popserver.domain.errors import StoreUnavailable
 from popserver.domain.message import MessageType
 from popserver.store.soundness import INVARIANTS, check_soundness
+from tests.send_back.handing import hand_back, pull_group
 from tests.support.builders import in_order
-from tests.support.open_store import HOUR, OpenStore, open_store
+from tests.support.open_store import HOUR, SECOND, OpenStore, open_store
 
 # How to break each of them by hand.
 DAMAGE = {
     "a delivery without its message": "DELETE FROM message WHERE message_key = (SELECT MAX(message_key) FROM delivery)",
     "a delivery of a message the group has not reached": "UPDATE progress SET next_offset = 0",
+    "a delivery that does not wait, of a group that owns whole queues": "UPDATE consumer_group SET mode = 'PULL'",
+    "a message that waits though its retry is there": (
+        "INSERT INTO delivery (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder,"
+        " client_id) SELECT g.group_id, m.origin_key, 1, 'WAITING_RETRY', 1, 0, 1, 'PUSH', ''"
+        " FROM message m, consumer_group g"
+        " JOIN topic t ON t.topic_id = m.topic_id AND t.name = '%RETRY%' || g.name"
+    ),
     "a message beyond its queue's end": "UPDATE queue SET next_offset = 2 WHERE next_offset > 2",
     "progress beyond its queue's end": "UPDATE progress SET next_offset = 99",
     "a dead letter without its copy": "DELETE FROM message WHERE origin_key <> 0",
@@ -44,9 +52,19 @@ def filled(sqlite_url: str) -> Iterator[OpenStore]:
     store.send(topic, 3)
     dead, _held, _other = store.receive(group, topic, invisible_ms=HOUR)
     store.forward(group, dead)
+    _retry(store)
     yield store
     store.conn.close()
     store.database.close()
+
+
+def _retry(store: OpenStore) -> None:
+    """A group that owns whole queues has handed a message back, and its retry is there."""
+    topic = store.topic("pulled")
+    group = pull_group(store, "puller")
+    store.send(topic)
+    hand_back(store, group, topic, delay_level=1)
+    store.end_due(after_ms=SECOND)
 
 
 def _use_message_groups(store: OpenStore) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from popserver.domain.errors import AlreadyExists, PopError
 from popserver.domain.group import ConsumeFrom, Group, HistoryLevel, Mode, NewGroup
-from popserver.domain.names import Resource, dead_letter_topic
+from popserver.domain.names import Resource, dead_letter_topic, retry_topic
 from popserver.domain.retry import RetryPolicy
 from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, is_named
@@ -121,8 +121,9 @@ def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
     if not gone:
         return group_not_found(request.name)
     tx.outdate(Outdated(GROUP, *request.name))
-    # Its dead letters go with it: without the group nobody could name them.
+    # Its dead letters and retries go with it: without the group nobody could name them.
     delete_one_topic(tx, dead_letter_topic(request.name))
+    delete_one_topic(tx, retry_topic(request.name))
     return None
 
 

@@ -83,7 +83,9 @@ _ROW = select(
     delivery.c.message_group,
 ).where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key"))
 _IS_DEAD = select(dead_letter.c.dead_letter_id).where(
-    dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key == bindparam("for_key")
+    dead_letter.c.group_id == bindparam("for_group"),
+    dead_letter.c.origin_key == bindparam("for_key"),
+    dead_letter.c.redrive_state.is_(None),
 )
 _REACHED = select(progress.c.next_offset).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue")

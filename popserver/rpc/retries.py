@@ -1,0 +1,29 @@
+"""Messages that members hand back."""
+
+from __future__ import annotations
+
+from popproto.v1 import legacy_pb2 as wire
+from popserver.broker.broker import Broker
+from popserver.broker.offsets import QueueName
+from popserver.broker.retries import HandedBack
+from popserver.rpc import convert, status
+from popserver.rpc.calls import Caller
+
+
+class Retries:
+    """One method per RPC."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._retries = broker.retries
+
+    async def send_back(self, request: wire.SendBackRequest, caller: Caller) -> wire.SendBackResponse:
+        queue = QueueName(convert.resource(request.queue.topic, caller.namespace), request.queue.queue_id)
+        failed = HandedBack(
+            queue,
+            request.offset,
+            request.delay_level,
+            request.max_reconsume_times if request.HasField("max_reconsume_times") else None,
+        )
+        group = convert.resource(request.group, caller.namespace)
+        is_dead_letter = await self._retries.send_back(group, caller.client_id, failed)
+        return wire.SendBackResponse(status=status.OK, is_dead_letter=is_dead_letter)

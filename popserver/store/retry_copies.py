@@ -1,0 +1,161 @@
+"""Copies that stand for what was handed back: WAITING_RETRY → READY, in topic `%RETRY%<group>`.
+
+A message whose interval is over becomes an ordinary message of that topic, new in its queue and in no message group.
+It names its parent (`origin_key`), and in its properties where it comes from (`domain.retry_copy`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
+
+from popserver.domain.delivery import Event, sources
+from popserver.domain.group import Group
+from popserver.domain.names import retry_topic
+from popserver.domain.retry_copy import Lineage, lineage_of, marked, unmarked
+from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
+from popserver.store import catalog
+from popserver.store.given import as_given, given
+from popserver.store.history import as_moved, record
+from popserver.store.messages import take_offsets
+from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, in_states, message, progress
+from popserver.store.schema import topic as topic_table
+from popserver.store.transaction import Transaction
+
+
+def come_again(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:
+    """Let copies stand for deliveries whose rows the caller has locked (at most one step of them)."""
+    in_turn = sorted(rows, key=lambda each: (each.visible_at_ms, each.message_key))
+    names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in in_turn)}
+    parents = {row.message_key: row for row in tx.conn.execute(_PARENTS, names)}
+    # What is left out is of a topic that was deleted, and goes with it.
+    kept = [row for row in in_turn if row.message_key in parents]
+    if kept:
+        _copy(tx, group, kept, parents)
+    tx.conn.execute(_END, names)
+    record(tx, group, Event.BACKOFF_ELAPSED, map(as_moved, kept))
+
+
+class Copy(NamedTuple):
+    """A copy that was made of a message when it had failed."""
+
+    message_key: int
+    topic_name: str
+    lineage: Lineage
+
+
+def copies_of(conn: Connection, group: Group, key: int) -> list[Copy]:
+    """What stood for the message in the group after it, oldest first; of a copy its successors."""
+    origin_key = first_place(conn, group, key)
+    name = retry_topic(group.name)
+    rows = conn.execute(_SAME_ID, {"for_key": key, "in_namespace": name.namespace, "with_name": name.name})
+    found = [(row.message_key, lineage_of(properties_of(row.properties))) for row in rows]
+    is_copy = key != origin_key
+    return [
+        Copy(copy_key, name.name, lineage)
+        for copy_key, lineage in found
+        if lineage.origin_key == origin_key and not (is_copy and copy_key <= key)
+    ]
+
+
+def first_place(conn: Connection, group: Group, key: int) -> int:
+    """Where a message stood first: of a copy in the group's own retry topic what it comes from, else where it is."""
+    name = retry_topic(group.name)
+    names = {"for_key": key, "in_namespace": name.namespace, "with_name": name.name}
+    row = conn.execute(_IN_RETRY_TOPIC, names).first()
+    return key if row is None else lineage_of(properties_of(row.properties)).origin_key
+
+
+def properties_of(stored: str | None) -> dict[str, str]:
+    return dict(json.loads(stored)) if stored else {}
+
+
+def as_it_was_sent(stored: str | None) -> str | None:
+    """The properties of a copy as they are stored of the message it comes from."""
+    return _stored(unmarked(properties_of(stored)))
+
+
+def _stored(properties: dict[str, str]) -> str | None:
+    return json.dumps(properties, ensure_ascii=False) if properties else None
+
+
+def _copy(tx: Transaction, group: Group, rows: Sequence[AnyRow], parents: dict[int, AnyRow]) -> None:
+    name = retry_topic(group.name)
+    topic = catalog.ensure_topic(tx, NewTopic(name, OWN_QUEUES))
+    place = topic.queues[0]
+    first = take_offsets(tx, place, len(rows))
+    assert first is not None, "the topic was found or made in this transaction"
+    copies = [
+        (row.message_key, message_key(place.queue_id, first + index), _properties(row, parents[row.message_key], topic))
+        for index, row in enumerate(rows)
+    ]
+    tx.conn.execute(_INSERT, {"copies": as_given(copies), "retry_topic_id": topic.topic_id, "now_ms": tx.now_ms})
+    tx.ring(topic.topic_id)
+
+
+def _properties(row: AnyRow, parent: AnyRow, topic: Any) -> str | None:
+    properties = properties_of(parent.properties)
+    if row.topic_id == topic.topic_id:
+        before = lineage_of(properties)
+        return _stored(marked(properties, before._replace(failures=row.attempt, resets=parent.resets)))
+    return _stored(marked(properties, Lineage(parent.topic_name, row.attempt, row.message_key, parent.resets)))
+
+
+_KEYS = given("keys", "message_key")
+_PARENTS = (
+    select(
+        message.c.message_key,
+        message.c.properties,
+        topic_table.c.name.label("topic_name"),
+        func.coalesce(progress.c.resets, 0).label("resets"),
+    )
+    .select_from(_KEYS)
+    .join(message, message.c.message_key == _KEYS.c.message_key)
+    .join(topic_table, and_(topic_table.c.topic_id == message.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
+    .outerjoin(
+        progress,
+        and_(
+            progress.c.group_id == bindparam("for_group"),
+            progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
+        ),
+    )
+)
+_COPIES = given("copies", "parent_key", "copy_key", text=("properties",))
+# Everything but its place and its lineage is the message's own: id, tag, keys, body, birth.
+_BECOMES = {
+    "message_key": _COPIES.c.copy_key,
+    "topic_id": bindparam("retry_topic_id", type_=message.c.topic_id.type),
+    "origin_key": _COPIES.c.parent_key,
+    "stored_at_ms": bindparam("now_ms", type_=message.c.stored_at_ms.type),
+    "properties": _COPIES.c.properties,
+}
+_INSERT = insert(message).from_select(
+    [column.name for column in message.columns],
+    select(*[_BECOMES.get(column.name, column) for column in message.columns])
+    .select_from(_COPIES)
+    .join(message, message.c.message_key == _COPIES.c.parent_key),
+)
+_END = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    delivery.c.message_key.in_(select(_KEYS.c.message_key)),
+    in_states(delivery.c.state, *sources(Event.BACKOFF_ELAPSED)),
+)
+_of_its_topic = and_(
+    topic_table.c.topic_id == message.c.topic_id,
+    topic_table.c.namespace == bindparam("in_namespace"),
+    topic_table.c.name == bindparam("with_name"),
+    topic_table.c.deleted_at_ms.is_(None),
+)
+_IN_RETRY_TOPIC = (
+    select(message.c.properties).join(topic_table, _of_its_topic).where(message.c.message_key == bindparam("for_key"))
+)
+_of_id = select(message.c.message_id).where(message.c.message_key == bindparam("for_key")).correlate(None)
+_SAME_ID = (
+    select(message.c.message_key, message.c.properties)
+    .join(topic_table, _of_its_topic)
+    .where(message.c.message_id == _of_id.scalar_subquery())
+    .order_by(message.c.message_key)
+)

@@ -1,0 +1,87 @@
+"""What the tests of handing back say in few words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from popserver.domain.errors import PopError
+from popserver.domain.group import Group, HistoryLevel, Mode
+from popserver.domain.message import StoredMessage
+from popserver.domain.names import dead_letter_topic, retry_topic
+from popserver.domain.offsets import Committed, QueueOffset
+from popserver.domain.topic import Topic, message_key
+from popserver.store import catalog, offsets
+from popserver.store.send_back import SendBack, send_back
+from tests.pull.looks import look
+from tests.support.builders import GROUP
+from tests.support.open_store import OpenStore
+
+
+def pull_group(store: OpenStore, name: Any = GROUP, *, history: HistoryLevel = HistoryLevel.ALL, **more: Any) -> Group:
+    group = store.group(name, history=history, **more)
+    store.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+    return group
+
+
+def a_failure(group: Group, topic: Topic, offset: int = 0, delay_level: int = 0, **more: Any) -> SendBack:
+    return SendBack(group, topic, topic.queues[0], offset, "c1", delay_level, **more)
+
+
+def hand_back(
+    store: OpenStore, group: Group, topic: Topic, offset: int = 0, delay_level: int = 0, **more: Any
+) -> bool | PopError:
+    """Whether it is a dead letter now, or the refusal."""
+    (outcome,) = store.do(send_back, a_failure(group, topic, offset, delay_level, **more))
+    return outcome
+
+
+def fail_again(store: OpenStore, group: Group, *, delay_level: int = 1) -> bool | PopError:
+    """The newest retry of the group is due, is pulled, and fails too."""
+    store.end_due(after_ms=3 * 3_600_000)
+    copies = retries(store, group)
+    return hand_back(store, group, retries_of(store, group), copies[-1].offset, delay_level)
+
+
+def commit(store: OpenStore, group: Group, topic: Topic, offset: int) -> Committed:
+    (done,) = store.one(offsets.commit, offsets.Commit(group, [QueueOffset(topic, topic.queues[0], offset)]))
+    return done
+
+
+def reset(store: OpenStore, group: Group, topic: Topic, offset: int = 0) -> None:
+    """As an operator does: progress goes back, what waits is READY there, and so are dead letters."""
+    queue_id = topic.queues[0].queue_id
+    first = message_key(queue_id, offset)
+    end = message_key(queue_id + 1, 0)
+    for statement in (
+        f"UPDATE progress SET next_offset = {offset}, resets = resets + 1"
+        f" WHERE group_id = {group.group_id} AND queue_id = {queue_id}",
+        f"DELETE FROM delivery WHERE group_id = {group.group_id} AND message_key BETWEEN {first} AND {end}",
+        f"UPDATE dead_letter SET redrive_state = 'RESET'"
+        f" WHERE group_id = {group.group_id} AND origin_key BETWEEN {first} AND {end}",
+    ):
+        store.conn.exec_driver_sql(statement)
+
+
+def retries_of(store: OpenStore, group: Group) -> Topic:
+    return _found(store, retry_topic(group.name))
+
+
+def retries(store: OpenStore, group: Group) -> list[StoredMessage]:
+    """All of the group's copies, as a pull brings them."""
+    topic = catalog.find_topic(store.conn, retry_topic(group.name))
+    return [] if topic is None else look(store, topic).messages
+
+
+def dead(store: OpenStore, group: Group) -> list[StoredMessage]:
+    topic = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+    return [] if topic is None else look(store, topic).messages
+
+
+def letters(store: OpenStore) -> list[Any]:
+    return store.rows("SELECT * FROM dead_letters ORDER BY id")
+
+
+def _found(store: OpenStore, name: Any) -> Topic:
+    found = catalog.find_topic(store.conn, name)
+    assert found is not None
+    return found
