@@ -319,7 +319,7 @@ async def test_a_late_message_that_cannot_be_handed_back_stays_for_the_next_swee
     await slow.has("a")
     await desk.comes(lambda: desk.server.requests("SendBack"), 21)
     assert (desk.offset(core), sent_back(desk)) == (None, [])
-    await desk.comes(lambda: sent_back(desk) == [(0, 3)], 10)
+    await desk.comes(lambda: sent_back(desk) == [(0, 3)], 21)
     slow.end("a")
     await until(lambda: desk.offset(core) == 1)
 

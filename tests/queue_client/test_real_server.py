@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
 import popserver
@@ -24,6 +25,8 @@ from popclient import (
     SimpleConsumer,
     aio,
 )
+from popproto.v1 import admin_pb2, admin_pb2_grpc
+from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import until, until_in_thread
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -208,3 +211,43 @@ def test_close_in_the_listener_and_threads_named_after_the_group(shared: popserv
     consumer.run()
     assert ended.is_set() and consumer.state == "SHUTDOWN_ALREADY"
     assert names <= {f"ConsumeMessageThread_{topic}_{number}" for number in (1, 2, 3)}
+
+
+@pytest.mark.row("H13")
+@pytest.mark.user("U20")
+async def test_an_operators_reset_is_heeded_by_members_that_are_online(
+    shared: popserver.EmbeddedBroker, topic: str
+) -> None:
+    seen: Counter[str] = Counter()
+
+    async def listener(messages: Any, _: Any) -> ConsumeConcurrentlyStatus:
+        seen.update(message.text for message in messages)
+        return SUCCESS
+
+    await asyncio.to_thread(send, shared, topic, map(str, range(100)))
+    members = [aio.QueuePushConsumer(shared.endpoint, topic, topic, listener, consume_from=FIRST) for _ in range(2)]
+    for member in members:
+        await member.start()
+    await until(lambda: all(any(mq.topic == topic for mq in member.message_queues) for member in members), 20)
+    await until(lambda: len(seen) == 100, 20)
+    before = Counter(seen)
+    await asyncio.to_thread(reset_to_beginning, shared, topic)
+    await until(lambda: all(seen[text] > before[text] for text in map(str, range(100))), 20)
+    for member in members:
+        await member.close()
+    again = seen.copy()
+    async with aio.QueuePushConsumer(shared.endpoint, topic, topic, listener) as late:
+        await until(lambda: late.message_queues, 20)
+        await asyncio.to_thread(send, shared, topic, ["after"])
+        await until(lambda: seen["after"] == 1, 20)
+    assert seen - again == Counter({"after": 1})
+
+
+def reset_to_beginning(broker: popserver.EmbeddedBroker, name: str) -> None:
+    """The group of the topic's name, in that topic."""
+    with grpc.insecure_channel(broker.endpoint) as channel:
+        request = admin_pb2.ResetOffsetsRequest(
+            group=pb.Resource(name=name), topic=pb.Resource(name=name), policy=pb.BEGINNING
+        )
+        answer = admin_pb2_grpc.AdminStub(channel).ResetOffsets(request)
+    assert answer.status.code == pb.OK, answer.status

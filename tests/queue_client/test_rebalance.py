@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from popclient import ConsumeConcurrentlyStatus, MessageQueue, UnsupportedByServer
+from popclient import ConsumeConcurrentlyStatus, MessageQueue, OffsetStore, ReadOffsetType, UnsupportedByServer
 from popclient._queue.factory import ClientFactory
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
@@ -384,3 +384,74 @@ async def test_in_order_needs_a_server_with_locks(desk: Desk) -> None:
     core = desk.make(OrderlyListener(desk.succeed))
     with pytest.raises(UnsupportedByServer, match="LockQueues, which orderly consumption needs, is not offered"):
         await core.start()
+
+
+@pytest.mark.row("J10")
+async def test_of_more_members_than_queues_some_have_none(desk: Desk) -> None:
+    desk.server.notices = True
+    desk.server.widths["t"] = 2
+    cores = [await desk.start(factory=ClientFactory(desk.clock)) for _ in range(3)]
+    await desk.comes(lambda: sorted(map(queues, cores)) == [[], [0], [1]], 25)
+
+
+@pytest.mark.row("G5")
+async def test_who_broadcasts_in_a_group_that_shares_takes_nothing_from_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    desk.server.notices = True
+    desk.server.widths["t"] = 4
+    stray = await desk.start(factory=ClientFactory(desk.clock), model="BROADCASTING")
+    await desk.owns(stray, 0, 1, 2, 3)
+    core = await desk.start()
+    await desk.owns(core, 0, 1, 2, 3)
+
+
+class Notebook(OffsetStore):
+    """A store of a user's own: a dictionary that outlives its consumer."""
+
+    def __init__(self, stored: dict[MessageQueue, int]) -> None:
+        self.stored = stored
+        self.memory: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None:
+        self.memory = {}
+
+    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
+        if not increase_only or offset > self.memory.get(mq, -1):
+            self.memory[mq] = offset
+
+    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
+        return self.stored.get(mq, -1)
+
+    async def persist_all(self, mqs: Any) -> None:
+        for mq in mqs:
+            await self.persist(mq)
+
+    async def persist(self, mq: MessageQueue) -> None:
+        if mq in self.memory:
+            self.stored[mq] = self.memory[mq]
+
+    def remove_offset(self, mq: MessageQueue) -> None:
+        self.memory.pop(mq, None)
+
+    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
+        return dict(self.memory)
+
+    async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
+        self.stored[mq] = offset
+
+
+@pytest.mark.row("H1")
+async def test_a_users_own_store_keeps_the_progress(desk: Desk) -> None:
+    stored: dict[MessageQueue, int] = {}
+    await desk.server.fill(Q, "ab")
+    core = await desk.start(offset_store=Notebook(stored))
+    await until(lambda: desk.offset(core) == 2)
+    await core.close()
+    assert stored[Q] == 2
+    await desk.server.fill(Q, "c")
+    await desk.start(offset_store=Notebook(stored))
+    await until(lambda: desk.texts[2:] == ["c"])
+    assert desk.server.requests("CommitOffsets") == []
+    assert all(extras.commit_offset == 0 for extras in desk.server.extras)
