@@ -1,4 +1,4 @@
-"""Administration of a PopMQ server: topics, groups, looking at messages, dead letters, status.
+"""Administration of a PopMQ server: topics, groups and their progress, looking at messages, dead letters, status.
 
 Speaks popmq.v1.Admin, which a RocketMQ server does not have: every call then raises UnsupportedByServer. Synchronous,
 safe in threads, fails fast when nobody listens.
@@ -21,9 +21,11 @@ from popclient.admin.facts import (
     HistoryEntry,
     MessageFacts,
     MessageState,
+    MovedOffset,
     NewUser,
     Policy,
     Queue,
+    QueueLag,
     Redeliveries,
     ScheduledMessage,
     Status,
@@ -44,9 +46,11 @@ __all__ = [
     "HistoryEntry",
     "MessageFacts",
     "MessageState",
+    "MovedOffset",
     "NewUser",
     "Policy",
     "Queue",
+    "QueueLag",
     "Redeliveries",
     "ScheduledMessage",
     "Status",

@@ -17,8 +17,10 @@ from popclient.admin.facts import (
     HistoryEntry,
     MessageFacts,
     MessageState,
+    MovedOffset,
     Policy,
     Queue,
+    QueueLag,
     Redeliveries,
     ScheduledMessage,
     Status,
@@ -74,6 +76,24 @@ def _lag_of(lag: wire.GroupLag) -> GroupLag:
         dead_letters=lag.dead_letters,
         oldest_ready=_time_of(lag.oldest_ready) if lag.HasField("oldest_ready") else None,
     )
+
+
+def queue_lag_of(lag: wire.QueueLag) -> QueueLag:
+    return QueueLag(
+        topic=lag.topic.name,
+        queue_id=lag.queue_id,
+        min_offset=lag.min_offset,
+        max_offset=lag.max_offset,
+        offset=lag.offset,
+        ready=lag.ready,
+        inflight=lag.inflight,
+        waiting_retry=lag.waiting_retry,
+        client_id=lag.client_id,
+    )
+
+
+def moved_offset_of(moved: wire.MovedOffset) -> MovedOffset:
+    return MovedOffset(moved.topic.name, moved.queue_id, moved.from_offset, moved.to_offset)
 
 
 def _consumer_of(consumer: wire.Consumer) -> Consumer:

@@ -50,6 +50,35 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is behind in one queue, in messages; the units of `GroupLag`, for groups of either mode.
+
+    The queue stores `min_offset` up to, not including, `max_offset`; `offset` is the group's progress: the next one not
+    yet looked at, or in mode PULL not yet consumed. `client_id` has the queue's lock, empty: nobody.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    offset: int
+    ready: int
+    inflight: int
+    waiting_retry: int
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovedOffset:
+    """What an operator did to a group's progress in one queue; `from_offset` is -1 where there was none."""
+
+    topic: str
+    queue_id: int
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Subscription:
     """One topic that a consumer wants, by a filter: its kind is TAG or SQL."""
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from popclient.cli import UsageError
@@ -18,6 +18,7 @@ _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION_S_MAX = 3_650 * 86_400
 _NO_FILES = ("public", "any")  # whom --ca may name besides a file's CA
+_EDGES = ("BEGINNING", "END")
 _RESOURCE_KINDS = ("topic", "group")
 
 
@@ -35,6 +36,18 @@ def duration(written: str) -> timedelta:
 def durations(written: str) -> list[timedelta]:
     """Several, separated by commas: `10s,30s,1m`."""
     return [duration(part.strip()) for part in written.split(",")]
+
+
+def place(written: str) -> str | datetime:
+    """`beginning`, `end`, or a moment such as `2026-11-20T10:00`, in the time zone of this machine unless it says."""
+    if written.upper() in _EDGES:
+        return written.upper()
+    try:
+        return datetime.fromisoformat(written).astimezone()
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"'{written}' is no place; write beginning, end, 2026-11-20T10:00 or 2026-11-20T10:00+01:00"
+        ) from None
 
 
 def number(least: int, most: int) -> Callable[[str], int]:

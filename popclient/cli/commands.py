@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from popclient.cli.arguments import actions as actions_named
-from popclient.cli.arguments import duration, durations, key_value, number, resource, secret_source
+from popclient.cli.arguments import duration, durations, key_value, number, place, resource, secret_source
 
 QUEUES_MAX = 2**31 - 1  # of the wire; what a topic may have, the server says
 ATTEMPTS_MAX = 2**31 - 1
@@ -62,6 +62,41 @@ def _add_group(actions: Any) -> None:
     update.add_argument("name", metavar="NAME")
     _add_policy(update, "", "", "", "")
     _add_delete(actions, "delete a group with its progress and its dead letters", "groups:delete")
+    _add_progress(actions)
+
+
+def _add_progress(actions: Any) -> None:
+    lag = _add(actions, "lag", "how far a group is behind, queue by queue", "progress:lag")
+    lag.add_argument("group", metavar="GROUP")
+    lag.add_argument("--topic", help="in that one alone")
+
+    reset = _add(actions, "reset", "let a group go on elsewhere, back or ahead; see --dry-run", "progress:reset")
+    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument("topic", metavar="TOPIC")
+    where = reset.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to", type=place, metavar="PLACE", help="beginning, end, or a moment such as 2026-11-20T10:00")
+    where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
+    reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="in one queue only (all)")
+    reset.add_argument("--dry-run", action="store_true", help="only show what would be")
+
+    skip = _add(actions, "skip", "one message is done for the group, unread", "progress:skip")
+    skip.add_argument("group", metavar="GROUP")
+    skip.add_argument("message_id", metavar="ID")
+    skip.add_argument("--topic", help="look there alone")
+
+    clone = _add(actions, "clone", "let a group begin where another one stands", "progress:clone")
+    clone.add_argument("source", metavar="SOURCE")
+    clone.add_argument("group", metavar="GROUP")
+    clone.add_argument("--topic", help="in that one alone")
+
+    offsets = _actions(actions, "offsets", "a group's progress as a file")
+    export = _add(offsets, "export", "write it, as the classic JSON", "offsets:write")
+    export.add_argument("group", metavar="GROUP")
+    export.add_argument("file", metavar="FILE", nargs="?", default="-", help="(standard output)")
+    load = _add(offsets, "import", "set it to what such a file says", "offsets:read")
+    load.add_argument("group", metavar="GROUP")
+    load.add_argument("file", metavar="FILE", help="- reads standard input")
+    load.add_argument("--as", dest="name_in_file", metavar="NAME", help="what the file calls the group (GROUP)")
 
 
 def _add_message(actions: Any) -> None:

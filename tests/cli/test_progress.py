@@ -1,0 +1,182 @@
+"""popmq group lag, reset, skip, clone, offsets …"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from popclient import PullConsumer
+from popclient.admin import Admin
+from tests.cli.shell import Shell
+
+
+@pytest.fixture(autouse=True)
+def _flights(shell: Shell) -> None:
+    """A topic of two queues with five messages each, and a group that pulls."""
+    shell.ok("topic", "create", "flights", "--queues", "2")
+    shell.ok("group", "create", "reports")
+    for _ in range(2):
+        shell.ok("message", "send", "flights", "x", "--count", "5")
+
+
+def consume(shell: Shell, group: str = "reports", count: int = 4) -> None:
+    """The group pulls some messages of the first queue, and commits."""
+    with PullConsumer(shell.endpoint, group, consume_from="CONSUME_FROM_FIRST_OFFSET") as consumer:
+        queue = consumer.queues("flights")[0]
+        consumer.assign(queue)
+        consumer.commit({queue: 0})
+        left = count
+        while left:
+            left -= len(consumer.poll(timeout=5, max_messages=left))
+        consumer.commit()
+
+
+def test_lag_is_a_line_for_each_queue_and_the_sum(shell: Shell) -> None:
+    assert shell.ok("group", "lag", "reports").lines == ["no progress in any topic"]
+    consume(shell)
+    headings, row, empty, total = shell.ok("group", "lag", "reports").lines
+    assert headings.split() == "TOPIC QUEUE MIN MAX OFFSET READY INFLIGHT WAITING RETRY LOCKED BY".split()
+    assert row.split() == ["flights", "0", "0", "5", "4", "1", "0", "0"]
+    assert (empty, total) == ("", "1 ready, 0 inflight, 0 waiting retry in 1 queues")
+    shown = shell.json("group", "lag", "reports", "--topic", "flights")
+    assert (shown["ready"], [each["offset"] for each in shown["queues"]]) == (1, [4])
+    assert shell("group", "lag", "nobody").status == 4
+
+
+@pytest.mark.row("H13")
+def test_reset_goes_anywhere_and_says_from_where(shell: Shell) -> None:
+    consume(shell)
+    tried = shell.json("group", "reset", "reports", "flights", "--to", "end", "--dry-run")
+    assert tried["dry_run"]
+    assert [(each["from_offset"], each["to_offset"]) for each in tried["moved"]] == [(4, 5), (None, 5)]
+    assert shell.json("group", "lag", "reports")["queues"][0]["offset"] == 4, "nothing is changed"
+    headings, *rows = shell.ok("group", "reset", "reports", "flights", "--to", "beginning").lines
+    assert headings.split() == ["TOPIC", "QUEUE", "FROM", "TO"]
+    assert [each.split() for each in rows] == [["flights", "0", "4", "0"], ["flights", "1", "none", "0"]]
+    shell.ok("group", "reset", "reports", "flights", "--offset", "3", "--queue", "1")
+    shell.ok("group", "reset", "reports", "flights", "--to", "2026-11-20T10:00+01:00", "--queue", "0")
+    assert [each["offset"] for each in shell.json("group", "lag", "reports")["queues"]] == [5, 3]
+    shell.ok("group", "reset", "reports", "flights", "--to", "2020-11-20T10:00")
+    assert [each["offset"] for each in shell.json("group", "lag", "reports")["queues"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--to", "yesterday"), 2, "'yesterday' is no place; write beginning, end, 2026-11-20T10:00"),
+        (("--offset", "3"), 2, "offset 3 is an offset of one queue; name it with --queue ID"),
+        (("--offset", "6", "--queue", "0"), 1, "offset 6 is not in queue 0 of topic 'flights', which stores 0 to 5"),
+        (("--to", "end", "--queue", "7"), 1, "topic 'flights' has no queue 7; it has 2, numbered 0 to 1"),
+        ((), 2, "one of the arguments --to --offset is required"),
+    ],
+)
+def test_a_reset_to_nowhere_is_refused(shell: Shell, words: tuple[str, ...], status: int, said: str) -> None:
+    refused = shell("group", "reset", "reports", "flights", *words)
+    assert refused.status == status
+    assert said in refused.err
+
+
+def test_skip(shell: Shell) -> None:
+    shell.ok("group", "create", "workers")
+    shell.ok("topic", "create", "jobs", "--queues", "1")
+    shell.ok("message", "send", "jobs", "x", "--count", "3")
+    with Admin(shell.endpoint) as admin:
+        first, second, _ = (each.message_id for each in admin.peek_messages("jobs"))
+    shell.ok("message", "receive", "jobs", "--group", "workers", "--max", "1")
+    held = shell("group", "skip", "workers", first)
+    assert held.status == 1
+    assert "is not skipped for group 'workers': it is INFLIGHT: client" in held.err
+    assert "wait for its holder, or for the end of its hold, and skip it then" in held.err
+    assert shell.ok("group", "skip", "workers", second.lower(), "--topic", "jobs").out.endswith("it was READY\n")
+    assert shell("group", "skip", "workers", second).err.count("there is nothing left to skip") == 1
+    assert shell("group", "skip", "workers", "0" * 34).status == 4
+    (left,) = shell.json("message", "receive", "jobs", "--group", "workers")
+    assert left["message_id"] not in {first, second}
+
+
+def test_clone(shell: Shell) -> None:
+    consume(shell)
+    shell.ok("group", "create", "copy")
+    cloned = shell.json("group", "clone", "reports", "copy")
+    assert cloned["moved"] == [{"topic": "flights", "queue_id": 0, "from_offset": None, "to_offset": 4}]
+    again = shell("group", "clone", "reports", "copy", "--topic", "flights")
+    assert again.status == 1
+    assert "'copy' has progress in topic 'flights' already; move it with: popmq group reset copy flights" in again.err
+
+
+def test_nothing_to_clone(shell: Shell) -> None:
+    nothing = shell("group", "clone", "reports", "copy")
+    assert nothing.status == 1
+    assert "consumer group 'reports' has no progress in any topic; there is nothing to clone" in nothing.err
+
+
+@pytest.mark.row("H6")
+def test_what_is_exported_is_imported(shell: Shell, tmp_path: Path) -> None:
+    consume(shell)
+    shell.ok("group", "reset", "reports", "flights", "--offset", "2", "--queue", "1")
+    file = tmp_path / "offsets.json"
+    text = shell.ok("group", "offsets", "export", "reports").out
+    assert json.loads(text) == {"offsetTable": {"flights@reports": {"0": 4, "1": 2}}}
+    assert shell.ok("group", "offsets", "export", "reports", str(file)).lines == [
+        f"wrote the offsets of 2 queues to {file}"
+    ]
+    assert file.read_text() == text
+    shell.ok("group", "reset", "reports", "flights", "--to", "end")
+    shell.ok("group", "offsets", "import", "reports", str(file))
+    assert shell.ok("group", "offsets", "export", "reports").out == text, "back as well as ahead"
+    shell.ok("group", "create", "heirs")
+    shell.ok("group", "offsets", "import", "heirs", "-", "--as", "reports", stdin=text.encode())
+    assert [each["offset"] for each in shell.json("group", "lag", "heirs")["queues"]] == [4, 2]
+
+
+@pytest.mark.row("H6")
+def test_the_classic_writers_file_is_read(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "consumerOffset.json"
+    file.write_text('{\n\t"offsetTable":{"flights@reports":{0:3,1:5},"flights@others":{0:1}}\n}')
+    moved = shell.json("group", "offsets", "import", "reports", str(file))["moved"]
+    assert [(each["queue_id"], each["to_offset"]) for each in moved] == [(0, 3), (1, 5)]
+
+
+@pytest.mark.row("H6")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"offsetTable": {"flights@reports": {"0": 3', "at line 1, column 44 (character 43 of 43)"),
+        ('{"offsetTable": {"flights@others": {"0": 3}}}', "has no offsets of group reports; it has those of: others;"),
+        ('{"offsetTable": {"flights@reports": {"0": 6}}}', "offset 6 is not in queue 0 of topic 'flights'"),
+        ('{"offsetTable": {"flights@reports": {"0": 3, "2": 0}}}', "topic 'flights' has no queue 2; it has 2"),
+        ('{"offsetTable": {"nosuch@reports": {"0": 3}}}', "topic 'nosuch' does not exist"),
+        ('{"offsetTable": {"flights@reports": {"4294967296": 3}}}', "at most offset 9223372036854775807 and queue"),
+        ("", "at line 1, column 1 (character 0 of 0)"),
+    ],
+)
+def test_a_file_that_is_torn_or_wrong_changes_nothing(shell: Shell, tmp_path: Path, text: str, said: str) -> None:
+    consume(shell)
+    file = tmp_path / "offsets.json"
+    file.write_text(text)
+    before = shell.ok("group", "lag", "reports").out
+    refused = shell("group", "offsets", "import", "reports", str(file))
+    assert refused.status in {1, 2, 4}
+    assert said in refused.err
+    assert shell.ok("group", "lag", "reports").out == before
+
+
+def test_offsets_are_for_groups_that_own_whole_queues(shell: Shell, tmp_path: Path) -> None:
+    shell.ok("group", "create", "workers")
+    shell.ok("message", "receive", "flights", "--group", "workers", "--max", "1")
+    refused = shell("group", "offsets", "export", "workers")
+    assert refused.status == 2
+    assert "consumer group workers consumes message by message" in refused.err
+    file = tmp_path / "offsets.json"
+    file.write_text('{"offsetTable": {"flights@workers": {"0": 3}}}')
+    refused = shell("group", "offsets", "import", "workers", str(file))
+    assert refused.status == 1
+    assert "'workers' consumes in mode POP" in refused.err
+    missing = shell("group", "offsets", "import", "workers", str(tmp_path / "none.json"))
+    assert (missing.status, "cannot be read: No such file" in missing.err) == (2, True)
+    unwritable = shell("group", "offsets", "export", "reports", str(tmp_path))
+    assert (unwritable.status, "cannot be written" in unwritable.err) == (2, True)
+    file.write_bytes(b"\xff\xfe")
+    assert "is no text: byte 0 is not UTF-8" in shell("group", "offsets", "import", "workers", str(file)).err
