@@ -56,6 +56,7 @@ from popclient.message import DeadLetterOrigin, FilterExpression, Message, Messa
 from popclient.transaction import TransactionResolution
 
 if TYPE_CHECKING:
+    from popclient._queue.allocation import AllocateStrategy, ByConfig, ByMachineRoom, MachineRoomNearby
     from popclient._queue.consume_from import ConsumeFromWhere
     from popclient._queue.listening import (
         ConsumeConcurrentlyContext,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         ConsumeOrderlyStatus,
         OrderlyListener,
     )
+    from popclient._queue.local_offset_store import LocalFileOffsetStore
     from popclient._queue.offset_store import OffsetStore, ReadOffsetType
     from popclient._queue.options import MessageModel
     from popclient._queue.statistics import TopicStatistics
@@ -87,12 +89,17 @@ else:
 
 
 _MODULE_OF = {
+    "AllocateStrategy": "popclient._queue.allocation",
+    "ByConfig": "popclient._queue.allocation",
+    "ByMachineRoom": "popclient._queue.allocation",
     "ConsumeConcurrentlyContext": "popclient._queue.listening",
     "ConsumeConcurrentlyStatus": "popclient._queue.listening",
     "ConsumeFromWhere": "popclient._queue.consume_from",
     "ConsumeOrderlyContext": "popclient._queue.listening",
     "ConsumeOrderlyStatus": "popclient._queue.listening",
     "KeepAlive": "popclient.keep_alive",
+    "LocalFileOffsetStore": "popclient._queue.local_offset_store",
+    "MachineRoomNearby": "popclient._queue.allocation",
     "MessageModel": "popclient._queue.options",
     "OffsetStore": "popclient._queue.offset_store",
     "OrderlyListener": "popclient._queue.listening",
@@ -107,7 +114,10 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "AllocateStrategy",
     "BadRequest",
+    "ByConfig",
+    "ByMachineRoom",
     "ClientClosed",
     "ClientConfig",
     "ConsumeConcurrentlyContext",
@@ -126,6 +136,8 @@ __all__ = [
     "Interceptor",
     "InvalidReceiptHandle",
     "KeepAlive",
+    "LocalFileOffsetStore",
+    "MachineRoomNearby",
     "Message",
     "MessageModel",
     "MessageQueue",

@@ -50,8 +50,10 @@ class QueuePushConsumer:
     consume_from, consume_timestamp: where a group begins that has no progress in a queue: CONSUME_FROM_LAST_OFFSET,
         CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with yyyyMMddHHmmss in local time or an aware datetime
         (half an hour ago unless given).
-    allocate_strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or a callable; the same for all members.
-    offset_store: your own; the server's (CLUSTERING) or a file's (BROADCASTING) unless given.
+    allocate_strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, a ByConfig, ByMachineRoom or MachineRoomNearby, or any
+        callable of that shape (`AllocateStrategy`); the same for all members.
+    offset_store: your own, derived from OffsetStore, or a LocalFileOffsetStore of another folder; the server's
+        (CLUSTERING) or a file's (BROADCASTING) unless given.
     client_name: of this consumer, the same after a restart and of no other; for BROADCASTING.
     pull_batch_size: messages per pull. pull_interval: seconds between a pull that has found some and the next.
     pull_threshold_for_queue, pull_threshold_size_for_queue, consume_concurrently_max_span: a queue of which more

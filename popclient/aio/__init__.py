@@ -14,6 +14,13 @@ Everything else (Message, ClientConfig, errors) is that of `popclient`.
 
 from __future__ import annotations
 
+from popclient._queue.listening import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    OrderlyListener,
+)
 from popclient.aio.producer import Producer, Transaction
 from popclient.aio.pull_consumer import PullConsumer
 from popclient.aio.push_consumer import PushConsumer
@@ -26,6 +33,10 @@ from popclient.transaction import TransactionResolution
 
 __all__ = [
     "ClientConfig",
+    "ConsumeConcurrentlyContext",
+    "ConsumeConcurrentlyStatus",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
     "ConsumeResult",
     "ConsumeStatus",
     "Consumption",
@@ -33,6 +44,7 @@ __all__ = [
     "Interceptor",
     "Message",
     "MessageView",
+    "OrderlyListener",
     "Producer",
     "PullConsumer",
     "PushConsumer",

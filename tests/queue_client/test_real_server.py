@@ -74,6 +74,28 @@ def test_threads_consume_everything_once_and_a_restart_goes_on_there(
     assert set(seen.values()) == {1}
 
 
+@pytest.mark.row("I7")
+async def test_a_new_group_on_a_young_topic_begins_where_it_was_asked_to(
+    shared: popserver.EmbeddedBroker, topic: str
+) -> None:
+    seen: list[str] = []
+
+    async def listener(messages: Any, _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        seen.extend(message.text for message in messages)
+        return SUCCESS
+
+    await asyncio.to_thread(send, shared, topic, map(str, range(10)))
+    async with aio.QueuePushConsumer(shared.endpoint, topic, topic, listener) as consumer:
+        await until(lambda: sum(mq.topic == topic for mq in consumer.message_queues) == 8)
+        await asyncio.to_thread(send, shared, topic, ["new"])
+        await until(lambda: seen)
+    assert seen == ["new"]
+    # What it began with is kept: a restart skips nothing that came meanwhile.
+    await asyncio.to_thread(send, shared, topic, ["between"])
+    async with aio.QueuePushConsumer(shared.endpoint, topic, topic, listener):
+        await until(lambda: seen == ["new", "between"])
+
+
 @pytest.mark.row("G1")
 async def test_three_members_share_a_topic(shared: popserver.EmbeddedBroker, topic: str) -> None:
     seen: list[Counter[str]] = [Counter(), Counter(), Counter()]
