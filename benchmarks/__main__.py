@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, epilog=_cases())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("case", nargs="*", choices=[*CASES, []], metavar="case", help="all, unless named")
-    parser.add_argument("--quick", action="store_true", help="under two minutes, one short round")
+    parser.add_argument("--quick", action="store_true", help="a few minutes, one short round")
     parser.add_argument("--only", type=_variants, default=list(VARIANTS), help="of noop,sqlite,postgres")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="of one measurement")

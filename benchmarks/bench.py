@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.filling import fill, fill_delayed, fill_for_filters, fill_held, fill_in_order
+from benchmarks.filling import fill, fill_delayed, fill_for_filters, fill_held, fill_in_order, fill_over_time
 from benchmarks.generator import Generator
 from benchmarks.machine import Cores, cpu_seconds
 from benchmarks.plan import Plan
@@ -45,9 +45,14 @@ class Bench:
         self._stocked: set[str] = set()
         self._urls: dict[str, str] = {}
         self._insert_urls: dict[str, str] = {}
-        self._filled_urls: dict[tuple[str, int], str] = {}
+        self._filled_urls: dict[tuple[str, str], str] = {}
         self._postgres: Postgres | None = None
         self._case = ""
+
+    @property
+    def stores(self) -> list[str]:
+        """The variants that store something."""
+        return [name for name in self.names if name != "noop"]
 
     def enter(self, case: str) -> None:
         self._case = case
@@ -62,10 +67,18 @@ class Bench:
             self._start(name)
         return self._loads[name]
 
+    def load_over_time(self, name: str, topic: str, count: int) -> Generator:
+        """The load on a server whose store has so many small messages, which came over a day."""
+        key, body_bytes = f"{name}, {count}", self.plan.small_body_bytes
+        if key not in self._loads:
+            url = self._filled(name, f"over_time_{count}", lambda url: fill_over_time(url, topic, count, body_bytes))
+            self._loads[key] = self._run(self._running, name, url)
+        return self._loads[key]
+
     def stock(self, topic: str) -> None:
         """See that there is something to receive in every variant's store."""
-        for name in self.names:
-            if name != "noop" and name not in self._stocked:
+        for name in self.stores:
+            if name not in self._stocked:
                 # A SQLite file has room for one server only: fill it while that is down.
                 self._stop()
                 self.say(f"storing {self.plan.stock:,} messages in {name}")
@@ -83,9 +96,8 @@ class Bench:
         """Servers of their own on stores of these sizes."""
         self._stop()
         with ExitStack() as running:
-            yield {
-                size: self._run(running, name, self._filled_url(name, count, topic)) for size, count in sizes.items()
-            }
+            urls = {size: self._filled_url(name, count, topic) for size, count in sizes.items()}
+            yield {size: self._run(running, name, url) for size, url in urls.items()}
 
     @contextmanager
     def doors(self) -> Iterator[dict[str, Generator]]:
@@ -217,9 +229,13 @@ class Bench:
         return self._urls[name]
 
     def _filled_url(self, name: str, count: int, topic: str) -> str:
-        if (name, count) not in self._filled_urls:
-            url = self.new_url(name, f"backlog_{count}")
-            self.say(f"storing {count:,} messages in {name}")
-            fill(url, topic, count, self.plan.body_bytes)
-            self._filled_urls[name, count] = url
-        return self._filled_urls[name, count]
+        return self._filled(name, f"backlog_{count}", lambda url: fill(url, topic, count, self.plan.body_bytes))
+
+    def _filled(self, name: str, purpose: str, fill_with: Callable[[str], object]) -> str:
+        """Filled for the first case that asks; those after it find it as that one has left it."""
+        if (name, purpose) not in self._filled_urls:
+            url = self.new_url(name, purpose)
+            self.say(f"storing messages in {name} ({purpose})")
+            fill_with(url)
+            self._filled_urls[name, purpose] = url
+        return self._filled_urls[name, purpose]

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from benchmarks.bench import Bench
+from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Rounds, in_turns, window
 from benchmarks.filling import TAGS
-from benchmarks.generator import Generator
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
+from benchmarks.queue_cases import churn, on_large_backlog, pull, rebalance
+from benchmarks.server_cases import door, start, together
 
-CALLERS = 64
-CONSUMERS = 64
-STOCK_TOPIC = "bench-stock"
 DELAY_TOPIC = "bench-delay"
 HOLD_TOPIC = "bench-hold"
 HOLD_S = 10  # the shortest that a server allows by itself
 FILTER_TOPIC = "bench-stock-filter"
-TOGETHER = {"1 server": 1, "2 servers": 2}
-
-Figures = dict[str, Any]
-# Per variant, the figures of every round.
-Rounds = dict[str, list[Figures]]
-
-
-class Case(NamedTuple):
-    """`unit` is what `key` counts."""
-
-    title: str
-    measure: Callable[[Bench], Rounds]
-    key: str = "rate"
-    unit: str = "msg/s"
-
-
-def in_turns(bench: Bench, measure: Callable[[str, int], Figures]) -> Rounds:
-    """Measure the variants one after the other, as often as the plan has rounds: A B C A B C."""
-    found: Rounds = {name: [] for name in bench.names}
-    for number in range(bench.plan.rounds):
-        for name, figures in found.items():
-            bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
-            figures.append(measure(name, number))
-    return found
 
 
 def _send(load: str, insert: int | None, callers: int, **options: Any) -> Callable[[Bench], Rounds]:
@@ -49,13 +24,13 @@ def _send(load: str, insert: int | None, callers: int, **options: Any) -> Callab
     def measure(bench: Bench) -> Rounds:
         def once(name: str, _: int) -> Figures:
             figures = bench.load(name).run(
-                load, topic="bench-send", callers=callers, **options, **_window(bench, body=True)
+                load, topic="bench-send", callers=callers, **options, **window(bench, body=True)
             )
             if insert is None or name == "noop":
                 return figures
             return figures | {"insert_rate": bench.insert_rate(name, insert)}
 
-        return in_turns(bench, once)
+        return in_turns(bench, bench.names, once)
 
     return measure
 
@@ -72,26 +47,9 @@ def _receive(load: str, callers: int, *, ack_each: bool) -> Callable[[Bench], Ro
             "groups": 1 + int(bench.plan.seconds * 40_000 / bench.plan.stock),
             "ack_each": ack_each,
             "callers": callers,
-        } | _window(bench)
+        } | window(bench)
         bench.stock(STOCK_TOPIC)
-        return in_turns(bench, once)
-
-    return measure
-
-
-def _door(callers: int, per_request: int) -> Callable[[Bench], Rounds]:
-    """The same sends through each way in at the port; all servers are there, each has its turn."""
-
-    def measure(bench: Bench) -> Rounds:
-        found = Rounds()
-        with bench.doors() as loads:
-            for number in range(bench.plan.rounds):
-                for name, load in loads.items():
-                    bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
-                    options = {"topic": "bench-door", "callers": callers, "per_request": per_request}
-                    figures = load.run("raw.send", **options, **_window(bench, body=True))
-                    found.setdefault(name, []).append(figures)
-        return found
+        return in_turns(bench, bench.names, once)
 
     return measure
 
@@ -112,7 +70,7 @@ def _latency(bench: Bench) -> Rounds:
         quantiles: Figures = figures["end_to_end_ms"]
         return figures | quantiles
 
-    return in_turns(bench, once)
+    return in_turns(bench, bench.names, once)
 
 
 def _idle(bench: Bench) -> Rounds:
@@ -137,7 +95,7 @@ def _backlog(bench: Bench) -> Rounds:
     The large store is read on from round to round, so that it never reads the same page twice.
     """
     plan, found = bench.plan, Rounds()
-    for name in (each for each in bench.names if each != "noop"):
+    for name in bench.stores:
         sizes = {"small": plan.backlog_small, "large": plan.backlog_large}
         with bench.backlog(name, sizes, STOCK_TOPIC) as loads:
             found[name] = []
@@ -153,7 +111,7 @@ def _backlog(bench: Bench) -> Rounds:
                         groups=8 if size == "small" else 1,
                         ack_each=False,
                         callers=CONSUMERS,
-                        **_window(bench),
+                        **window(bench),
                     )
                 found[name].append(rates["large"] | {"of_small": rates["large"]["rate"] / rates["small"]["rate"]})
     return found
@@ -164,7 +122,7 @@ def _filter(bench: Bench) -> Rounds:
     plan, found = bench.plan, Rounds()
     tenth = plan.stock // len(TAGS)
     wishes = {"tag": ("TAG", "UA"), "sql": ("SQL", "carrier = 'UA' AND distance >= 1000")}
-    for name in (each for each in bench.names if each != "noop"):
+    for name in bench.stores:
         with bench.for_filters(name, FILTER_TOPIC) as load:
             found[name] = []
             for number in range(plan.rounds):
@@ -180,7 +138,7 @@ def _filter(bench: Bench) -> Rounds:
                         ack_each=False,
                         callers=CONSUMERS,
                         wanted=wanted,
-                        **_window(bench),
+                        **window(bench),
                     )
                 found[name].append(rates["sql"] | {"of_tag": rates["sql"]["rate"] / rates["tag"]["rate"]})
     return found
@@ -192,7 +150,7 @@ def _fifo(groups: int, beside: int, ratio: str) -> Callable[[Bench], Rounds]:
     def measure(bench: Bench) -> Rounds:
         plan, found = bench.plan, Rounds()
         topics = {f"{STOCK_TOPIC}-{each}-groups": each for each in (groups, beside)}
-        for name in (each for each in bench.names if each != "noop"):
+        for name in bench.stores:
             with bench.in_order(name, topics) as load:
                 found[name] = []
                 for number in range(plan.rounds):
@@ -207,7 +165,7 @@ def _fifo(groups: int, beside: int, ratio: str) -> Callable[[Bench], Rounds]:
                             groups=1 + int(plan.seconds * 40_000 / plan.stock),
                             ack_each=False,
                             callers=CONSUMERS,
-                            **_window(bench),
+                            **window(bench),
                         )
                     found[name].append(rates[groups] | {ratio: rates[groups]["rate"] / rates[beside]["rate"]})
         return found
@@ -215,52 +173,12 @@ def _fifo(groups: int, beside: int, ratio: str) -> Callable[[Bench], Rounds]:
     return measure
 
 
-def _together(load: str, **options: Any) -> Callable[[Bench], Rounds]:
-    """One server on a Postgres, and two, under the same two loads; nobody has a core of its own."""
-
-    def measure(bench: Bench) -> Rounds:
-        with bench.together(TOGETHER, STOCK_TOPIC) as loads:
-            found: Rounds = {name: [] for name in loads}
-            for number in range(bench.plan.rounds):
-                for name, both in loads.items():
-                    bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
-                    found[name].append(_by_both(bench, both, load, number, options))
-            return found
-
-    return measure
-
-
-def _by_both(bench: Bench, both: Sequence[Generator], load: str, number: int, options: dict[str, Any]) -> Figures:
-    before_s = bench.postgres_cpu_s()
-    for index, each in enumerate(both):
-        more = {"group": f"bench-together-{number}-{index}"} if load == "raw.receive" else {}
-        each.begin(load, **options, **more, **_together_window(bench, load))
-    figures = [each.figures() for each in both]
-    # Over the warm-up as well: a share, not an exact figure.
-    postgres_s = (bench.postgres_cpu_s() - before_s) / (bench.plan.seconds + bench.plan.warm_up)
-    pids = {each.server_pid: own["server_busy"] for each, own in zip(both, figures, strict=True)}
-    rate = sum(own["rate"] for own in figures)
-    busy = {
-        "server_busy": sum(pids.values()),
-        "load_busy": sum(own["load_busy"] for own in figures),
-        "postgres_busy": postgres_s,
-    }
-    return {"rate": rate, **busy, "cpu_us_per_message": sum(busy.values()) * 1e6 / max(rate, 1)}
-
-
-def _together_window(bench: Bench, load: str) -> dict[str, Any]:
-    if load == "raw.send":
-        return _window(bench, body=True)
-    stock = bench.plan.stock
-    return _window(bench) | {"stock": stock, "groups": 1 + int(bench.plan.seconds * 40_000 / stock)}
-
-
 def _due(load: str, topic: str, **options: Any) -> Callable[[Bench], Rounds]:
     """How late due messages are, with many others stored that are not due yet, and polls waiting."""
 
     def measure(bench: Bench) -> Rounds:
         plan, found = bench.plan, Rounds()
-        for name in (each for each in bench.names if each != "noop"):
+        for name in bench.stores:
             with bench.far_from_due(name, load) as generator:
                 found[name] = []
                 for number in range(plan.rounds):
@@ -283,19 +201,6 @@ def _due(load: str, topic: str, **options: Any) -> Callable[[Bench], Rounds]:
     return measure
 
 
-def _start(bench: Bench) -> Rounds:
-    return {
-        name: [{"ready_s": bench.time_to_ready(name, STOCK_TOPIC)} for _ in range(bench.plan.starts)]
-        for name in bench.names
-        if name != "noop"
-    }
-
-
-def _window(bench: Bench, *, body: bool = False) -> dict[str, Any]:
-    window: dict[str, Any] = {"warm_up": bench.plan.warm_up, "seconds": bench.plan.seconds}
-    return window | {"body_bytes": bench.plan.body_bytes} if body else window
-
-
 CASES: dict[str, Case] = {
     "send_1x1": Case("send 1 per request, 1 caller", _send("raw.send", 32, 1, per_request=1)),
     "send_1x64": Case(f"send 1 per request, {CALLERS} callers", _send("raw.send", 512, CALLERS, per_request=1)),
@@ -315,6 +220,8 @@ CASES: dict[str, Case] = {
     "receive_each": Case(
         f"receive 32 + ack each, {CONSUMERS} consumers", _receive("raw.receive", CONSUMERS, ack_each=True)
     ),
+    "pull_x1": Case("pull 32, 1 caller", pull(1)),
+    "pull": Case(f"pull 32, {CONSUMERS} callers", pull(CONSUMERS)),
     "client_receive_batch": Case(
         f"popclient receive 32 + batch ack, {CONSUMERS} tasks", _receive("client.receive", CONSUMERS, ack_each=False)
     ),
@@ -324,6 +231,11 @@ CASES: dict[str, Case] = {
     "latency": Case("send to delivery, p50", _latency, key="p50", unit="ms"),
     "idle": Case("idle long polls, CPU of a core", _idle, key="percent", unit="%"),
     "backlog": Case("receive 32 + batch ack, large backlog", _backlog),
+    "backlog_pull": Case("pull 32 anywhere, large backlog", on_large_backlog("pull.at_random"), unit="calls/s"),
+    "backlog_seek": Case("seek by time, large backlog", on_large_backlog("pull.seek"), unit="calls/s"),
+    "backlog_first_receive": Case(
+        "first receive of a new group, large backlog", on_large_backlog("pull.first_receive"), unit="calls/s"
+    ),
     "delay": Case(
         "due to delivery, p99, with many delayed messages stored", _due("due.delay", DELAY_TOPIC), key="p99", unit="ms"
     ),
@@ -340,16 +252,18 @@ CASES: dict[str, Case] = {
     "fifo_many": Case(
         f"receive 32 + batch ack, 100,000 message groups, {CONSUMERS} consumers", _fifo(100_000, 1_000, "of_few")
     ),
-    "door": Case(f"TLS or not: send 1 per request, {CALLERS} callers", _door(CALLERS, 1)),
-    "door_x1": Case("TLS or not: send 1 per request, 1 caller", _door(1, 1)),
-    "door_32": Case(f"TLS or not: send 32 per request, {CALLERS} callers", _door(CALLERS, 32)),
+    "door": Case(f"TLS or not: send 1 per request, {CALLERS} callers", door(CALLERS, 1)),
+    "door_x1": Case("TLS or not: send 1 per request, 1 caller", door(1, 1)),
+    "door_32": Case(f"TLS or not: send 32 per request, {CALLERS} callers", door(CALLERS, 32)),
     "servers_send_32": Case(
         f"several servers: send 32 per request, {CALLERS} callers",
-        _together("raw.send", topic="bench-send", per_request=32, callers=CALLERS // 2),
+        together("raw.send", topic="bench-send", per_request=32, callers=CALLERS // 2),
     ),
     "servers_receive": Case(
         f"several servers: receive 32 + batch ack, {CONSUMERS} consumers",
-        _together("raw.receive", topic=STOCK_TOPIC, ack_each=False, callers=CONSUMERS // 2),
+        together("raw.receive", topic=STOCK_TOPIC, ack_each=False, callers=CONSUMERS // 2),
     ),
-    "start": Case("start to ready, large backlog", _start, key="ready_s", unit="s"),
+    "rebalance": Case("member joins or leaves to every queue with one owner", rebalance, key="max", unit="ms"),
+    "churn": Case("messages lost while members join and leave", churn, key="lost", unit="msg"),
+    "start": Case("start to ready, large backlog", start, key="ready_s", unit="s"),
 }

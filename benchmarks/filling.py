@@ -34,6 +34,19 @@ def fill(database_url: str, topic: str, count: int, body_bytes: int) -> float:
         database.close()
 
 
+def fill_over_time(database_url: str, topic: str, count: int, body_bytes: int) -> None:
+    """Store `count` messages in `topic`, spread over its queues and, as it looks, over the day that ends now."""
+    database = Database(database_url, durability="relaxed")
+    try:
+        migrate.upgrade(database)
+        made = new_messages(topic, count, body_bytes)
+        # A few in every queue must differ in their times, however few there are.
+        per_transaction = min(_PER_TRANSACTION, -(-count // 64))
+        _append_all(database, Resource("", topic), made, count, span_ms=24 * HOUR_MS, per_transaction=per_transaction)
+    finally:
+        database.close()
+
+
 def fill_for_filters(database_url: str, topic: str, count: int, body_bytes: int) -> None:
     """Store `count` messages in `topic`, each with properties, and one of ten with any of the `TAGS`."""
     database = Database(database_url, durability="relaxed")
@@ -111,14 +124,19 @@ def _append_all(
     made: Iterator[Message],
     count: int,
     accepts: tuple[MessageType, ...] = (MessageType.NORMAL,),
+    *,
+    span_ms: int = 0,
+    per_transaction: int = _PER_TRANSACTION,
 ) -> None:
+    """`span_ms`: the time from the first transaction's moment to now, which is the last one's."""
     with database.connect_writer() as conn:
-        now_ms, topic = time.time_ns() // 1_000_000, None
-        for rotation in range(-(-count // _PER_TRANSACTION)):
+        begun_ms, topic = time.time_ns() // 1_000_000 - span_ms, None
+        transactions = -(-count // per_transaction)
+        for rotation in range(transactions):
             database.begin(conn)
-            tx = Transaction(conn, now_ms)
+            tx = Transaction(conn, begun_ms + span_ms * (rotation + 1) // transactions)
             topic = topic or catalog.ensure_topic(tx, NewTopic(name, accepts=accepts))
-            batch = list(itertools.islice(made, _PER_TRANSACTION))
+            batch = list(itertools.islice(made, per_transaction))
             messages.append(tx, [messages.Append(topic, batch, rotation)])
             conn.exec_driver_sql("COMMIT")
         _settle(database, conn)

@@ -74,17 +74,27 @@ def _trust(server: Server) -> list[str]:
 async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
     from benchmarks.client_load import ClientLoad
     from benchmarks.due_load import DueLoad
+    from benchmarks.member_load import MemberLoad
+    from benchmarks.pull_load import PullLoad
     from benchmarks.raw_load import RawLoad
 
     raw = RawLoad(endpoint, server_pid, ca)
     due = DueLoad(endpoint)
-    loads = {"raw": raw, "due": due, "client": ClientLoad(endpoint, server_pid)}
+    pull = PullLoad(endpoint, server_pid)
+    loads = {
+        "raw": raw,
+        "due": due,
+        "pull": pull,
+        "client": ClientLoad(endpoint, server_pid),
+        "members": MemberLoad(endpoint),
+    }
     while line := await asyncio.to_thread(sys.stdin.readline):
         load, options = json.loads(line)
         room, _, name = load.partition(".")
         print(json.dumps(await getattr(loads[room], name)(**options)), flush=True)
     await raw.close()
     await due.close()
+    await pull.close()
 
 
 def main(endpoint: str, server_pid: str, ca: str | None = None) -> None:

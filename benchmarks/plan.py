@@ -15,6 +15,9 @@ class Plan(NamedTuple):
     stock: int = 100_000  # stored before the receive cases begin
     backlog_small: int = 10_000
     backlog_large: int = 1_000_000
+    over_time_small: int = 10_000
+    over_time_large: int = 10_000_000
+    small_body_bytes: int = 64  # of those, so that they fit in time and on the disk
     latency_rate: int = 200  # messages per second
     latency_seconds: float = 4.0
     far_from_due: int = 1_000_000  # delayed or held, while others fall due
@@ -22,6 +25,10 @@ class Plan(NamedTuple):
     idle_polls: int = 1_000
     idle_poll_seconds: float = 20.0
     idle_seconds: float = 20.0  # as long as a poll, so that each renews itself once
+    group_members: int = 8
+    member_queues: int = 64  # that they share
+    member_changes: int = 10  # a member joins or leaves, and all wait until the queues are shared
+    churns: int = 200  # a member joins or leaves, and nobody waits
     starts: int = 3
     insert_seconds: float = 1.0
 
@@ -33,8 +40,11 @@ QUICK = Plan(
     warm_up=0.2,
     stock=40_000,
     backlog_large=100_000,
+    over_time_large=200_000,
     latency_seconds=1.0,
     far_from_due=100_000,
+    member_changes=4,
+    churns=20,
     starts=1,
     insert_seconds=0.3,
 )

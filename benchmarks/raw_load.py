@@ -20,8 +20,8 @@ from popproto.v2 import service_pb2 as wire
 
 INVISIBLE_S = 600
 EVERYTHING = ("TAG", "*")
-_SERVICE = "/apache.rocketmq.v2.MessagingService/"
-_HEADERS = (
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+HEADERS = (
     ("x-mq-client-id", "bench"),
     ("x-mq-language", "PYTHON"),
     ("x-mq-client-version", "5.0.6"),
@@ -39,20 +39,20 @@ class Wire:
             self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(endpoint, grpc.ssl_channel_credentials(ca), options=_OPTIONS)
-        self._send: Any = self.channel.unary_unary(_SERVICE + "SendMessage")
+        self._send: Any = self.channel.unary_unary(SERVICE + "SendMessage")
         self._ack = self.channel.unary_unary(
-            _SERVICE + "AckMessage",
+            SERVICE + "AckMessage",
             request_serializer=wire.AckMessageRequest.SerializeToString,
             response_deserializer=wire.AckMessageResponse.FromString,
         )
         self._receive: Any = self.channel.unary_stream(
-            _SERVICE + "ReceiveMessage",
+            SERVICE + "ReceiveMessage",
             request_serializer=wire.ReceiveMessageRequest.SerializeToString,
             response_deserializer=wire.ReceiveMessageResponse.FromString,
         )
 
     async def send(self, request: bytes) -> None:
-        answer = await self._send(request, metadata=_HEADERS, timeout=30)
+        answer = await self._send(request, metadata=HEADERS, timeout=30)
         if not answer.startswith(_OK):
             raise RuntimeError(f"a send failed: {wire.SendMessageResponse.FromString(answer).status}")
 
@@ -76,7 +76,7 @@ class Wire:
         )
         request.invisible_duration.seconds = invisible_s
         request.long_polling_timeout.seconds = int(poll_s)
-        headers = (("x-mq-client-id", client_id), *_HEADERS[1:])
+        headers = (("x-mq-client-id", client_id), *HEADERS[1:])
         received: list[pb.Message] = []
         call = self._receive(request, metadata=headers, timeout=poll_s + 30)
         # Reading frame by frame costs half of what `async for` does.
@@ -95,7 +95,7 @@ class Wire:
             for each in received
         ]
         request = wire.AckMessageRequest(group=pb.Resource(name=group), topic=pb.Resource(name=topic), entries=entries)
-        answer = await self._ack(request, metadata=_HEADERS, timeout=30)
+        answer = await self._ack(request, metadata=HEADERS, timeout=30)
         if answer.status.code != pb.OK:
             raise RuntimeError(f"an ack failed: {answer.status}")
 

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from benchmarks.cases import CASES, Rounds
+from benchmarks.case import Rounds
+from benchmarks.cases import CASES
 
 
 class Target(NamedTuple):
@@ -129,9 +130,14 @@ TARGETS = (
     Target("32 per request, 1 caller: of insert, 32 rows per transaction", 0.6, _at("send_32x1", "of_insert")),
     Target("32 per request, 64 callers: of insert, 512 rows per transaction", 0.6, _at("send_32x64", "of_insert")),
     Target("receive 32 + batch ack: of the no-op", 0.7, _at("receive_batch", "of_noop")),
+    Target("pull 32, 64 callers: over receive + batch ack", 1.5, _over("pull", "receive_batch")),
+    Target("pull 32, 1 caller: over receive + batch ack", 1.5, _over("pull_x1", "receive_batch_x1")),
     Target("popclient, 64 callers: over one request per message", 3, _over("client_send_x64", "client_send_alone_x64")),
     Target("popclient, ack each: over batch ack", 0.7, _over("client_receive_each", "client_receive_batch")),
     Target("receive + ack, large backlog: over the small one", 0.9, _at("backlog", "of_small")),
+    Target("pull anywhere, large backlog: over the small one", 0.9, _at("backlog_pull", "of_small")),
+    Target("seek by time, large backlog: over the small one", 0.9, _at("backlog_seek", "of_small")),
+    Target("first receive, large backlog: over the small one", 0.9, _at("backlog_first_receive", "of_small")),
     Target("SQL filter that wants a tenth: over the tag filter", 0.7, _at("filter", "of_tag")),
     Target("1,000 message groups: over messages in none", 0.7, _at("fifo", "of_unordered")),
     Target("100,000 message groups: over 1,000", 0.95, _at("fifo_many", "of_few")),
@@ -147,6 +153,8 @@ TARGETS = (
     Target(
         "2 servers on one Postgres, receive: of one", 1.3, _at("servers_receive", "of_one"), variants=("2 servers",)
     ),
+    Target("a member joins or leaves: ms to one owner each, at most", 1_500, _at("rebalance", "median"), at_most=True),
+    Target("members join and leave under load: messages lost", 0, _at("churn", "median"), at_most=True),
     Target("start to ready, large backlog: seconds", 1, _at("start", "median"), at_most=True),
 )
 
@@ -164,6 +172,11 @@ _EXTRAS = (
     "p50",
     "p99",
     "burst_p99",
+    "join_p50",
+    "leave_p50",
+    "sent",
+    "repeats",
+    "changes",
 )
 _LINE = "{:22} {:14} {:>9} {:6} {:>8} {:>9} {:>7} {:>6} {:>10}"
 
@@ -195,6 +208,12 @@ def _remark(figures: Mapping[str, Any]) -> str:
         remarks.append(f"p50 {figures['p50']:.3g} ms, of a burst p99 {figures['burst_p99']:.3g} ms")
     elif "p99" in figures:
         remarks.append(f"p99 {figures['p99']:.3g} ms")
+    if "join_p50" in figures:
+        remarks.append(f"p50 of joining {figures['join_p50']:.0f} ms, of leaving {figures['leave_p50']:.0f} ms")
+    if "repeats" in figures:
+        remarks.append(
+            f"{figures['repeats']:,.0f} repeats of {figures['sent']:,.0f} in {figures['changes']:.0f} changes"
+        )
     if "postgres_busy" in figures:
         remarks.append(f"Postgres {figures['postgres_busy']:.0%}, all {figures['cpu_us_per_message']:.0f} CPU µs/msg")
     if "of_one" in figures:

@@ -1,0 +1,83 @@
+"""Cases of queue granularity: pulls, what a large backlog costs them, members that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.bench import Bench
+from benchmarks.case import STOCK_TOPIC, Figures, Rounds, in_turns, window
+
+OVER_TIME_TOPIC = "bench-over-time"
+
+
+def pull(callers: int) -> Callable[[Bench], Rounds]:
+    """Pulls from the stock that the receive cases read; without the no-op server, which stores nothing to look at."""
+
+    def measure(bench: Bench) -> Rounds:
+        def once(name: str, number: int) -> Figures:
+            group = f"bench-pull-{callers}-{number}"
+            return bench.load(name).run("pull.walk", topic=STOCK_TOPIC, group=group, callers=callers, **window(bench))
+
+        bench.stock(STOCK_TOPIC)
+        return in_turns(bench, bench.stores, once)
+
+    return measure
+
+
+def on_large_backlog(load: str) -> Callable[[Bench], Rounds]:
+    """The same calls on a store of 10,000 messages and one of 10,000,000, in turns; figures of the large one.
+
+    One caller, so that what a call costs is not hidden behind other calls.
+    """
+
+    def measure(bench: Bench) -> Rounds:
+        def once(name: str, number: int) -> Figures:
+            group = f"bench-{load.partition('.')[2]}-{number}"
+            small, large = (
+                bench.load_over_time(name, OVER_TIME_TOPIC, count).run(
+                    load, topic=OVER_TIME_TOPIC, group=group, **window(bench)
+                )
+                for count in (bench.plan.over_time_small, bench.plan.over_time_large)
+            )
+            quantiles: Figures = large["call_ms"]
+            return large | quantiles | {"of_small": large["rate"] / small["rate"]}
+
+        return in_turns(bench, bench.stores, once)
+
+    return measure
+
+
+def rebalance(bench: Bench) -> Rounds:
+    """How long until every queue has exactly one owner again, after a member has joined or left."""
+    plan = bench.plan
+
+    def once(name: str, number: int) -> Figures:
+        return bench.load(name).run(
+            "members.rebalance",
+            topic=f"bench-members-{number}",
+            group=f"bench-members-{number}",
+            members=plan.group_members,
+            queues=plan.member_queues,
+            changes=plan.member_changes,
+        )
+
+    return in_turns(bench, bench.stores, once)
+
+
+def churn(bench: Bench) -> Rounds:
+    """What becomes of the messages while members come and go; one round, for it is many changes already."""
+    plan, found = bench.plan, Rounds()
+    for name in bench.stores:
+        bench.say(f"{name}, {plan.churns} changes")
+        figures: Figures = bench.load(name).run(
+            "members.churn",
+            topic="bench-churn",
+            group="bench-churn",
+            members=plan.group_members,
+            queues=plan.member_queues,
+            changes=plan.churns,
+            rate=plan.latency_rate,
+            body_bytes=plan.body_bytes,
+        )
+        found[name] = [figures]
+    return found
