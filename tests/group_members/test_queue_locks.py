@@ -171,13 +171,17 @@ async def test_of_many_that_wait_for_a_lock_to_lapse_one_gets_it(pair: Pair) -> 
 
 
 async def test_a_lock_taken_again_is_not_undone_by_the_unlock_before_it(pair: Pair) -> None:
-    """Though both come to be written in one transaction."""
+    """Though both are written in one transaction."""
     await pair[0].topic(queues=4)
-    locks = pair[0].broker.queue_locks
-    await locks.lock(GROUP, "c1", NAMES)
-    _, again = await asyncio.gather(locks.unlock(GROUP, "c1", NAMES), locks.lock(GROUP, "c1", NAMES))
-    assert again == NAMES
-    assert await locks.lock(GROUP, "c2", NAMES) == []
+    inner = pair[0].broker
+    await inner.queue_locks.lock(GROUP, "c1", NAMES)
+    group = await inner.catalog.group(GROUP)
+    topic = await inner.catalog.topic(TOPIC)
+    given_up = inner.writer.enqueue(queue_locks.unlock, Unlock(group, "c1", topic.queues))
+    again = inner.writer.enqueue(queue_locks.lock, Lock(group, "c1", topic.queues))
+    await given_up
+    assert await again == list(topic.queues)
+    assert await inner.queue_locks.lock(GROUP, "c2", NAMES) == []
 
 
 async def test_a_group_that_consumes_message_by_message_has_no_locks(pair: Pair) -> None:
