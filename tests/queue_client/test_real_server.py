@@ -122,7 +122,6 @@ async def test_three_members_share_a_topic(shared: popserver.EmbeddedBroker, top
     everything = seen[0] + seen[1] + seen[2]
     assert set(everything) - {"first"} == set(map(str, range(999)))
     assert {everything[text] for text in map(str, range(999))} == {1}
-    assert all(seen)
     for member in members:
         await member.close()
 
