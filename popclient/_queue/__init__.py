@@ -16,4 +16,8 @@ come in as arguments, and the same arguments lead to the same decision on every 
 
 The calls themselves, and how a server that has none is told apart, are `calls` and `wire`. PullConsumer is `pull_core`:
 its queues are in `assignment`, each with its `fetching`; `subscribing` shares them, `committing` knows their progress.
+
+QueuePushConsumer is `push_core`, put together in `parts`. `rebalance` takes up and gives up queues, by `sharing`,
+`locking` and `beginning`; `factory` has what the consumers of an event loop share. `pulling` and `pull_results` are the
+loop of pulls; `concurrent` and `orderly` take messages to the listener (`listening`, `running`, `consuming`).
 """
