@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+import grpc
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, MessageQueue, MessageView, aio
 from popclient._queue.factory import ClientFactory
 from popclient._queue.push_core import QueuePushCore
 from popclient._queue.running import InTasks
+from popproto.v2 import service_pb2 as rpc
+from popproto.v2 import service_pb2_grpc
 from tests.client.scripted import until
 from tests.queue_client.group_server import GroupServer
 from tests.queue_client.manual_clock import ManualClock
@@ -30,6 +34,8 @@ class Desk:
         self.seen: list[MessageView] = []
         self.calls: list[list[str]] = []
         self._cores: list[QueuePushCore] = []
+        self._channel = grpc.aio.insecure_channel(server.endpoints)
+        self._ping = service_pb2_grpc.MessagingServiceStub(self._channel).Heartbeat
 
     @property
     def texts(self) -> list[str]:
@@ -63,18 +69,26 @@ class Desk:
     async def close(self) -> None:
         for core in self._cores:
             await core.close()
+        await self._channel.close()
 
     async def owns(self, core: QueuePushCore, *queues: int, topic: str = "t") -> None:
         """Waits until these are the queues that it has."""
         wanted = [MessageQueue(topic, queue) for queue in queues]
         await until(lambda: sorted(mq for mq, _ in core.parts.owned() if mq.topic == topic) == wanted)
 
+    async def advance(self, seconds: float, *, step: float) -> None:
+        """In steps, each followed by what it leads to at the server."""
+        target = self.clock.now() + seconds
+        while self.clock.now() < target:
+            await self.clock.advance(min(step, target - self.clock.now()))
+            await self.breathe()
+
     async def wait(self, seconds: float) -> None:
         """Long times: the server answers what it holds every 15 s, as ever."""
         while seconds > 0:
-            await self.clock.advance(min(seconds, 15), step=5)
+            await self.advance(min(seconds, 15), step=5)
             await self.server.release()
-            await asyncio.sleep(0.005)
+            await self.breathe()
             seconds -= 15
 
     async def comes(self, fact: Callable[[], Any], within: float, *, step: float = 0.25) -> None:
@@ -83,7 +97,14 @@ class Desk:
         while not fact():
             assert self.clock.now() < limit, f"it did not come true within {within:g} s"
             await self.clock.advance(step)
-            await asyncio.sleep(0.01)
+            await self.breathe()
+
+    async def breathe(self) -> None:
+        """Real time, for real calls: as long as three of our own take, however busy the machine."""
+        for _ in range(3):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await self._ping(rpc.HeartbeatRequest())
+        await asyncio.sleep(0.002)
 
     def offset(self, core: QueuePushCore, mq: MessageQueue = Q) -> int | None:
         """Its progress as it remembers it."""

@@ -37,13 +37,8 @@ class ManualClock:
             asyncio.get_running_loop().call_soon(self._call_due)
         return timer
 
-    async def advance(self, seconds: float, *, step: float = 0.0) -> None:
-        """`step`: looks at the world outside that often, for what follows from answers of a server."""
-        target = self._now + seconds
-        while step and self._now + step < target:
-            await self._advance_to(self._now + step)
-            await asyncio.sleep(0.005)
-        await self._advance_to(target)
+    async def advance(self, seconds: float) -> None:
+        await self._advance_to(self._now + seconds)
 
     async def _advance_to(self, target: float) -> None:
         while self._due and self._due[0][0] <= target:

@@ -146,7 +146,7 @@ async def test_an_owner_that_cannot_renew_stops_after_30_s_and_a_lost_lock_stops
     await until(lambda: desk.server.pulls_of(Q) == [0])
     desk.server.answers["LockQueues"] = lambda _: legacy.LockQueuesResponse(status=status(pb.INTERNAL_SERVER_ERROR))
     pq = dict(core.parts.owned())[Q]
-    await desk.clock.advance(31, step=1)
+    await desk.advance(31, step=1)
     assert pq.locked and pq.is_lock_expired(desk.clock.now())
     await desk.server.fill(Q, "a")
     await until(lambda: pq.cached.messages == 1)
@@ -161,7 +161,7 @@ async def test_an_owner_that_cannot_renew_stops_after_30_s_and_a_lost_lock_stops
     pulls = len(desk.server.pulls_of(Q))
     await desk.server.fill(Q, "b")
     await until(lambda: desk.clock.waits(3.0))
-    await desk.clock.advance(9, step=1)
+    await desk.advance(9, step=1)
     assert (len(desk.server.pulls_of(Q)), desk.texts) == (pulls, ["a"])
 
 

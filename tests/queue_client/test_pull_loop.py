@@ -152,7 +152,7 @@ async def test_a_server_that_holds_no_pull_does_not_make_it_spin(desk: Desk) -> 
     await until(lambda: desk.server.pulls_of(Q) == [0, 0])
     await desk.clock.advance(0.9)
     assert desk.server.pulls_of(Q) == [0, 0]
-    await desk.clock.advance(10, step=0.5)
+    await desk.advance(10, step=0.5)
     assert len(desk.server.pulls_of(Q)) <= 13
 
 
@@ -192,7 +192,7 @@ async def test_an_offset_beyond_the_end_is_corrected_after_the_delay_that_was_as
     core = await desk.start(offset_illegal_delay=10)
     await until(lambda: desk.server.pulls_of(Q) == [999])
     await until(lambda: core.parts.owned() == [] or Q not in dict(core.parts.owned()))
-    await desk.clock.advance(9.9, step=1)
+    await desk.advance(9.9, step=1)
     assert desk.server.pulls_of(Q) == [999]
     await desk.clock.advance(1.2)
     await until(lambda: desk.server.pulls_of(Q) == [999, 10])
@@ -248,7 +248,7 @@ async def test_a_server_that_comes_back_is_pulled_from_again(desk: Desk) -> None
     await desk.server.stop()
     await desk.server.start(port)
     await desk.server.fill(Q, "b")
-    await desk.clock.advance(4, step=0.5)
+    await desk.advance(4, step=0.5)
     await until(lambda: desk.texts == ["a", "b"], 15)
 
 
@@ -321,7 +321,7 @@ async def test_a_suspended_consumer_looks_again_every_second(desk: Desk) -> None
     await desk.server.fill(Q, "ab")
     await until(lambda: len(desk.seen) == 2)
     await desk.server.fill(Q, "c")
-    await desk.clock.advance(30, step=1)
+    await desk.advance(30, step=1)
     assert desk.server.pulls_of(Q) == [0]
     core.resume()
     await desk.clock.advance(1)
@@ -372,13 +372,13 @@ async def test_a_queue_whose_loop_is_lost_is_taken_up_anew_once(desk: Desk) -> N
     core = await desk.start()
     await until(lambda: desk.server.pulls_of(Q) == [0])
     lost = dict(core.parts.owned())[Q]
-    await desk.clock.advance(119, step=5)
+    await desk.advance(119, step=5)
     assert dict(core.parts.owned())[Q] is lost
-    await desk.clock.advance(25, step=5)
+    await desk.advance(25, step=5)
     await until(lambda: desk.server.pulls_of(Q) == [0, 0])
     assert lost.dropped
     new = dict(core.parts.owned())[Q]
-    await desk.clock.advance(60, step=5)
+    await desk.advance(60, step=5)
     assert dict(core.parts.owned())[Q] is new
 
 

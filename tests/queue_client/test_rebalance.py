@@ -207,7 +207,7 @@ async def test_a_queue_of_which_nobody_knows_the_progress_is_not_taken_up_yet(de
     desk.server.progress[Q] = 2
     core = await desk.start()
     await until(lambda: desk.server.requests("FetchOffsets"))
-    await desk.clock.advance(3, step=0.5)
+    await desk.advance(3, step=0.5)
     assert desk.server.pulls_of(Q) == [] and queues(core) == []
     del desk.server.answers["FetchOffsets"]
     await desk.comes(lambda: desk.texts == ["c"], 2)
@@ -232,7 +232,7 @@ async def test_churn_loses_nothing_and_repeats_only_what_was_in_hand(desk: Desk)
         for queue in range(6):
             await desk.server.fill(MessageQueue("t", queue), [f"{turn}-{queue}-{number}" for number in range(20)])
             sent += 20
-        await desk.clock.advance(1.5, step=0.25)
+        await desk.advance(1.5, step=0.25)
         if turn % 2:
             await cores.pop(0).close()
         else:
@@ -275,7 +275,7 @@ async def test_a_suspended_consumer_takes_up_nothing(desk: Desk) -> None:
     core.suspend()
     desk.server.widths["t"] = 3
     core.session._routes.clear()
-    await desk.clock.advance(41, step=1)
+    await desk.advance(41, step=1)
     assert queues(core) == [0]
     core.resume()
     await desk.comes(lambda: queues(core) == [0, 1, 2], 2)
