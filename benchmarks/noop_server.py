@@ -13,6 +13,9 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from sqlalchemy import Connection
+
+from benchmarks import noop_pulls
 from popserver.broker import broker as broker_room
 from popserver.broker.clock import Clock
 from popserver.broker.writer import Committed
@@ -21,7 +24,7 @@ from popserver.domain.errors import PopError
 from popserver.domain.message import Delivery, Message, SendResult, StoredMessage
 from popserver.domain.receipt import Receipt
 from popserver.domain.topic import message_key
-from popserver.store import Database, holds, messages, receiving
+from popserver.store import Database, holds, messages, offsets, pulling, reading, receiving
 from popserver.store.receiving import Received
 from popserver.store.transaction import Transaction
 
@@ -34,8 +37,8 @@ HOLD_MS = 3_600_000
 class InstantWriter:
     """Stands in for `popserver.broker.writer.Writer`.
 
-    Append, receive and ack get canned results; what happens once, such as creating a topic, is done on a database in
-    memory.
+    Append, receive, ack and commits of offsets get canned results, as looks of pulls do (`noop_pulls`); what happens
+    once, such as creating a topic, is done on a database in memory.
     """
 
     waiting = 0
@@ -58,6 +61,8 @@ class InstantWriter:
             messages.append: self._append,
             receiving.receive: self._receive,
             holds.ack: self._ack,
+            offsets.commit: noop_pulls.commit,
+            reading.read: self._read,
         }
 
     def start(self) -> None:
@@ -108,6 +113,13 @@ class InstantWriter:
     def _ack(self, wish: holds.Ack) -> list[None]:
         return [None] * len(wish.receipts)
 
+    def _read(self, look: Callable[[Connection], Any]) -> Any:
+        # Nobody else writes there, so it needs no transaction.
+        try:
+            return look(self._conn)
+        except PopError as refusal:
+            return refusal
+
     def _deliveries(self, wish: receiving.Receive, made: list[Message]) -> list[Delivery]:
         now_ms, queue = self._clock.now_ms(), wish.topic.queues[0]
         until_ms = now_ms + HOLD_MS
@@ -135,7 +147,8 @@ def main(arguments: list[str]) -> int:
     """`popmq serve` without a store; takes the same options."""
     from benchmarks.serve import serve
 
-    with mock.patch.object(broker_room, "Writer", InstantWriter):
+    no_looks = mock.patch.multiple(pulling, look=noop_pulls.look, ends_of=noop_pulls.ends_of)
+    with mock.patch.object(broker_room, "Writer", InstantWriter), no_looks:
         return serve([*arguments, "--database-url", "sqlite://"])
 
 

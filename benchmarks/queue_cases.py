@@ -11,7 +11,7 @@ OVER_TIME_TOPIC = "bench-over-time"
 
 
 def pull(callers: int) -> Callable[[Bench], Rounds]:
-    """Pulls from the stock that the receive cases read; without the no-op server, which stores nothing to look at."""
+    """Pulls from the stock that the receive cases read."""
 
     def measure(bench: Bench) -> Rounds:
         def once(name: str, number: int) -> Figures:
@@ -19,7 +19,7 @@ def pull(callers: int) -> Callable[[Bench], Rounds]:
             return bench.load(name).run("pull.walk", topic=STOCK_TOPIC, group=group, callers=callers, **window(bench))
 
         bench.stock(STOCK_TOPIC)
-        return in_turns(bench, bench.stores, once)
+        return in_turns(bench, bench.names, once)
 
     return measure
 
