@@ -16,6 +16,11 @@ A delivery is one message's life in one consumer group. These are its states and
 IMPLIED = """\
 READY needs no row until the group has reached the message, COMMIT and DLQ leave none behind in table `delivery`: the
 view `message_state` tells all five apart. A simple consumer's messages never wait in WAITING_RETRY.
+
+A group that owns whole queues is granted nothing: a message is INFLIGHT as long as a member works on what it pulled,
+which is in no row, and COMMIT as soon as the group has committed an offset beyond it. What a member hands back waits in
+WAITING_RETRY like any other (RETRY), or dies (EXHAUST, FORWARD_TO_DLQ). With BACKOFF_ELAPSED a copy in topic
+`%RETRY%<group>` is READY and stands for it from then on; a dead letter is one of the first place.
 """
 
 

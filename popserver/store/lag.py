@@ -6,10 +6,10 @@ backlog.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, literal_column, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
 
 from popserver.domain.delivery import State
 from popserver.domain.group import Group
@@ -45,17 +45,24 @@ def queue_lag(
     places = conn.execute(_PLACES, names).all()
     wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
     states: dict[int, dict[str, int]] = defaultdict(dict)
+    ahead: Counter[int] = Counter()
     for row in conn.execute(_STATES, names):
         states[row.queue_id][row.state] = row.deliveries
+        ahead[row.queue_id] += int(row.beyond)
     left = {row.queue_id: row.messages for row in conn.execute(_LEFT, names)}
     holders = {row.queue_id: row.client_id for row in conn.execute(_HOLDERS, names)}
     return [
-        _lag(each, states[each.queue_id], left.get(each.queue_id, 0), holders.get(each.queue_id, ""))
+        _lag(
+            each,
+            states[each.queue_id],
+            left.get(each.queue_id, 0) - ahead[each.queue_id],
+            holders.get(each.queue_id, ""),
+        )
         for each in wanted[:limit]
     ], len(wanted)
 
 
-def _lag(place: AnyRow, states: dict[str, int], left: int, holder: str) -> QueueLag:
+def _lag(place: AnyRow, states: dict[str, int], more: int, holder: str) -> QueueLag:
     beyond = place.end_offset - max(place.next_offset, place.min_offset)
     return QueueLag(
         Resource(place.namespace, place.name),
@@ -63,7 +70,7 @@ def _lag(place: AnyRow, states: dict[str, int], left: int, holder: str) -> Queue
         place.min_offset,
         place.end_offset,
         place.next_offset,
-        beyond + states.get(State.READY, 0) + left,
+        beyond + states.get(State.READY, 0) + more,
         states.get(State.INFLIGHT, 0),
         states.get(State.WAITING_RETRY, 0),
         holder,
@@ -88,8 +95,17 @@ _PLACES = (
     .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number)
 )
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
+_REACHED = progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset)
 _STATES = (
-    select(_QUEUE_ID.label("queue_id"), delivery.c.state, func.count().label("deliveries"))
+    select(
+        _QUEUE_ID.label("queue_id"),
+        delivery.c.state,
+        func.count().label("deliveries"),
+        # What was handed back beyond what is committed waits, and is not ready too.
+        func.sum(case((delivery.c.message_key >= _REACHED, 1), else_=0)).label("beyond"),
+    )
+    .select_from(delivery)
+    .outerjoin(progress, and_(progress.c.group_id == delivery.c.group_id, progress.c.queue_id == _QUEUE_ID))
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_QUEUE_ID, delivery.c.state)
 )

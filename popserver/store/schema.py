@@ -450,11 +450,13 @@ LEFT JOIN message_group_progress b ON b.group_id = p.group_id AND b.queue_id = q
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """
 
-# Offset arithmetic and what is in flight; costs nothing per stored message.
+# Offset arithmetic and what is in flight; costs nothing per stored message. What a member of a group that owns whole
+# queues handed back may stand beyond what the group has committed: it waits, and is not ready too.
 GROUP_LAG = """
 SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
-       s.beyond + COALESCE(d.ready, 0) + COALESCE(b.behind, 0) AS ready, COALESCE(d.inflight, 0) AS inflight,
+       s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0) AS ready,
+       COALESCE(d.inflight, 0) AS inflight,
        COALESCE(d.waiting_retry, 0) AS waiting_retry, COALESCE(l.dead_letters, 0) AS dead_letters,
        s.stored, s.oldest_ready_ms
 FROM (SELECT p.group_id, q.topic_id,
@@ -468,10 +470,13 @@ FROM (SELECT p.group_id, q.topic_id,
       FROM progress p JOIN queue q ON q.queue_id = p.queue_id GROUP BY p.group_id, q.topic_id) s
 JOIN consumer_group g ON g.group_id = s.group_id
 JOIN topic t ON t.topic_id = s.topic_id
-LEFT JOIN (SELECT group_id, topic_id, SUM(CASE WHEN state = 'READY' THEN 1 ELSE 0 END) AS ready,
-                  SUM(CASE WHEN state = 'INFLIGHT' THEN 1 ELSE 0 END) AS inflight,
-                  SUM(CASE WHEN state = 'WAITING_RETRY' THEN 1 ELSE 0 END) AS waiting_retry
-           FROM delivery GROUP BY group_id, topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
+LEFT JOIN (SELECT d.group_id, d.topic_id, SUM(CASE WHEN d.state = 'READY' THEN 1 ELSE 0 END) AS ready,
+                  SUM(CASE WHEN d.state = 'INFLIGHT' THEN 1 ELSE 0 END) AS inflight,
+                  SUM(CASE WHEN d.state = 'WAITING_RETRY' THEN 1 ELSE 0 END) AS waiting_retry,
+                  SUM(CASE WHEN (d.message_key & 1099511627775) >= p.next_offset THEN 1 ELSE 0 END) AS beyond
+           FROM delivery d
+           LEFT JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> 40)
+           GROUP BY d.group_id, d.topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
 LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind
            FROM message_group_progress b
            JOIN queue q ON q.queue_id = b.queue_id

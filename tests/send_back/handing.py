@@ -9,8 +9,9 @@ from popserver.domain.group import Group, HistoryLevel, Mode
 from popserver.domain.message import StoredMessage
 from popserver.domain.names import dead_letter_topic, retry_topic
 from popserver.domain.offsets import Committed, QueueOffset
-from popserver.domain.topic import Topic, message_key
-from popserver.store import catalog, offsets
+from popserver.domain.resetting import Goal
+from popserver.domain.topic import Topic
+from popserver.store import catalog, offsets, resetting
 from popserver.store.send_back import SendBack, send_back
 from tests.pull.looks import look
 from tests.support.builders import GROUP
@@ -48,18 +49,8 @@ def commit(store: OpenStore, group: Group, topic: Topic, offset: int) -> Committ
 
 
 def reset(store: OpenStore, group: Group, topic: Topic, offset: int = 0) -> None:
-    """As an operator does: progress goes back, what waits is READY there, and so are dead letters."""
-    queue_id = topic.queues[0].queue_id
-    first = message_key(queue_id, offset)
-    end = message_key(queue_id + 1, 0)
-    for statement in (
-        f"UPDATE progress SET next_offset = {offset}, resets = resets + 1"
-        f" WHERE group_id = {group.group_id} AND queue_id = {queue_id}",
-        f"DELETE FROM delivery WHERE group_id = {group.group_id} AND message_key BETWEEN {first} AND {end}",
-        f"UPDATE dead_letter SET redrive_state = 'RESET'"
-        f" WHERE group_id = {group.group_id} AND origin_key BETWEEN {first} AND {end}",
-    ):
-        store.conn.exec_driver_sql(statement)
+    """As an operator does."""
+    store.one(resetting.reset, resetting.Reset(group, [Goal(topic, topic.queues[0], offset)]))
 
 
 def retries_of(store: OpenStore, group: Group) -> Topic:

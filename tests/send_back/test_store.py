@@ -11,7 +11,7 @@ from popserver.domain.message import Message, MessageType
 from popserver.domain.names import Resource, retry_topic
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic, message_key
-from popserver.store import catalog, due, retention, send_back
+from popserver.store import catalog, due, lag, retention, send_back
 from tests.pull.looks import look, offsets
 from tests.send_back.handing import (
     a_failure,
@@ -302,3 +302,15 @@ def test_groups_of_either_mode_retry_side_by_side(store: OpenStore, topic: Topic
     store.end_due(after_ms=10 * SECOND)
     (again,) = store.receive(popping, topic)
     assert (again.attempt, len(retries(store, group))) == (2, 1)
+
+
+def test_what_waits_beyond_what_is_committed_is_counted_once(store: OpenStore, topic: Topic, group: Group) -> None:
+    store.send(topic, 4)
+    commit(store, group, topic, 1)
+    for offset in (0, 2):
+        hand_back(store, group, topic, offset)
+    assert (store.lag(group).ready, store.lag(group).waiting_retry) == (2, 2)
+    (queue,), _ = lag.queue_lag(store.conn, group, None, store.now_ms, 10)
+    assert (queue.ready, queue.waiting_retry) == (2, 2)
+    commit(store, group, topic, 3)
+    assert (store.lag(group).ready, store.lag(group).waiting_retry) == (1, 2)
