@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from popserver.broker.clock import Clock
 from popserver.broker.pace import Pace
 from popserver.domain.errors import Internal, PopError, TooManyRequests
-from popserver.store import ORDER, Database, finish, lock
+from popserver.store import ORDER, Database, before, finish, lock
 from popserver.store.database import commit_error, is_taken_back, plain_error
 from popserver.store.notices import Outdated
 from popserver.store.transaction import RepeatedId, Transaction
@@ -361,6 +361,7 @@ def _execute(tx: Transaction, batch: Sequence[_Request]) -> list[_Outcome]:
         by_verb.setdefault(request.verb, []).append(request)
     outcomes: list[_Outcome] = []
     for verb in sorted(by_verb, key=_PLACE.__getitem__):
+        before(tx, verb)
         requests = by_verb[verb]
         results = verb(tx, [request.wish for request in requests])
         outcomes += map(_Outcome, requests, results)

@@ -12,6 +12,7 @@ from popserver.store import (
     acl,
     catalog,
     cloning,
+    dead_letters,
     due,
     entering,
     group_members,
@@ -27,6 +28,7 @@ from popserver.store import (
     receiving,
     resetting,
     retention,
+    retry_copies,
     send_back,
     skipping,
     transactions,
@@ -84,6 +86,7 @@ ORDER = (
     acl.remove_policy,
     reading.read,
 )
+_REMOVES = (retention.retain, catalog.purge)
 
 
 def lock(tx: Transaction, wishes: Iterable[Any]) -> None:
@@ -95,9 +98,21 @@ def lock(tx: Transaction, wishes: Iterable[Any]) -> None:
     message_groups.lock(tx, (place for wish in wishes if hasattr(wish, "places") for place in wish.places()))
 
 
+def before(tx: Transaction, verb: Any) -> None:
+    """Messages are about to be removed: what is to be made of them is made first."""
+    if verb in _REMOVES:
+        _fill_own_queues(tx)
+
+
 def finish(tx: Transaction) -> None:
     """Write what the verbs have left for the end, where it waits for nobody who waits for us."""
+    _fill_own_queues(tx)
     idempotency.finish(tx)
 
 
-__all__ = ["ORDER", "Database", "finish", "lock"]
+def _fill_own_queues(tx: Transaction) -> None:
+    dead_letters.fill(tx)
+    retry_copies.fill(tx)
+
+
+__all__ = ["ORDER", "Database", "before", "finish", "lock"]

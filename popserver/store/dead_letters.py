@@ -1,14 +1,15 @@
 """Dead letters: INFLIGHT → DLQ.
 
 The dead message becomes an ordinary message of topic `%DLQ%<group>`, which any client, pull or Spark reads with no
-extra code, and one narrow row of facts. Both are written, and the delivery's row removed, in the caller's transaction.
+extra code, and one narrow row of facts. Both are written, and the delivery's row removed, in the caller's transaction:
+the row at once, the others last (`fill`), as queues of dead letters are taken in one order by all servers.
 A message dies once per group: one that is read again after a reset and dies again is the same dead letter, newly dated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import groupby
 
 from sqlalchemy import bindparam, case, delete, insert, literal_column, null, select, update
 
@@ -17,68 +18,58 @@ from popserver.domain.group import Group
 from popserver.domain.names import dead_letter_topic
 from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
 from popserver.store import catalog
+from popserver.store.dying import Death, Dying
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.messages import take_offsets
 from popserver.store.schema import dead_letter, delivery, in_states, message
-from popserver.store.transaction import Transaction
-
-
-class Origin(NamedTuple):
-    """The first place of a retry copy, and its properties as they were there, as they are stored."""
-
-    message_key: int
-    topic_id: int
-    properties: str | None
-
-
-class Dying(NamedTuple):
-    """A delivery about to become a dead letter; `origin` is None for one that is where it was sent to."""
-
-    message_key: int
-    topic_id: int
-    attempt: int
-    client_id: str
-    origin: Origin | None = None
-
-    @property
-    def origin_key(self) -> int:
-        return self.message_key if self.origin is None else self.origin.message_key
-
-    @property
-    def origin_topic_id(self) -> int:
-        return self.topic_id if self.origin is None else self.origin.topic_id
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 
 def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
-    """Make dead letters of deliveries whose rows the caller has locked (at most one step of them)."""
-    by_origin = {each.origin_key: each for each in dying}
-    names = {"for_group": group.group_id, "origins": as_given((key,) for key in by_origin)}
-    known = set(tx.conn.execute(_KNOWN, names).scalars())
-    if new := [each for key, each in by_origin.items() if key not in known]:
-        _insert(tx, group, new, reason)
-    if again := [each for key, each in by_origin.items() if key in known]:
-        deaths = as_given((each.origin_key, each.attempt) for each in again)
-        died = {"for_group": group.group_id, "deaths": deaths, "why": reason, "now_ms": tx.now_ms}
-        tx.conn.execute(_DIE_AGAIN, died)
+    """Make dead letters of deliveries whose rows the caller has locked (at most one step of them).
+
+    They are dead at once; what is written in the queue of the dead follows (`fill`).
+    """
     tx.conn.execute(_END, {"for_group": group.group_id, "dying": as_given((each.message_key,) for each in dying)})
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
     record(tx, group, event, moved, reason)
+    tx.deaths |= {(group.group_id, each.origin_key): Death(group, each, reason) for each in dying}
 
 
-def _insert(tx: Transaction, group: Group, dying: Sequence[Dying], reason: str) -> None:
-    copies = _copy_messages(tx, group, dying)
+def fill(tx: Transaction) -> None:
+    """Write the dead letters of the transaction, group by group in one order."""
+    deaths, tx.deaths = tx.deaths, {}
+    for _, several in groupby(sorted(deaths), key=lambda each: each[0]):
+        listed = [deaths[each] for each in several]
+        for start in range(0, len(listed), STEP_ROWS_MAX):
+            _write(tx, listed[start : start + STEP_ROWS_MAX])
+
+
+def _write(tx: Transaction, deaths: Sequence[Death]) -> None:
+    group = deaths[0].group
+    names = {"for_group": group.group_id, "origins": as_given((each.dying.origin_key,) for each in deaths)}
+    known = set(tx.conn.execute(_KNOWN, names).scalars())
+    if new := [each for each in deaths if each.dying.origin_key not in known]:
+        _insert(tx, group, new)
+    if again := [each for each in deaths if each.dying.origin_key in known]:
+        rows = as_given((each.dying.origin_key, each.dying.attempt, each.reason) for each in again)
+        tx.conn.execute(_DIE_AGAIN, {"for_group": group.group_id, "deaths": rows, "now_ms": tx.now_ms})
+
+
+def _insert(tx: Transaction, group: Group, deaths: Sequence[Death]) -> None:
+    copies = _copy_messages(tx, group, [each.dying for each in deaths])
     facts = [
         {
             "group_id": group.group_id,
-            "origin_key": each.origin_key,
-            "origin_topic_id": each.origin_topic_id,
+            "origin_key": dying.origin_key,
+            "origin_topic_id": dying.origin_topic_id,
             "copy_key": copy_key,
-            "attempt": each.attempt,
+            "attempt": dying.attempt,
             "reason": reason,
             "dead_at_ms": tx.now_ms,
         }
-        for each, copy_key in zip(dying, copies, strict=True)
+        for (_, dying, reason), copy_key in zip(deaths, copies, strict=True)
     ]
     tx.conn.execute(insert(dead_letter), facts)
 
@@ -110,13 +101,13 @@ _ORIGINS = given("origins", "origin_key")
 _KNOWN = select(dead_letter.c.origin_key).where(
     dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key))
 )
-_DEATHS = given("deaths", "origin_key", "attempt")
+_DEATHS = given("deaths", "origin_key", "attempt", text=("reason",))
 _DIE_AGAIN = (
     update(dead_letter)
     .where(dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key == _DEATHS.c.origin_key)
     .values(
         attempt=_DEATHS.c.attempt,
-        reason=bindparam("why"),
+        reason=_DEATHS.c.reason,
         dead_at_ms=bindparam("now_ms", type_=dead_letter.c.dead_at_ms.type),
         redrive_state=null(),
     )

@@ -18,7 +18,8 @@ from popserver.domain.retry import Holder, interval_ms, when_hold_ends
 from popserver.domain.topic import message_key, queue_of
 from popserver.store import catalog
 from popserver.store.catalog import FoundGroup
-from popserver.store.dead_letters import Dying, bury
+from popserver.store.dead_letters import bury
+from popserver.store.dying import Dying
 from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
 from popserver.store.message_groups import Member, Place, by_member, lock_free, runs_of, settle

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
@@ -18,6 +19,7 @@ from popserver.domain.names import retry_topic
 from popserver.domain.retry_copy import Lineage, lineage_of, marked, unmarked
 from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
 from popserver.store import catalog
+from popserver.store.dying import Return
 from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
 from popserver.store.messages import take_offsets
@@ -27,15 +29,31 @@ from popserver.store.transaction import Transaction
 
 
 def come_again(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:
-    """Let copies stand for deliveries whose rows the caller has locked (at most one step of them)."""
-    in_turn = sorted(rows, key=lambda each: (each.visible_at_ms, each.message_key))
-    names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in in_turn)}
+    """Let copies stand for deliveries whose rows the caller has locked (at most one step of them).
+
+    The rows go at once; the copies follow at the end (`fill`).
+    """
+    names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in rows)}
+    tx.conn.execute(_END, names)
+    tx.returns += [Return(group, each) for each in rows]
+
+
+def fill(tx: Transaction) -> None:
+    """Write the copies of the transaction, group by group in one order."""
+    returns, tx.returns = tx.returns, []
+    in_turn = sorted(returns, key=lambda each: (each.group.group_id, each.row.visible_at_ms, each.row.message_key))
+    for _, several in groupby(in_turn, key=lambda each: each.group.group_id):
+        listed = list(several)
+        _write(tx, listed[0].group, [each.row for each in listed])
+
+
+def _write(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:
+    names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in rows)}
     parents = {row.message_key: row for row in tx.conn.execute(_PARENTS, names)}
     # What is left out is of a topic that was deleted, and goes with it.
-    kept = [row for row in in_turn if row.message_key in parents]
+    kept = [row for row in rows if row.message_key in parents]
     if kept:
         _copy(tx, group, kept, parents)
-    tx.conn.execute(_END, names)
     record(tx, group, Event.BACKOFF_ELAPSED, map(as_moved, kept))
 
 

@@ -22,7 +22,8 @@ from popserver.domain.retry import Holder, handed_back_interval_ms, when_handed_
 from popserver.domain.retry_copy import lineage_of
 from popserver.domain.topic import MessageQueue, Topic, message_key, queue_of
 from popserver.store import catalog, offsets
-from popserver.store.dead_letters import Dying, Origin, bury
+from popserver.store.dead_letters import bury
+from popserver.store.dying import Dying, Origin
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.holds.orphans import NO_HOLD

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from popserver.store.dying import Death, Return
 from popserver.store.notices import Outdated
 
 # No statement touches more rows than this; longer work comes in steps with requests in between.
@@ -41,6 +42,9 @@ class Transaction:
     # By topic and idempotency key: what to write down at the end (`store.idempotency`), and what is in its way.
     claims: dict[tuple[int, str], Claim] = field(default_factory=dict)
     stale_keys: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    # What goes to the queues that the server fills itself: by group and first place, and in the order of its rows.
+    deaths: dict[tuple[int, int], Death] = field(default_factory=dict)
+    returns: list[Return] = field(default_factory=list)
     outdated: set[Outdated] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
 

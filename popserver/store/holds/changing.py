@@ -14,7 +14,8 @@ from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder, interval_ms, when_visibility_changes
 from popserver.domain.topic import queue_of
-from popserver.store.dead_letters import Dying, bury
+from popserver.store.dead_letters import bury
+from popserver.store.dying import Dying
 from popserver.store.history import record
 from popserver.store.holds.held import HELD_COLUMNS, moved, places_in_order, tells_the_order
 from popserver.store.holds.refusals import refusal, row_of, state_of

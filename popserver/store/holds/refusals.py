@@ -64,7 +64,7 @@ def row_of(tx: Transaction, receipt: Receipt) -> AnyRow | None:
 
 def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
-    if tx.conn.execute(_IS_DEAD, names).first() is not None:
+    if (receipt.group_id, receipt.message_key) in tx.deaths or tx.conn.execute(_IS_DEAD, names).first() is not None:
         return State.DLQ
     reached = tx.conn.execute(_REACHED, names | {"for_queue": queue_of(receipt.message_key)}).scalar()
     offset = offset_of(receipt.message_key)
