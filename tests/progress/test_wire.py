@@ -1,0 +1,146 @@
+"""popmq.v1.Admin's section Progress, as raw requests: whatever comes in, the answer is precise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from popproto.v1 import admin_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from tests.admin.desk import Desk, named
+from tests.support.builders import an_id
+
+GROUP, TOPIC = named("workers"), named("jobs")
+
+
+@pytest.fixture
+def ids(desk: Desk) -> list[str]:
+    """Ten messages in the one queue of the topic; the group has three of them in hand."""
+    sent = [an_id() for _ in range(10)]
+    desk.call("CreateTopic", topic=TOPIC, queue_count=1)
+    desk.make_group("workers")
+    desk.send("jobs", *sent)
+    assert len(desk.receive("workers", "jobs", 3)) == 3
+    return sent
+
+
+def moved(answer: Any) -> list[tuple[str, int, int, int]]:
+    assert answer.status.code == pb.OK, answer.status
+    return [(each.topic.name, each.queue_id, each.from_offset, each.to_offset) for each in answer.moved]
+
+
+def test_lag(desk: Desk, ids: list[str]) -> None:
+    answer = desk.call("ListLag", group=GROUP)
+    assert answer.status == pb.Status(code=pb.OK, message="OK")
+    expected = wire.QueueLag(topic=TOPIC, queue_id=0, max_offset=10, offset=3, ready=7, inflight=3)
+    assert list(answer.queues) == [expected]
+    assert list(desk.call("ListLag", group=GROUP, topic=TOPIC).queues) == [expected]
+    desk.call("CreateTopic", topic=named("other"))
+    assert list(desk.call("ListLag", group=GROUP, topic=named("other")).queues) == []
+
+
+@pytest.mark.row("H13")
+def test_resets(desk: Desk, ids: list[str]) -> None:
+    assert moved(desk.call("ResetOffsets", group=GROUP, topic=TOPIC, policy=pb.END, dry_run=True)) == [
+        ("jobs", 0, 3, 10)
+    ]
+    assert moved(desk.call("ResetOffsets", group=GROUP, topic=TOPIC, queue_id=0, offset=5)) == [("jobs", 0, 3, 5)]
+    assert [each.system_properties.message_id for each in desk.receive("workers", "jobs", 1)] == [ids[5]]
+    assert moved(desk.call("ResetOffsets", group=GROUP, topic=TOPIC, policy=pb.BEGINNING)) == [("jobs", 0, 6, 0)]
+    assert moved(desk.call("ResetOffsets", group=GROUP, topic=TOPIC, timestamp={"seconds": 4_000_000_000})) == [
+        ("jobs", 0, 0, 10)
+    ]
+    assert moved(desk.call("ResetOffsets", group=GROUP, topic=TOPIC, timestamp={"seconds": -1})) == [("jobs", 0, 10, 0)]
+
+
+def test_a_handle_from_before_the_reset_is_refused(desk: Desk, ids: list[str]) -> None:
+    (held,) = desk.receive("workers", "jobs", 1)
+    desk.call("ResetOffsets", group=GROUP, topic=TOPIC, policy=pb.BEGINNING)
+    with pytest.raises(AssertionError, match="INVALID_RECEIPT_HANDLE"):
+        desk.give_up("workers", "jobs", held)
+
+
+def test_skips_and_clones(desk: Desk, ids: list[str]) -> None:
+    answer = desk.call("SkipMessage", group=GROUP, message_id=ids[3])
+    assert (answer.status.code, answer.from_state) == (pb.OK, "READY")
+    assert moved(desk.call("CloneOffsets", source=GROUP, group=named("copy"))) == [("jobs", 0, -1, 0)]
+    assert len(desk.receive("copy", "jobs")) == 10
+
+
+def test_imports(desk: Desk, ids: list[str]) -> None:
+    offsets = [wire.MovedOffset(topic=TOPIC, queue_id=0, from_offset=77, to_offset=8)]
+    assert moved(desk.call("ImportOffsets", group=named("fresh"), offsets=offsets)) == [("jobs", 0, -1, 8)]
+    assert len(desk.receive("fresh", "jobs")) == 2, "a new group may still consume message by message"
+    refused = desk.call("ImportOffsets", group=GROUP, offsets=offsets)
+    assert refused.status.code == pb.BAD_REQUEST
+    assert "consumes in mode POP" in refused.status.message
+
+
+WRONG: list[tuple[str, dict[str, Any], int, str]] = [
+    ("ListLag", {}, pb.ILLEGAL_CONSUMER_GROUP, "the consumer group's name is blank"),
+    ("ListLag", {"group": named("nobody")}, pb.CONSUMER_GROUP_NOT_FOUND, "'nobody'"),
+    ("ListLag", {"group": GROUP, "topic": named("none")}, pb.TOPIC_NOT_FOUND, "'none'"),
+    ("ResetOffsets", {"group": GROUP, "topic": TOPIC}, pb.BAD_REQUEST, "does not say where to"),
+    ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "offset": 3}, pb.BAD_REQUEST, "name the queue as well"),
+    ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "policy": pb.TIMESTAMP}, pb.BAD_REQUEST, "is no place"),
+    ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "policy": 99}, pb.BAD_REQUEST, "policy 99 is no place"),
+    (
+        "ResetOffsets",
+        {"group": GROUP, "topic": TOPIC, "policy": pb.END, "queue_id": -1},
+        pb.BAD_REQUEST,
+        "topic 'jobs' has no queue -1; it has 1, numbered 0 to 0",
+    ),
+    (
+        "ResetOffsets",
+        {"group": GROUP, "topic": TOPIC, "offset": 11, "queue_id": 0},
+        pb.ILLEGAL_OFFSET,
+        "offset 11 is not in queue 0 of topic 'jobs', which stores 0 to 10",
+    ),
+    ("ResetOffsets", {"group": GROUP, "policy": pb.END}, pb.ILLEGAL_TOPIC, "blank"),
+    ("ResetOffsets", {"topic": TOPIC, "policy": pb.END}, pb.ILLEGAL_CONSUMER_GROUP, "blank"),
+    ("ResetOffsets", {"group": named("x"), "topic": TOPIC, "policy": pb.END}, pb.CONSUMER_GROUP_NOT_FOUND, "'x'"),
+    ("ResetOffsets", {"group": GROUP, "topic": named("x"), "policy": pb.END}, pb.TOPIC_NOT_FOUND, "'x'"),
+    ("SkipMessage", {"group": GROUP}, pb.ILLEGAL_MESSAGE_ID, "blank"),
+    ("SkipMessage", {"group": GROUP, "message_id": "nonsense"}, pb.MESSAGE_NOT_FOUND, "'nonsense'"),
+    ("SkipMessage", {"group": GROUP, "message_id": "é" * 9, "topic": TOPIC}, pb.MESSAGE_NOT_FOUND, "topic 'jobs'"),
+    ("SkipMessage", {"group": named("x"), "message_id": "a"}, pb.CONSUMER_GROUP_NOT_FOUND, "'x'"),
+    ("CloneOffsets", {"source": named("x"), "group": GROUP}, pb.CONSUMER_GROUP_NOT_FOUND, "'x'"),
+    ("CloneOffsets", {"source": GROUP, "group": GROUP}, pb.BAD_REQUEST, "has progress in topic 'jobs' already"),
+    ("CloneOffsets", {"source": GROUP, "group": named(" ")}, pb.ILLEGAL_CONSUMER_GROUP, "blank"),
+    ("ImportOffsets", {"group": GROUP}, pb.BAD_REQUEST, "one request imports 1 to 4096 offsets, not 0"),
+    ("ImportOffsets", {"group": GROUP, "offsets": [wire.MovedOffset(topic=named("x"))]}, pb.TOPIC_NOT_FOUND, "'x'"),
+    (
+        "ImportOffsets",
+        {"group": GROUP, "offsets": [wire.MovedOffset(topic=TOPIC, queue_id=4)]},
+        pb.BAD_REQUEST,
+        "topic 'jobs' has no queue 4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "request_fields", "code", "said"), WRONG)
+def test_bad_input_is_named_and_changes_nothing(
+    desk: Desk, ids: list[str], method: str, request_fields: dict[str, Any], code: int, said: str
+) -> None:
+    before = desk.digest()
+    status = desk.call(method, **request_fields).status
+    assert (pb.Code.Name(status.code), said in status.message) == (pb.Code.Name(code), True), status
+    assert desk.digest() == before
+
+
+def test_a_held_message_names_its_holder_and_the_end_of_its_hold(desk: Desk, ids: list[str]) -> None:
+    status = desk.call("SkipMessage", group=GROUP, message_id=ids[0]).status
+    assert status.code == pb.BAD_REQUEST
+    assert f"message '{ids[0]}' is not skipped for group 'workers': it is INFLIGHT: client 'worker-1'" in status.message
+    assert "(in 10 s); wait for its holder" in status.message
+
+
+def test_one_import_names_no_queue_twice(desk: Desk, ids: list[str]) -> None:
+    desk.make_group("fresh")
+    before = desk.digest()
+    offsets = [wire.MovedOffset(topic=TOPIC, queue_id=0, to_offset=each) for each in (1, 2)]
+    status = desk.call("ImportOffsets", group=named("fresh"), offsets=offsets).status
+    assert status.code == pb.BAD_REQUEST
+    assert "queue 0 of topic 'jobs' is named 2 times" in status.message
+    assert desk.digest() == before
