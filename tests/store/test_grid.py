@@ -17,7 +17,7 @@ from popserver.domain.topic import Topic
 from tests.support.builders import an_id, in_order, messages_of
 from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
 
-# An operator's verbs; no statement of the store fires them yet.
+# An operator's verbs: RESET and SKIP are in tests/progress, REDRIVE no statement of the store fires yet.
 OPERATOR = {Event.REDRIVE, Event.RESET, Event.SKIP}
 # What only happens in a message group, to a message behind another.
 IN_ORDER = {Event.PROVISIONAL_ACK, Event.SETTLE}
