@@ -7,13 +7,13 @@ wants, or when its time is over: then with the offset it has come to.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.clock import Clock
+from popserver.broker.looks import Looks
 from popserver.broker.offsets import Offsets
 from popserver.broker.parked_pulls import ParkedPulls
 from popserver.broker.polls import SLOW_LOOK_MS
@@ -56,6 +56,7 @@ class Pulls:
         self._offsets = offsets
         self._clock = clock
         self._wakeups = wakeups
+        self._looks = Looks(reader)
         self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
 
     async def pull(self, wish: Pull) -> Pulled:
@@ -96,7 +97,7 @@ class Pulls:
 
     async def _look(self, group: Group, request: pulling.Pull) -> Pulled:
         started_ms = self._clock.now_ms()
-        pulled = await self._reader.read(partial(pulling.look, pull=request))
+        pulled = await self._looks.look(request)
         cost_ms = self._clock.now_ms() - started_ms
         if cost_ms > SLOW_LOOK_MS:
             log.warning(

@@ -6,18 +6,21 @@ offsets may have holes, where dead letters were removed: they are passed over li
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
+from popserver.domain.errors import PopError
 from popserver.domain.filtering import Filter, SqlFilter
 from popserver.domain.pulling import BATCH_BYTES_MAX, Pulled, PullStatus, correction
 from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of
 from popserver.store.catalog import topic_not_found
 from popserver.store.filter_look import FilterLook
 from popserver.store.given import as_given, given
-from popserver.store.message_look import BY_KEY
+from popserver.store.message_look import BY_KEY, MessageRow
 from popserver.store.messages import stored_messages
 from popserver.store.packed import PackedLook
 from popserver.store.schema import message, queue
@@ -49,16 +52,33 @@ class _Size(NamedTuple):
     size: int
 
 
-def look(conn: Connection, pull: Pull) -> Pulled:
-    """What a pull finds at this moment. Raises `TopicNotFound` for a topic that is gone."""
-    ends = ends_of(conn, pull.topic, pull.queue)
-    corrected = correction(pull.offset, ends.min_offset, ends.end_offset)
-    if corrected is not None:
-        return Pulled(PullStatus.OFFSET_ILLEGAL, [], corrected, ends.min_offset, ends.end_offset)
-    keys, next_offset = _read_on(conn, pull, ends)
-    rows = BY_KEY.rows(conn, {"keys": as_given((key,) for key in keys)}) if keys else []
-    found = stored_messages(conn, rows, pull.topic)
-    return Pulled(_status(pull, found, next_offset), found, next_offset, ends.min_offset, ends.end_offset)
+class _SizeOf(NamedTuple):
+    number: int
+    message_key: int
+    size: int
+
+
+class _Reached(NamedTuple):
+    """The messages that a pull gets, and where it goes on."""
+
+    keys: list[int]
+    offset: int
+
+
+def look(conn: Connection, pulls: Sequence[Pull]) -> list[Pulled | PopError]:
+    """What each pull finds, all at the same moment; `TopicNotFound` for one whose topic is gone.
+
+    Several cost little more than one: the ends of their queues, the sizes and the messages are a statement each.
+    """
+    by_queue = {each.queue_id: each for each in _ENDS_OF_QUEUES.rows(conn, {"queues": _each_once(pulls)})}
+    ends = [by_queue.get(each.queue.queue_id) for each in pulls]
+    inside = [own is not None and _correction(pull, own) is None for pull, own in zip(pulls, ends, strict=True)]
+    read = iter(_read_on(conn, [(pull, by_queue[pull.queue.queue_id]) for pull in compress(pulls, inside)]))
+    reached = [next(read) if is_inside else None for is_inside in inside]
+    keys = {key for each in reached if each for key in each.keys}
+    rows = BY_KEY.rows(conn, {"keys": as_given((key,) for key in sorted(keys))}) if keys else []
+    by_key = {row.message_key: row for row in rows}
+    return [_pulled(conn, *each, by_key) for each in zip(pulls, ends, reached, strict=True)]
 
 
 def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
@@ -94,25 +114,76 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
     return low
 
 
+def _each_once(pulls: Sequence[Pull]) -> str:
+    return as_given((queue_id,) for queue_id in sorted({each.queue.queue_id for each in pulls}))
+
+
+def _correction(pull: Pull, ends: Ends) -> int | None:
+    return correction(pull.offset, ends.min_offset, ends.end_offset)
+
+
+def _pulled(
+    conn: Connection, pull: Pull, ends: Ends | None, reached: _Reached | None, rows: Mapping[int, MessageRow]
+) -> Pulled | PopError:
+    if ends is None:
+        return topic_not_found(pull.topic.name)
+    if reached is None:
+        corrected = _correction(pull, ends)
+        assert corrected is not None, "it was not read on"
+        return Pulled(PullStatus.OFFSET_ILLEGAL, [], corrected, ends.min_offset, ends.end_offset)
+    found = stored_messages(conn, (rows[key] for key in reached.keys), pull.topic)
+    return Pulled(_status(pull, found, reached.offset), found, reached.offset, ends.min_offset, ends.end_offset)
+
+
 def _status(pull: Pull, found: Sequence[object], next_offset: int) -> PullStatus:
     if found:
         return PullStatus.FOUND
     return PullStatus.NO_MATCHED_MSG if next_offset > pull.offset else PullStatus.NO_NEW_MSG
 
 
-def _read_on(conn: Connection, pull: Pull, ends: Ends) -> tuple[list[int], int]:
-    """The keys of what is wanted, as much as one answer carries, and the offset to go on at."""
+def _read_on(conn: Connection, pulls: Sequence[tuple[Pull, Ends]]) -> list[_Reached]:
+    """The keys of what is wanted, as much as each answer carries, and the offset to go on at."""
+    spans = [_span(pull, ends) for pull, ends in pulls]
+    sizes = _everything(conn, pulls, spans)
+    answers: list[_Reached] = []
+    for (pull, ends), span, of_span in zip(pulls, spans, sizes, strict=True):
+        if of_span is None:
+            of_span, end_key = _wanted(conn, pull.wanted, span)
+        else:
+            end_key = span["from_key"] + len(of_span)
+        keys = _within_bytes(of_span)
+        if len(keys) < len(of_span):
+            end_key = keys[-1] + 1
+        answers.append(_Reached(keys, end_key - message_key(ends.queue_id, 0)))
+    return answers
+
+
+def _span(pull: Pull, ends: Ends) -> dict[str, int]:
     # What wants everything needs no window: it stops at its batch, and holes cost nothing.
     to_offset = ends.end_offset if pull.wanted.wants_all else min(ends.end_offset, pull.offset + WINDOW_OFFSETS)
     from_key, to_key = message_key(ends.queue_id, pull.offset), message_key(ends.queue_id, to_offset)
-    if from_key == to_key:
-        return [], pull.offset
-    names = {"from_key": from_key, "to_key": to_key, "limit": pull.batch_size}
-    sizes, reached = _wanted(conn, pull.wanted, names)
-    keys = _within_bytes(sizes)
-    if len(keys) < len(sizes):
-        reached = keys[-1] + 1
-    return keys, reached - message_key(ends.queue_id, 0)
+    return {"from_key": from_key, "to_key": to_key, "limit": pull.batch_size}
+
+
+def _everything(
+    conn: Connection, pulls: Sequence[tuple[Pull, Ends]], spans: Sequence[Mapping[str, int]]
+) -> list[list[_Size] | None]:
+    """The sizes of what pulls without a filter get, where there is no hole in it; None for the others."""
+    bounds = [
+        (number, span["from_key"], min(span["to_key"], span["from_key"] + span["limit"]))
+        for number, ((pull, _), span) in enumerate(zip(pulls, spans, strict=True))
+        if pull.wanted.wants_all
+    ]
+    found: list[list[_Size] | None] = [None] * len(pulls)
+    if not bounds:
+        return found
+    several: dict[int, list[_Size]] = defaultdict(list)
+    for number, key, size in _BETWEEN.rows(conn, {"bounds": as_given(bounds)}):
+        several[number].append(_Size(key, size))
+    for number, from_key, to_key in bounds:
+        if len(several[number]) == to_key - from_key:
+            found[number] = several[number]
+    return found
 
 
 def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[_Size], int]:
@@ -142,6 +213,14 @@ def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> PackedLook[_Size]:
 
 
 _EVERY = _sized(narrowed())
+_BOUNDS = given("bounds", "number", "from_key", "to_key")
+_BETWEEN = PackedLook(
+    _SizeOf,
+    select(_BOUNDS.c.number, message.c.message_key, func.length(message.c.body).label("size"))
+    .select_from(_BOUNDS)
+    .join(message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key))
+    .order_by(_BOUNDS.c.number, message.c.message_key),
+)
 _TAGGED = _sized(narrowed(*WITH_TAG))
 _JUDGED = FilterLook(narrowed())
 _KEYS = given("keys", "message_key")
@@ -156,3 +235,5 @@ _ENDS = (
 )
 _ENDS_OF_TOPIC = _ENDS.where(queue.c.topic_id == bindparam("of_topic")).order_by(queue.c.number)
 _ENDS_OF_QUEUE = _ENDS.where(queue.c.queue_id == bindparam("of_queue"))
+_QUEUES = given("queues", "queue_id")
+_ENDS_OF_QUEUES = PackedLook(Ends, _ENDS.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))

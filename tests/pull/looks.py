@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from popserver.domain.errors import PopError
 from popserver.domain.filtering import Filter, TagFilter
 from popserver.domain.pulling import Pulled
 from popserver.domain.topic import Topic
@@ -20,7 +21,10 @@ def look(
     wanted: Filter = EVERYTHING,
     queue: int = 0,
 ) -> Pulled:
-    return pulling.look(store.conn, pulling.Pull(topic, topic.queues[queue], offset, batch_size, wanted))
+    (found,) = pulling.look(store.conn, [pulling.Pull(topic, topic.queues[queue], offset, batch_size, wanted)])
+    if isinstance(found, PopError):
+        raise found
+    return found
 
 
 def offsets(pulled: Pulled) -> list[int]:
