@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import cache
 
 from sqlalchemy import Connection
@@ -23,8 +24,12 @@ def ends_of(_: Connection, __: Topic, place: MessageQueue) -> Ends:
     return Ends(place.queue_id, place.number, 0, END_OFFSET)
 
 
-def look(_: Connection, pull: Pull) -> Pulled:
+def look(_: Connection, pulls: Sequence[Pull]) -> list[Pulled]:
     """In place of `store.pulling.look`."""
+    return [_pulled(each) for each in pulls]
+
+
+def _pulled(pull: Pull) -> Pulled:
     found = _batch(pull.topic, pull.queue)[: pull.batch_size]
     return Pulled(PullStatus.FOUND, found, pull.offset + len(found), 0, END_OFFSET)
 

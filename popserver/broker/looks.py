@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from popserver.broker.reader import Reader
 from popserver.domain.pulling import Pulled
-from popserver.store.pulling import Pull, look
+from popserver.store import pulling
+from popserver.store.pulling import Pull
 
 MESSAGES_MAX = 2_048  # asked for by the pulls of one lot
 
@@ -50,7 +51,7 @@ class Looks:
     async def _look_at(self, lot: Sequence[_Wait]) -> None:
         found: Sequence[Pulled | BaseException]
         try:
-            found = await self._reader.read(partial(look, pulls=[each.pull for each in lot]))
+            found = await self._reader.read(partial(pulling.look, pulls=[each.pull for each in lot]))
         except Exception as error:  # noqa: BLE001 - it is theirs who wait
             found = [error] * len(lot)
         for each, outcome in zip(lot, found, strict=True):
