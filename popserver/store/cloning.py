@@ -1,8 +1,8 @@
 """Cloning: a group begins where another one stands.
 
-In each queue it gets the lowest offset of which the other group is not done: what that one holds, retries or has left
-behind in a message group comes to the new group too, and what it has acked beyond that comes once more. So messages may
-repeat, and none is lost.
+In each queue it gets the lowest offset of which the other group is not done: what that one holds, retries, was handed
+back, or has left behind in a message group comes to the new group too, and what it has acked beyond that comes once
+more. So messages may repeat, and none is lost but dead letters.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from sqlalchemy import Connection, bindparam, func, insert, select
 
 from popserver.domain.errors import BadRequest, PopError
 from popserver.domain.group import Group
+from popserver.domain.names import retry_topic
 from popserver.domain.offsets import NO_OFFSET
 from popserver.domain.resetting import MovedOffset
-from popserver.domain.topic import Topic, offset_of
+from popserver.domain.retry_copy import lineage_of
+from popserver.domain.topic import Topic, message_key, offset_of, queue_of
 from popserver.store import catalog, group_members
 from popserver.store.message_groups import Place
-from popserver.store.schema import KEY_SHIFT, delivery, progress, queue
+from popserver.store.retry_copies import properties_of
+from popserver.store.schema import KEY_SHIFT, delivery, message, progress, queue
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -105,10 +108,32 @@ def _begins(conn: Connection, source: Group) -> dict[int, int]:
     names = {"for_group": source.group_id}
     held = {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_HELD, names)}
     left = {row.queue_id: row.first_offset for row in conn.execute(_FIRST_LEFT, names)}
-    for first in (held, left):
-        for queue_id in first.keys() & begins.keys():
-            begins[queue_id] = min(begins[queue_id], first[queue_id])
+    _lower(begins, held)
+    _lower(begins, left)
+    _lower(begins, _handed_back(conn, source, begins))
     return begins
+
+
+def _lower(begins: dict[int, int], first: dict[int, int]) -> None:
+    for queue_id in first.keys() & begins.keys():
+        begins[queue_id] = min(begins[queue_id], first[queue_id])
+
+
+def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dict[int, int]:
+    """By queue, the first of what members have handed back and not consumed again: it waits in the retry topic."""
+    topic = catalog.find_topic(conn, retry_topic(source.name))
+    first: dict[int, int] = {}
+    for place in topic.queues if topic else ():
+        # What waits for the next retry of that topic is among `begins`.
+        after = message_key(place.queue_id, begins.get(place.queue_id, 0)) - 1
+        names = {"end": message_key(place.queue_id + 1, 0), "limit": STEP_ROWS_MAX}
+        while page := conn.execute(_COPIES, names | {"after": after}).all():
+            for row in page:
+                origin_key = lineage_of(properties_of(row.properties)).origin_key
+                queue_id, offset = queue_of(origin_key), offset_of(origin_key)
+                first[queue_id] = min(offset, first.get(queue_id, offset))
+            after = page[-1].message_key
+    return first
 
 
 _PROGRESS = (
@@ -128,6 +153,12 @@ _FIRST_HELD = (
     select(_QUEUE_ID.label("queue_id"), func.min(delivery.c.message_key).label("first_key"))
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_QUEUE_ID)
+)
+_COPIES = (
+    select(message.c.message_key, message.c.properties)
+    .where(message.c.message_key > bindparam("after"), message.c.message_key < bindparam("end"))
+    .order_by(message.c.message_key)
+    .limit(bindparam("limit"))
 )
 _FIRST_LEFT = (
     select(behind.c.queue_id, func.min(behind.c.next_offset).label("first_offset"))

@@ -13,7 +13,8 @@ from popserver.store.cloning import Clone
 from popserver.store.lag import QueueLag
 from popserver.store.notices import RESETS, Outdated
 from tests.progress.moving import ORDERED, commit, from_to, offsets_of, pull_group, skip
-from tests.support.builders import in_order
+from tests.send_back.handing import hand_back, retries_of
+from tests.support.builders import an_id, in_order
 from tests.support.open_store import HOUR, OpenStore
 
 
@@ -116,6 +117,32 @@ def test_clones_of_pull_groups(store: OpenStore, topic: Topic) -> None:
     commit(store, source, topic, 7)
     assert from_to(store.one(cloning.clone, Clone(source, group, [topic]))) == [(-1, 7)], "where it has progress"
     assert commit(store, group, topic, 3, resets=0).stored == (7, 1)
+
+
+def test_what_members_have_handed_back_is_cloned(store: OpenStore) -> None:
+    topic = store.topic()
+    source = pull_group(store, "source")
+    store.send(topic, 9)
+    for offset in (3, 5, 7):
+        hand_back(store, source, topic, offset, delay_level=1)
+    commit(store, source, topic, 9)
+    assert cloned(store, source, topic) == [3], "it waits"
+    store.end_due(after_ms=HOUR)
+    assert cloned(store, source, topic) == [3], "its copy waits to be pulled"
+    retries = retries_of(store, source)
+    commit(store, source, retries, 2)
+    assert cloned(store, source, topic) == [7]
+    hand_back(store, source, retries, 1, delay_level=1)
+    assert cloned(store, source, topic) == [5], "it has failed again"
+    store.end_due(after_ms=HOUR)
+    commit(store, source, retries, 4)
+    assert cloned(store, source, topic) == [9]
+
+
+def cloned(store: OpenStore, source: Group, topic: Topic) -> list[int]:
+    """Where a new group begins that is cloned now."""
+    group = store.group(an_id())
+    return [each.to_offset for each in store.one(cloning.clone, Clone(source, group, [topic]))]
 
 
 def test_a_group_with_progress_is_no_clone(store: OpenStore, topic: Topic) -> None:
