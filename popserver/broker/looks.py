@@ -16,7 +16,7 @@ from popserver.domain.pulling import Pulled
 from popserver.store import pulling
 from popserver.store.pulling import Pull
 
-MESSAGES_MAX = 2_048  # asked for by the pulls of one lot
+MESSAGES_MAX = 512  # asked for by the pulls of one lot
 
 
 class _Wait(NamedTuple):

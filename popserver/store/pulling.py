@@ -6,7 +6,6 @@ offsets may have holes, where dead letters were removed: they are passed over li
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
@@ -52,16 +51,18 @@ class _Size(NamedTuple):
     size: int
 
 
-class _SizeOf(NamedTuple):
+class _Stretch(NamedTuple):
+    """What lies between two keys: how many messages, of how many bytes together."""
+
     number: int
-    message_key: int
+    messages: int
     size: int
 
 
 class _Reached(NamedTuple):
     """The messages that a pull gets, and where it goes on."""
 
-    keys: list[int]
+    keys: Sequence[int]
     offset: int
 
 
@@ -144,16 +145,12 @@ def _status(pull: Pull, found: Sequence[object], next_offset: int) -> PullStatus
 def _read_on(conn: Connection, pulls: Sequence[tuple[Pull, Ends]]) -> list[_Reached]:
     """The keys of what is wanted, as much as each answer carries, and the offset to go on at."""
     spans = [_span(pull, ends) for pull, ends in pulls]
-    sizes = _everything(conn, pulls, spans)
+    whole = _whole(
+        conn, [span if pull.wanted.wants_all else None for (pull, _), span in zip(pulls, spans, strict=True)]
+    )
     answers: list[_Reached] = []
-    for (pull, ends), span, of_span in zip(pulls, spans, sizes, strict=True):
-        if of_span is None:
-            of_span, end_key = _wanted(conn, pull.wanted, span)
-        else:
-            end_key = span["from_key"] + len(of_span)
-        keys = _within_bytes(of_span)
-        if len(keys) < len(of_span):
-            end_key = keys[-1] + 1
+    for number, ((pull, ends), span) in enumerate(zip(pulls, spans, strict=True)):
+        keys, end_key = _chosen(conn, pull.wanted, span) if number not in whole else _all_of(span)
         answers.append(_Reached(keys, end_key - message_key(ends.queue_id, 0)))
     return answers
 
@@ -165,25 +162,27 @@ def _span(pull: Pull, ends: Ends) -> dict[str, int]:
     return {"from_key": from_key, "to_key": to_key, "limit": pull.batch_size}
 
 
-def _everything(
-    conn: Connection, pulls: Sequence[tuple[Pull, Ends]], spans: Sequence[Mapping[str, int]]
-) -> list[list[_Size] | None]:
-    """The sizes of what pulls without a filter get, where there is no hole in it; None for the others."""
-    bounds = [
-        (number, span["from_key"], min(span["to_key"], span["from_key"] + span["limit"]))
-        for number, ((pull, _), span) in enumerate(zip(pulls, spans, strict=True))
-        if pull.wanted.wants_all
-    ]
-    found: list[list[_Size] | None] = [None] * len(pulls)
-    if not bounds:
-        return found
-    several: dict[int, list[_Size]] = defaultdict(list)
-    for number, key, size in _BETWEEN.rows(conn, {"bounds": as_given(bounds)}):
-        several[number].append(_Size(key, size))
-    for number, from_key, to_key in bounds:
-        if len(several[number]) == to_key - from_key:
-            found[number] = several[number]
-    return found
+def _whole(conn: Connection, spans: Sequence[Mapping[str, int] | None]) -> set[int]:
+    """Of which spans the first messages, as many as are asked for, have no hole among them and fit into an answer."""
+    bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if span is not None]
+    counts = {number: to_key - from_key for number, from_key, to_key in bounds}
+    found = _STRETCHES.rows(conn, {"bounds": as_given(bounds)}) if bounds else []
+    return {each.number for each in found if each.messages == counts[each.number] and each.size <= BATCH_BYTES_MAX}
+
+
+def _bounds(span: Mapping[str, int]) -> tuple[int, int]:
+    return span["from_key"], min(span["to_key"], span["from_key"] + span["limit"])
+
+
+def _all_of(span: Mapping[str, int]) -> tuple[Sequence[int], int]:
+    from_key, to_key = _bounds(span)
+    return range(from_key, to_key), to_key
+
+
+def _chosen(conn: Connection, wanted: Filter, span: Mapping[str, int]) -> tuple[Sequence[int], int]:
+    sizes, end_key = _wanted(conn, wanted, span)
+    keys = _within_bytes(sizes)
+    return keys, end_key if len(keys) == len(sizes) else keys[-1] + 1
 
 
 def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[_Size], int]:
@@ -214,12 +213,16 @@ def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> PackedLook[_Size]:
 
 _EVERY = _sized(narrowed())
 _BOUNDS = given("bounds", "number", "from_key", "to_key")
-_BETWEEN = PackedLook(
-    _SizeOf,
-    select(_BOUNDS.c.number, message.c.message_key, func.length(message.c.body).label("size"))
+_STRETCHES = PackedLook(
+    _Stretch,
+    select(
+        _BOUNDS.c.number,
+        func.count(message.c.message_key).label("messages"),
+        func.sum(func.length(message.c.body)).label("size"),
+    )
     .select_from(_BOUNDS)
     .join(message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key))
-    .order_by(_BOUNDS.c.number, message.c.message_key),
+    .group_by(_BOUNDS.c.number),
 )
 _TAGGED = _sized(narrowed(*WITH_TAG))
 _JUDGED = FilterLook(narrowed())
