@@ -18,6 +18,7 @@ The calls themselves, and how a server that has none is told apart, are `calls` 
 its queues are in `assignment`, each with its `fetching`; `subscribing` shares them, `committing` knows their progress.
 
 QueuePushConsumer is `push_core`, put together in `parts`. `rebalance` takes up and gives up queues, by `sharing`,
-`locking` and `beginning`; `factory` has what the consumers of an event loop share. `pulling` and `pull_results` are the
-loop of pulls; `concurrent` and `orderly` take messages to the listener (`listening`, `running`, `consuming`).
+`locking` and `beginning`, when `rebalance_service` says; `factory` has what the consumers of an event loop share.
+`pulling` and `pull_results` are the loop of pulls; `concurrent` and `orderly` take messages to the listener
+(`listening`, `running`, `consuming`).
 """

@@ -122,7 +122,7 @@ class Parts:
             locks=self.locks is not None,
         )
 
-    def make_rebalance(self, pulls: Pulls, factory: ClientFactory, changed: Changed) -> Rebalance:
+    def make_rebalance(self, pulls: Pulls, changed: Changed, refused: Callable[[], None]) -> Rebalance:
         return Rebalance(
             self._options.group,
             self._clock,
@@ -136,5 +136,5 @@ class Parts:
             start_of=self.beginning.of,
             dispatch=pulls.again,
             changed=changed,
-            refused=factory.rebalancing.retry_refused,
+            refused=refused,
         )

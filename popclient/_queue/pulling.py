@@ -60,9 +60,10 @@ class PullMessageService:
         self._clock.call_later(seconds, lambda: self.execute_immediately(pull, request))
 
     async def stop(self) -> None:
-        self._tasks.cancel()
-        await self._tasks.ended()
-        self._started = False
+        """What is started while this waits is another dispatcher, and goes on."""
+        tasks, self._tasks, self._started = self._tasks, Tasks(), False
+        tasks.cancel()
+        await tasks.ended()
 
     async def _dispatch(self) -> None:
         while True:

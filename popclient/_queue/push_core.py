@@ -21,6 +21,7 @@ from popclient._queue.message_queue import MessageQueue
 from popclient._queue.options import QueueOptions
 from popclient._queue.parts import MakeRunner, Parts
 from popclient._queue.pulling import PullRequest
+from popclient._queue.rebalance_service import RebalanceService
 from popclient._queue.remote_offset_store import RemoteOffsetStore
 from popclient._queue.subscription import Subscription
 from popclient._queue.wire import has_legacy, open_session, unsupported
@@ -65,6 +66,7 @@ class QueuePushCore:
         self.session = self.parts.session
         self.session.on_notice = self._heed_notice
         self._beats = Beats(self._clock)
+        self._rebalancing = RebalanceService(self._clock, self)
         self._tasks = Tasks()
         self._shifted = False  # is some topic's part another since this round began?
         self._starting: asyncio.Task[None] | None = None
@@ -111,8 +113,8 @@ class QueuePushCore:
         if not parts.orderly:
             self._beats.every(parts.consume_timeout, parts.consume_service.clean_expired)
         self._pulls = parts.make_pulls(self, factory)
-        self._rebalance = parts.make_rebalance(self._pulls, factory, self._changed)
-        factory.join(self)
+        self._rebalance = parts.make_rebalance(self._pulls, self._changed, self._rebalancing.retry_refused)
+        factory.join(self._rebalancing)
 
     async def _persist(self) -> None:
         await self.parts.offset_store.persist_all(list(self.parts.table))
@@ -173,8 +175,8 @@ class QueuePushCore:
                 log.exception("%r failed", self._message_queue_listener)
 
     def _look_again(self) -> None:
-        if self._factory is not None and self.running:
-            self._factory.rebalancing.wake()
+        if self.running:
+            self._rebalancing.wake()
 
     def _heed_notice(self, name: str) -> None:
         if not self.running:
@@ -208,8 +210,7 @@ class QueuePushCore:
 
     async def _begin_anew(self, mqs: Iterable[MessageQueue]) -> None:
         await self._rebalance.begin_anew(mqs)
-        if self._factory is not None:
-            self._factory.rebalancing.wake_at_once()
+        self._rebalancing.wake_at_once()
 
     # ---- While it runs ----
 
@@ -285,5 +286,5 @@ class QueuePushCore:
         await self._beats.stop()
         self._tasks.cancel()
         if self._factory is not None:
-            await self._factory.leave(self)
+            await self._factory.leave(self._rebalancing)
         await self._rebalance.give_up_all()

@@ -84,7 +84,7 @@ async def test_a_start_that_has_failed_is_not_repeated(desk: Desk) -> None:
 async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk) -> None:
     core = desk.make()
     order: list[str] = []
-    for name, service in (("pulls", desk.factory.pulls), ("rebalancing", desk.factory.rebalancing)):
+    for name, service in (("pulls", desk.factory.pulls), ("rebalancing", core._rebalancing)):
 
         def started(name: str = name, start: Any = service.start) -> None:
             assert core.session.healthy

@@ -71,12 +71,12 @@ async def test_rounds_are_a_second_apart_and_follow_in_a_second_when_not_balance
     await desk.owns(core, 0)
     rounds = len(desk.server.requests("ListMembers"))
     for _ in range(5):
-        desk.factory.rebalancing.wake()
+        core._rebalancing.wake()
         await asyncio.sleep(0.01)
     assert len(desk.server.requests("ListMembers")) <= rounds + 1
     rounds = len(desk.server.requests("ListMembers"))
     desk.server.answers["ListMembers"] = lambda _: legacy.ListMembersResponse(status=status(pb.INTERNAL_SERVER_ERROR))
-    desk.factory.rebalancing.wake_at_once()
+    core._rebalancing.wake_at_once()
     await until(lambda: len(desk.server.requests("ListMembers")) > rounds)
     rounds = len(desk.server.requests("ListMembers"))
     for _ in range(3):
@@ -187,7 +187,7 @@ async def test_without_a_view_the_state_stays_as_it_is(desk: Desk, caplog: pytes
     before = owned()
     refused = legacy.ListMembersResponse(status=status(pb.INTERNAL_SERVER_ERROR, "no members"))
     desk.server.answers["ListMembers"] = lambda _: refused
-    desk.factory.rebalancing.wake_at_once()
+    core._rebalancing.wake_at_once()
     await until(lambda: "the queues of t in group g stay as they are" in caplog.text)
     assert owned() == before
     assert "%RETRY%g in group g stay" not in caplog.text
@@ -296,7 +296,7 @@ async def test_a_faulty_strategy_stops_neither_another_group_nor_another_topic(d
     await desk.owns(one, 0, 1, topic="u")
     assert queues(one) == []
     assert len(desk.factory._consumers) == 2
-    services = desk.factory.rebalancing, desk.factory.pulls
+    services = one._rebalancing, two._rebalancing, desk.factory.pulls
     for service in services:
         service.start()
         assert len(service._tasks._running) == 1
@@ -309,7 +309,7 @@ async def test_the_services_end_with_the_last_consumer_and_begin_with_the_next(d
     await until(lambda: desk.offset(core) == 1)
     await core.close()
     assert not desk.factory._consumers
-    assert desk.factory.rebalancing._tasks._running == desk.factory.pulls._tasks._running == set()
+    assert core._rebalancing._tasks._running == desk.factory.pulls._tasks._running == set()
     await desk.server.fill(Q, "b")
     await desk.start()
     await until(lambda: desk.texts == ["a", "b"])
