@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
 
 from popclient import _convert as convert
 from popclient._push.room import Room
 from popclient._queue import calls
 from popclient._queue.calls import Progress, QueueEnd
 from popclient._queue.consume_from import Ask, consume_timestamp_of, start_of
-from popclient._queue.fetching import Fetcher
+from popclient._queue.fetching import Begin, Fetcher
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.pull_options import PullOptions
 from popclient._session import Session
@@ -75,9 +76,7 @@ class Assignment:
                 " because the pull of each may bring one"
             )
 
-    async def begins(
-        self, queues: Collection[MessageQueue], end: QueueEnd | None = None
-    ) -> dict[MessageQueue, Progress]:
+    async def begins(self, queues: Collection[MessageQueue], end: QueueEnd | None = None) -> dict[MessageQueue, Begin]:
         """Where those of the queues begin that are new: at the group's progress.
 
         Without any at that end of the queue; else as consume_from says.
@@ -86,21 +85,36 @@ class Assignment:
         if not new:
             return {}
         progress = await calls.fetch_offsets(self._session, self._options.group, new)
-        return {mq: Progress(await self._begin(mq, at.offset, end), at.resets) for mq, at in progress.items()}
+        return {mq: await self._begin(mq, stored, end) for mq, stored in progress.items()}
 
-    async def _begin(self, mq: MessageQueue, stored: int, end: QueueEnd | None) -> int:
+    async def _begin(self, mq: MessageQueue, stored: Progress, end: QueueEnd | None) -> Begin:
+        where = self._asks(mq, stored.offset, end)
+        if isinstance(where, int):
+            return Begin(Progress(where, stored.resets))
+        return Begin(Progress(await calls.query_offset(self._session, mq, where), stored.resets), asked=True)
+
+    def _asks(self, mq: MessageQueue, stored: int, end: QueueEnd | None) -> int | QueueEnd | datetime:
+        """An offset, or what to ask the server for."""
         if stored < 0 and end is not None:
-            return await calls.query_offset(self._session, mq, end)
+            return end
         begin = start_of(self._options.consume_from, mq.topic, stored)
-        if begin is Ask.END:
-            return await calls.query_offset(self._session, mq, QueueEnd.END)
         if begin is Ask.TIMESTAMP:
-            since = consume_timestamp_of(self._options.consume_timestamp, convert.now())
-            return await calls.query_offset(self._session, mq, since)
-        assert isinstance(begin, int)
-        return begin
+            return consume_timestamp_of(self._options.consume_timestamp, convert.now())
+        assert begin is not None  # an offset that is not known was raised
+        return begin if isinstance(begin, int) else QueueEnd.END
 
-    def become(self, queues: Collection[MessageQueue], begins: Mapping[MessageQueue, Progress]) -> None:
+    async def stored(self, begins: Mapping[MessageQueue, Begin]) -> dict[MessageQueue, Begin]:
+        """Makes those that were asked for the group's progress; begins where it is now. Raises what was refused."""
+        asked = {mq: begin.progress for mq, begin in begins.items() if begin.asked}
+        now = dict(begins)
+        results = await calls.commit_offsets(self._session, self._options.group, asked) if asked else {}
+        for mq, (progress, refusal) in results.items():
+            if refusal is not None and progress.resets <= asked[mq].resets:
+                raise refusal
+            now[mq] = Begin(progress)
+        return now
+
+    def become(self, queues: Collection[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
         """These and no others; those that stay go on where they are, those that are new where `begins` says."""
         for mq in self.fetchers.keys() - set(queues):
             self.fetchers.pop(mq).stop()

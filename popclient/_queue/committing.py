@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from popclient._queue import calls
 from popclient._queue.calls import Committed, Progress
-from popclient._queue.fetching import Fetcher
+from popclient._queue.fetching import PAUSE_AFTER_FAILURE, Fetcher
 from popclient._queue.message_queue import MessageQueue
 from popclient._session import Session, log
-from popclient.errors import MultipleResults, PopError
+from popclient.errors import MultipleResults, PopError, for_caller
 
 
 class Committing:
@@ -25,6 +25,34 @@ class Committing:
         """Whoever polls has dealt with what was polled before."""
         for fetcher in self._fetchers.values():
             fetcher.done = fetcher.position
+
+    @property
+    def has_begun(self) -> bool:
+        """Is it stored where each queue begins?"""
+        return all(fetcher.has_begun for fetcher in self._fetchers.values())
+
+    async def keep_beginning(self) -> None:
+        """Stores where queues begin, until the server has taken it; what waiting does not mend is raised by poll.
+
+        Before anything is polled: after a crash it must come again.
+        """
+        pause, longest = PAUSE_AFTER_FAILURE
+        while begins := {mq: fetcher.position for mq, fetcher in self._fetchers.items() if not fetcher.has_begun}:
+            try:
+                await self.commit(begins)
+            except Exception as raised:  # noqa: BLE001  whatever it is, it must not stay unsaid
+                failure = for_caller(raised)
+                if not failure.retryable:
+                    self._fail(begins, failure)
+                    break
+                log.info("where group %s begins is not stored yet: %s", self._group, failure)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, longest)
+
+    def _fail(self, mqs: Iterable[MessageQueue], failure: PopError) -> None:
+        for mq in mqs:
+            if (fetcher := self._fetchers.get(mq)) is not None and not fetcher.has_begun:
+                fetcher.fail(failure)
 
     async def commit_polled(self) -> None:
         await self.commit({mq: fetcher.position for mq, fetcher in self._fetchers.items()})

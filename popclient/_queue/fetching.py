@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from popclient._push.room import Room
 from popclient._queue import calls
@@ -23,10 +23,21 @@ PAUSE_WHEN_BUSY: Final = 0.02  # the server said so (mission row B19)
 GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
 
 
+class Begin(NamedTuple):
+    """Where a queue begins.
+
+    asked: an end or a time has led there, for the group has no progress. Asked again it may lead elsewhere: whoever
+        reads the queue next would skip what is between, unless it is stored.
+    """
+
+    progress: Progress
+    asked: bool = False
+
+
 class Fetcher:
     """Belongs to one event loop.
 
-    position: where to begin; `position` is ever after the place behind which all has been taken or is not wanted.
+    begin: where to begin; `position` is ever after the place behind which all has been taken or is not wanted.
     resets: of the progress that commits of this queue continue.
     sharing: how many fetchers share the room.
     arrived: called when there is something to take, be it a failure.
@@ -37,16 +48,19 @@ class Fetcher:
         session: Session,
         options: PullOptions,
         mq: MessageQueue,
-        begin: Progress,
+        begin: Begin,
         room: Room,
         sharing: Callable[[], int],
         arrived: Callable[[], None],
     ) -> None:
         self.mq = mq
-        self.resets = begin.resets
-        self.done = begin.offset  # the position when the present poll began: what was taken before is dealt with
+        self.resets = begin.progress.resets
+        self.done = (
+            begin.progress.offset
+        )  # the position when the present poll began: what was taken before is dealt with
         self.committed = -1  # by this consumer, as far as it knows
         self.paused = False
+        self._asked = begin.asked
         self._failure: PopError | None = None
         self._session = session
         self._options = options
@@ -54,7 +68,7 @@ class Fetcher:
         self._sharing = sharing
         self._arrived = arrived
         self._ahead: deque[MessageView] = deque()
-        self._next_offset = begin.offset
+        self._next_offset = begin.progress.offset
         self._message_bytes = GUESSED_BYTES
         self._corrections = 0
         self._task: asyncio.Task[None] | None = None
@@ -62,6 +76,11 @@ class Fetcher:
     @property
     def position(self) -> int:
         return self._ahead[0].queue_offset if self._ahead else self._next_offset
+
+    @property
+    def has_begun(self) -> bool:
+        """Does whoever reads the queue next begin here or before? Nothing may be taken until then."""
+        return not self._asked or self.committed >= 0
 
     # ---- Being polled ----
 
@@ -87,6 +106,7 @@ class Fetcher:
     def seek(self, offset: int) -> None:
         """Goes on from there. Nothing of what was fetched before is ever taken."""
         self.stop()
+        self._asked = False  # the caller knows a place of his own
         self._next_offset = self.done = offset
         self.go_on()
 
@@ -122,14 +142,15 @@ class Fetcher:
                 await asyncio.sleep(PAUSE_WHEN_BUSY)
             except PopError as failure:
                 if not failure.retryable:
-                    return self._failed(failure)
+                    return self.fail(failure)
                 log.info("pulling %s again from %d: %s", self.mq, self._next_offset, failure)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, longest)
             except Exception as defect:  # noqa: BLE001  whatever it is, it must not stay unsaid
-                return self._failed(for_caller(defect))
+                return self.fail(for_caller(defect))
 
-    def _failed(self, failure: PopError) -> None:
+    def fail(self, failure: PopError) -> None:
+        """Has `raise_failure` raise it."""
         self._failure = failure
         self._arrived()
 

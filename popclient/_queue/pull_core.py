@@ -14,7 +14,7 @@ from popclient._queue import calls
 from popclient._queue.assignment import Assignment
 from popclient._queue.calls import QueueEnd
 from popclient._queue.committing import Committing
-from popclient._queue.fetching import Fetcher
+from popclient._queue.fetching import Begin, Fetcher
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.pull_options import HOLD, PullOptions
 from popclient._queue.sharing import Sharing
@@ -52,11 +52,12 @@ class PullConsumerCore:
         self._assignment = Assignment(self.session, options, self._arrived.set)
         self._committing = Committing(self.session, options.group, self._assignment.fetchers)
         sharing = Sharing(self.session, options.group, options.allocate_strategy)
-        self._subscribing = Subscribing(self.session, sharing, self._become)
+        self._subscribing = Subscribing(self.session, sharing, self._become_share)
         self._followed: set[str] = set()
         self._rotation = itertools.count()
         self._turn = asyncio.Lock()  # whose turn it is to change what is assigned
         self._tasks = Tasks()
+        self._beginning: asyncio.Task[None] | None = None
         self._started = False
         self._closing = False
 
@@ -117,7 +118,14 @@ class PullConsumerCore:
     async def _become(self, queues: set[MessageQueue], end: QueueEnd | None = None) -> None:
         """Makes these the assigned ones, or changes nothing."""
         self._assignment.require_room(queues)
-        begins = await self._assignment.begins(queues, end)
+        await self._begin_at(queues, await self._assignment.begins(queues, end))
+
+    async def _become_share(self, queues: set[MessageQueue]) -> None:
+        """The same for a member: where a queue begins is stored at once, as it may change hands before it is polled."""
+        self._assignment.require_room(queues)
+        await self._begin_at(queues, await self._assignment.stored(await self._assignment.begins(queues)))
+
+    async def _begin_at(self, queues: set[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
         if self.options.commit_interval is not None and not queues.issuperset(self._assignment.assigned):
             await self._committing.commit_at_end(all_done=False)
         self._require_open()
@@ -155,6 +163,7 @@ class PullConsumerCore:
             if not self._assignment.fetchers:
                 raise ValueError("nothing is assigned; call assign(topic), or assign([...]) with queues, before poll")
             self._arrived.clear()
+            self._keep_beginning()
             if taken := self._take(most):
                 return taken
             try:
@@ -166,14 +175,21 @@ class PullConsumerCore:
     def _take(self, most: int) -> list[MessageView]:
         """From all queues, beginning with another one each time; raises a failure only if there is nothing to take."""
         fetchers = [fetcher for fetcher in self._assignment.fetchers.values() if not fetcher.paused]
-        first = next(self._rotation) % max(len(fetchers), 1)
+        begun = [fetcher for fetcher in fetchers if fetcher.has_begun]
+        first = next(self._rotation) % max(len(begun), 1)
         taken: list[MessageView] = []
-        for fetcher in fetchers[first:] + fetchers[:first]:
+        for fetcher in begun[first:] + begun[:first]:
             taken += fetcher.take(most - len(taken))
         if not taken:
             for fetcher in fetchers:
                 fetcher.raise_failure()
         return taken
+
+    def _keep_beginning(self) -> None:
+        """Has it stored where the queues begin, for nothing is taken before; `poll` is woken when that is done."""
+        if not self._committing.has_begun and (self._beginning is None or self._beginning.done()):
+            self._beginning = asyncio.get_running_loop().create_task(self._committing.keep_beginning())
+            self._beginning.add_done_callback(lambda _: self._arrived.set())
 
     def pause(self, mqs: Iterable[MessageQueue]) -> None:
         for fetcher in self._open_each(mqs):
@@ -245,6 +261,9 @@ class PullConsumerCore:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.config.close_timeout
         ending = [task for fetcher in self._assignment.fetchers.values() if (task := fetcher.stop())]
+        if self._beginning is not None:
+            self._beginning.cancel()
+            ending.append(self._beginning)
         self._tasks.cancel()
         try:
             with contextlib.suppress(TimeoutError):
