@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from popclient._queue.consuming import Owned, Surroundings
+from popclient._queue.contexts import ack_index_of, delay_level_of
 from popclient._queue.listening import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, Outcome
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.process_queue import ProcessQueue
@@ -81,7 +82,7 @@ class ConsumeConcurrentlyService:
         mq: MessageQueue,
         pq: ProcessQueue,
     ) -> None:
-        done = done_of(outcome.returned, context.ack_index, len(messages))
+        done = done_of(outcome.returned, ack_index_of(context), len(messages))
         self._around.statistics.consumed(mq.topic, outcome.consumption.seconds, done, len(messages) - done)
         if pq.dropped:  # the queue is somebody else's: he gets them again
             log.info("what became of %d messages of %s counts no more: the queue was given up", len(messages), mq)
@@ -95,7 +96,7 @@ class ConsumeConcurrentlyService:
             good, bad = good + bad, []
         self._settle(good, mq, pq)
         if bad:
-            self._tasks.spawn(self._hand_back(bad, context.delay_level_when_next_consume, mq, pq))
+            self._tasks.spawn(self._hand_back(bad, delay_level_of(context), mq, pq))
 
     async def _hand_back(
         self, messages: Sequence[MessageView], delay_level: int, mq: MessageQueue, pq: ProcessQueue
@@ -121,7 +122,7 @@ class ConsumeConcurrentlyService:
             return
         offset = pq.remove(messages, self._clock.now())
         if offset >= 0 and not pq.dropped:
-            self._around.offset_store.update_offset(mq, offset, True)
+            self._around.note_progress(mq, offset, increase_only=True)
 
     # ---- What takes too long ----
 

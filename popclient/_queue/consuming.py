@@ -13,7 +13,7 @@ from popclient._queue.process_queue import ProcessQueue
 from popclient._queue.running import Job
 from popclient._queue.statistics import Statistics
 from popclient._session import Session, log
-from popclient.errors import PopError
+from popclient.errors import for_caller
 from popclient.message import MessageView
 
 Owned = Callable[[], Sequence[tuple[MessageQueue, ProcessQueue]]]
@@ -68,14 +68,21 @@ class Surroundings:
         """Does the work in so many seconds, unless the consumer is closing by then (mission row E2)."""
         self.clock.call_later(seconds, lambda: None if self.closing else work())
 
+    def note_progress(self, mq: MessageQueue, offset: int, *, increase_only: bool) -> None:
+        """The queue is consumed up to the offset. A store that cannot note it is told again with the next message."""
+        try:
+            self.offset_store.update_offset(mq, offset, increase_only)
+        except Exception:  # noqa: BLE001  a store of the user's may raise anything
+            log.exception("%r does not know that %s is consumed up to %d", self.offset_store, mq, offset)
+
     async def send_back(self, mq: MessageQueue, message: MessageView, delay_level: int) -> bool:
         """Hands a failed message back; False if the server would not take it, which is logged (mission row E9)."""
         try:
             dead = await calls.send_back(
                 self._session, self._group, mq, message.queue_offset, delay_level, self._max_reconsume_times
             )
-        except PopError as failure:
-            log.warning("%s is not handed back, it is tried again here: %s", message, failure)
+        except Exception as failure:  # noqa: BLE001  whatever it is, the message is still here
+            log.warning("%s is not handed back, it is tried again here: %s", message, for_caller(failure))
             return False
         if dead:
             log.warning("%s has failed for good: it is a dead letter of group %s", message, self._group)

@@ -13,6 +13,7 @@ from typing import Final
 
 from popclient._queue.clock import wait_for
 from popclient._queue.consuming import Surroundings
+from popclient._queue.contexts import DEAD_LETTER, suspend_millis_of
 from popclient._queue.listening import (
     BY_THE_CONSUMER,
     ConsumeOrderlyContext,
@@ -31,7 +32,6 @@ MAX_TIME_CONSUME_CONTINUOUSLY: Final = 60.0  # seconds at one queue, then the ot
 SOON: Final = 0.01  # seconds
 AFTER_REFUSAL: Final = 3.0  # seconds, when the lock was not granted
 SUSPEND_MILLIS: Final = (10, 30_000)  # the shortest and the longest pause (mission row F7)
-DEAD_LETTER: Final = -1  # delay level
 UNLIMITED: Final = -1
 
 Lock = Callable[[MessageQueue], Awaitable[bool]]
@@ -85,6 +85,10 @@ class ConsumeOrderlyService:
                 began = self._clock.now()
                 while self._may_go_on(mq, pq, began) and await self._next_batch(mq, pq):
                     pass
+        except Exception:  # noqa: BLE001  a run that ends without a next one would leave the queue for good
+            log.exception("%s waits %g s: what became of its last batch could not be dealt with", mq, AFTER_REFUSAL)
+            pq.rollback()
+            self._start_later(mq, pq, AFTER_REFUSAL)
         finally:
             self._ended[mq].set()
 
@@ -174,7 +178,7 @@ class ConsumeOrderlyService:
     def _commit(self, mq: MessageQueue, pq: ProcessQueue) -> None:
         offset = pq.commit()
         if offset >= 0 and not pq.dropped:
-            self._around.offset_store.update_offset(mq, offset, False)
+            self._around.note_progress(mq, offset, increase_only=False)
 
     async def _comes_again(self, messages: Sequence[MessageView], mq: MessageQueue) -> bool:
         """Counts the failure. False if all of them have failed often enough, and are dead letters now."""
@@ -188,7 +192,7 @@ class ConsumeOrderlyService:
         return again
 
     def _pause(self, context: ConsumeOrderlyContext) -> float:
-        asked = context.suspend_current_queue_millis
+        asked = suspend_millis_of(context)
         shortest, longest = SUSPEND_MILLIS
         millis = self._suspend_millis if asked == BY_THE_CONSUMER else asked
         return max(shortest, min(millis, longest)) / 1_000

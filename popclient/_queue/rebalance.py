@@ -70,9 +70,6 @@ class Rebalance:
         self._turn = asyncio.Lock()
         self._in_correction: set[ProcessQueue] = set()
 
-    def owned(self) -> list[tuple[MessageQueue, ProcessQueue]]:
-        return [(mq, pq) for mq, pq in self._table.items() if not pq.dropped]
-
     # ---- One round ----
 
     async def do_rebalance(self) -> bool:
@@ -118,7 +115,8 @@ class Rebalance:
             return False
         if await self._update_table(topic, mine):
             self._changed(topic, queues, mine)
-        return {mq for mq, _ in self.owned() if mq.topic == topic} == set(mine)
+        # One that is dropped and still here waits for its listener: it is looked after again in a second.
+        return {mq: pq.dropped for mq, pq in self._table.items() if mq.topic == topic} == dict.fromkeys(mine, False)
 
     # ---- The table (mission row J7) ----
 
@@ -165,14 +163,21 @@ class Rebalance:
                 pq.try_unlock_times += 1
                 log.warning("%s is kept: its listener is still at it (%d times so far)", mq, pq.try_unlock_times)
                 return False
-        await self._offset_store.persist(mq)
-        self._offset_store.remove_offset(mq)
+        await self._commit(mq)
         if self._locks is not None:
             await self._locks.unlock([mq])
         if self._table.get(mq) is pq:
             del self._table[mq]
         log.info("group %s gives up %s", self._group, mq)
         return True
+
+    async def _commit(self, mq: MessageQueue) -> None:
+        """A store that fails keeps nobody from giving a queue up."""
+        try:
+            await self._offset_store.persist(mq)
+        except Exception:  # noqa: BLE001  a store of the user's may raise anything
+            log.exception("%s is given up, but %r has not kept its progress", mq, self._offset_store)
+        self._offset_store.remove_offset(mq)
 
     async def _truncate(self, topics: set[str]) -> bool:
         """Queues of topics that are no longer subscribed (mission row J13)."""
@@ -206,7 +211,10 @@ class Rebalance:
         """At the end: what was consumed is committed, the locks are free."""
         async with self._turn:
             table = dict(self._table)
-            await self._offset_store.persist_all(table.keys())
+            try:
+                await self._offset_store.persist_all(table.keys())
+            except Exception:  # noqa: BLE001  a store of the user's may raise anything
+                log.exception("group %s ends, but %r has not kept its progress", self._group, self._offset_store)
             for pq in table.values():
                 pq.dropped = True
             if self._locks is not None:
