@@ -11,7 +11,7 @@ from popclient._queue.message_queue import MessageQueue
 from popclient._queue.offset_store import OffsetStore, ReadOffsetType
 from popclient._queue.options import QueueOptions
 from popclient._session import Session, log
-from popclient.errors import PopError
+from popclient.errors import for_caller
 
 UNKNOWN = -1
 
@@ -26,7 +26,10 @@ class Beginning:
         self._offset_store = offset_store
 
     async def of(self, mq: MessageQueue) -> int:
-        """The offset; -1 if nobody knows: then the queue is not taken now (mission row I6)."""
+        """The offset, which is stored where it was asked for; -1 if nobody knows, or the store fails.
+
+        Then the queue is not taken now (mission row I6).
+        """
         stored = await self._offset_store.read_offset(mq, ReadOffsetType.READ_FROM_STORE)
         begin = start_of(self._consume_from, mq.topic, stored)
         if begin is None:
@@ -36,9 +39,10 @@ class Beginning:
         try:
             where = QueueEnd.END if begin is Ask.END else self._timestamp
             offset = await calls.query_offset(self._session, mq, where)
-        except PopError as failure:
-            log.warning("where to begin %s is not known: %s", mq, failure)
+            # Asked again, it would lead elsewhere: whoever owns the queue next, after a crash too, goes on from here.
+            await self._offset_store.update_consume_offset_to_broker(mq, offset, is_oneway=False)
+        except Exception as failure:  # noqa: BLE001  a store of the user's may raise anything
+            log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
             return UNKNOWN
-        # Kept, so that a restart goes on here: what comes until the first message is consumed must not be skipped.
         self._offset_store.update_offset(mq, offset, True)
         return offset

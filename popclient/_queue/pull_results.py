@@ -10,7 +10,7 @@ from popclient._queue import calls
 from popclient._queue.clock import Clock
 from popclient._queue.consuming import ConsumeMessageService
 from popclient._queue.flow import FLOW_CONTROL_PAUSE, FlowLimits, FlowTimes
-from popclient._queue.offset_store import OffsetStore, ReadOffsetType
+from popclient._queue.offset_store import NO_OFFSET, OffsetStore, ReadOffsetType
 from popclient._queue.options import QueueOptions
 from popclient._queue.process_queue import ProcessQueue
 from popclient._queue.pull_extras import pull_extras
@@ -48,9 +48,6 @@ class Standing(Protocol):
     def sub_version(self) -> int: ...
     def subscription(self, topic: str, /) -> Subscription | None: ...
     def limits(self, topic: str, /) -> FlowLimits: ...
-    async def start_of(self, request: PullRequest, /) -> int:
-        """Where the queue begins, by the store and the setting; negative if nobody knows."""
-
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
         """The queue has no such place as the request's offset."""
 
@@ -177,7 +174,9 @@ class Pulls:
         """In order: the first pull after a lock begins where the last owner of the queue has ended (mission row F5)."""
         if not self._locks or request.previously_locked:
             return True
-        offset = await self._standing.start_of(request)
+        offset = await self._offset_store.read_offset(request.message_queue, ReadOffsetType.READ_FROM_STORE)
+        if offset == NO_OFFSET:  # nobody else has been here: what this owner has begun with still holds
+            offset = request.next_offset
         if offset < 0:
             return False
         if offset < request.next_offset:

@@ -135,9 +135,6 @@ class QueuePushCore:
     def limits(self, topic: str, /) -> FlowLimits:
         return self.parts.subscribed.limits(topic)
 
-    async def start_of(self, request: PullRequest, /) -> int:
-        return await self.parts.beginning.of(request.message_queue)
-
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
         mq, pq = request.message_queue, request.process_queue
         log.warning("%s has no offset %d, the server corrects it to %d", mq, request.next_offset, correction)
