@@ -100,6 +100,7 @@ class QueuePushCore:
             await self.parts.offset_store.load()
         except BaseException:
             self.state = ServiceState.START_FAILED
+            await self.session.close(self.config.close_timeout)  # or it would stay a member, whose share nobody has
             raise
         self._join(self._factory or client_factory())
         self.state = ServiceState.RUNNING

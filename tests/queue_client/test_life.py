@@ -20,7 +20,7 @@ from popclient import (
     UnsupportedByServer,
     aio,
 )
-from popclient._queue.factory import ServiceState
+from popclient._queue.factory import ClientFactory, ServiceState
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import ScriptedServer, ServerThread, status, until, until_in_thread
@@ -78,6 +78,20 @@ async def test_a_start_that_has_failed_is_not_repeated(desk: Desk) -> None:
         await core.start()
     assert not desk.factory._consumers
     await core.close()
+
+
+@pytest.mark.row("J15")
+@pytest.mark.row("G1")
+async def test_who_could_not_start_is_no_member_and_keeps_no_queue_from_the_others(desk: Desk) -> None:
+    desk.server.widths.update({"t": 4, "missing": 0})
+    ghost = desk.make(topics=["t", "missing"], factory=ClientFactory(desk.clock))
+    with pytest.raises(NotFound):
+        await ghost.start()
+    assert not ghost.session.healthy
+    await until(lambda: not desk.server.members)
+    core = await desk.start()
+    await desk.owns(core, 0, 1, 2, 3)
+    await ghost.close()
 
 
 @pytest.mark.row("J15")
