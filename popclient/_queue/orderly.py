@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from popclient._queue.clock import wait_for
@@ -30,17 +30,17 @@ from popclient.message import MessageView
 
 MAX_TIME_CONSUME_CONTINUOUSLY: Final = 60.0  # seconds at one queue, then the others have their turn (mission row F8)
 SOON: Final = 0.01  # seconds
-AFTER_REFUSAL: Final = 3.0  # seconds, when the lock was not granted
+AFTER_FAILURE: Final = 3.0  # seconds, when the pool took nothing, or something failed
 SUSPEND_MILLIS: Final = (10, 30_000)  # the shortest and the longest pause (mission row F7)
 UNLIMITED: Final = -1
 
-Lock = Callable[[MessageQueue], Awaitable[bool]]
+HasLock = Callable[[MessageQueue, ProcessQueue], bool]
 
 
 class ConsumeOrderlyService:
     """Takes one batch of each queue at a time to the listener.
 
-    lock: asks the server for one queue; None where no lock is needed (mission row F10).
+    has_lock: is a queue's lock ours? None where no lock is needed (mission row F10).
     suspend_millis: the pause after a failure, unless the listener says another.
     max_reconsume_times: after so many failures a message becomes a dead letter; -1: never (mission row E16).
     """
@@ -49,14 +49,14 @@ class ConsumeOrderlyService:
         self,
         around: Surroundings,
         *,
-        lock: Lock | None,
+        has_lock: HasLock | None,
         batch_size: int,
         suspend_millis: int,
         max_reconsume_times: int,
     ) -> None:
         self._around = around
         self._clock = around.clock
-        self._lock = lock
+        self._has_lock = has_lock
         self._batch_size = batch_size
         self._suspend_millis = suspend_millis
         self._max_reconsume_times = max_reconsume_times
@@ -86,27 +86,21 @@ class ConsumeOrderlyService:
                 while self._may_go_on(mq, pq, began) and await self._next_batch(mq, pq):
                     pass
         except Exception:  # noqa: BLE001  a run that ends without a next one would leave the queue for good
-            log.exception("%s waits %g s: what became of its last batch could not be dealt with", mq, AFTER_REFUSAL)
+            log.exception("%s waits %g s: what became of its last batch could not be dealt with", mq, AFTER_FAILURE)
             pq.rollback()
-            self._start_later(mq, pq, AFTER_REFUSAL)
+            self._start_later(mq, pq, AFTER_FAILURE)
         finally:
             self._ended[mq].set()
 
     def _may_go_on(self, mq: MessageQueue, pq: ProcessQueue, began: float) -> bool:
         if pq.dropped or self._around.closing:
             return False
-        if self._lock is not None and not pq.may_consume(self._clock.now()):
-            log.info("the lock on %s is %s", mq, "expired" if pq.locked else "lost")
-            self._tasks.spawn(self._lock_and_start(mq, pq))
+        if self._has_lock is not None and not self._has_lock(mq, pq):  # taken up anew, or by somebody else
             return False
         if self._clock.now() - began > MAX_TIME_CONSUME_CONTINUOUSLY:
             self._start_later(mq, pq, SOON)
             return False
         return True
-
-    async def _lock_and_start(self, mq: MessageQueue, pq: ProcessQueue) -> None:
-        granted = self._lock is None or await self._lock(mq)
-        self._start_later(mq, pq, SOON if granted else AFTER_REFUSAL)
 
     async def _next_batch(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
         """Is the next batch to follow at once?"""
@@ -117,7 +111,7 @@ class ConsumeOrderlyService:
         if outcome is None:
             pq.consume_again(messages)
             if not (pq.dropped or self._around.closing):
-                self._start_later(mq, pq, AFTER_REFUSAL)
+                self._start_later(mq, pq, AFTER_FAILURE)
             return False
         failed = len(messages) if outcome.consumption.status is not ConsumeStatus.SUCCESS else 0
         self._around.statistics.consumed(mq.topic, outcome.consumption.seconds, len(messages) - failed, failed)
@@ -135,7 +129,7 @@ class ConsumeOrderlyService:
         def begin() -> bool:
             if self._around.closing or pq.dropped:
                 return False
-            return self._lock is None or pq.may_consume(self._clock.now())  # it may have waited for a thread
+            return self._has_lock is None or pq.may_consume(self._clock.now())  # it may have waited for a thread
 
         def end(outcome: Outcome | None) -> None:
             if not ended.done():

@@ -92,7 +92,7 @@ class Parts:
         if self.orderly:
             return ConsumeOrderlyService(
                 self.around,
-                lock=None if self.locks is None else self.locks.lock,
+                has_lock=None if self.locks is None else self.locks.has,
                 batch_size=options.consume_message_batch_max_size,
                 suspend_millis=round(options.suspend_current_queue_time.total_seconds() * 1_000),
                 max_reconsume_times=options.max_reconsume_times,
@@ -123,6 +123,8 @@ class Parts:
         )
 
     def make_rebalance(self, pulls: Pulls, changed: Changed, refused: Callable[[], None]) -> Rebalance:
+        if self.locks is not None:
+            self.locks.when_lost = refused
         return Rebalance(
             self._options.group,
             self._clock,

@@ -51,11 +51,13 @@ class ProcessQueue:
 
     dropped: nothing of it is pulled, consumed or committed any more (mission row D6): it takes in and hands out
         nothing, claims nothing, and has no offset to commit; whoever owns the queue now gets the messages again.
+    given_up_timestamp: when it was first tried to give it up, None before.
     try_unlock_times: how often giving it up has found its listener still running (mission row F6).
     """
 
     def __init__(self, now: float) -> None:
         self.dropped = False
+        self.given_up_timestamp: float | None = None
         self.try_unlock_times = 0
         self.last_pull_timestamp = now
         self.last_consume_timestamp = now
@@ -239,9 +241,12 @@ class ProcessQueue:
     def is_lock_expired(self, now: float) -> bool:
         return now - self.last_lock_timestamp > LOCK_EXPIRED_AFTER
 
-    def may_consume(self, now: float) -> bool:
+    def has_lock(self, now: float) -> bool:
         """In order: is the queue still ours, by the server's word, and recent enough?"""
-        return not self.dropped and self._locked and not self.is_lock_expired(now)
+        return self._locked and not self.is_lock_expired(now)
+
+    def may_consume(self, now: float) -> bool:
+        return not self.dropped and self.has_lock(now)
 
     # ---- Within the mutex ----
 

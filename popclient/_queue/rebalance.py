@@ -23,7 +23,7 @@ from popclient._queue.subscription import is_retry_topic
 from popclient._session import log
 
 IDLE_PATIENCE: Final = 0.5  # seconds for a listener that is at a queue to be given up (mission row F6)
-FORCED_AFTER: Final = 20.0  # seconds since the lock was last renewed: then its listener is waited for no longer
+FORCED_AFTER: Final = 20.0  # seconds since it was first to be given up: then its listener is waited for no longer
 
 Changed = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
 
@@ -128,6 +128,8 @@ class Rebalance:
                 continue
             if pq.is_pull_expired(self._clock.now()) and mq in mine:
                 log.error("%s was not pulled for too long; it is taken up anew", mq)
+            elif mq in mine and not self._has_lock(mq, pq):
+                log.info("%s is taken up anew, if its lock is granted", mq)
             elif mq in mine and not pq.dropped:
                 continue
             changed = await self._give_up(mq, pq) or changed
@@ -157,13 +159,11 @@ class Rebalance:
     async def _give_up(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
         """Is it gone? In order it stays, dropped, until its listener has ended (mission row F6)."""
         pq.dropped = True
-        if self._locks is not None:
-            forced = self._clock.now() - pq.last_lock_timestamp > FORCED_AFTER
-            if not forced and not await self._consume_service.idle(mq, IDLE_PATIENCE):
-                pq.try_unlock_times += 1
-                log.warning("%s is kept: its listener is still at it (%d times so far)", mq, pq.try_unlock_times)
-                return False
-        await self._commit(mq)
+        if self._locks is not None and not await self._is_idle(mq, pq):
+            pq.try_unlock_times += 1
+            log.warning("%s is kept: its listener is still at it (%d times so far)", mq, pq.try_unlock_times)
+            return False
+        await self._commit(mq, pq)
         if self._locks is not None:
             await self._locks.unlock([mq])
         if self._table.get(mq) is pq:
@@ -171,10 +171,25 @@ class Rebalance:
         log.info("group %s gives up %s", self._group, mq)
         return True
 
-    async def _commit(self, mq: MessageQueue) -> None:
-        """A store that fails keeps nobody from giving a queue up."""
+    async def _is_idle(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
+        """Is its listener gone, or waited for long enough?"""
+        if pq.given_up_timestamp is None:
+            pq.given_up_timestamp = self._clock.now()
+        if self._clock.now() - pq.given_up_timestamp > FORCED_AFTER:
+            return True
+        return await self._consume_service.idle(mq, IDLE_PATIENCE)
+
+    def _has_lock(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
+        return self._locks is None or self._locks.has(mq, pq)
+
+    async def _commit(self, mq: MessageQueue, pq: ProcessQueue) -> None:
+        """What was consumed under a lock that is not ours any more is for others to say.
+
+        A store that fails keeps nobody from giving a queue up.
+        """
         try:
-            await self._offset_store.persist(mq)
+            if self._has_lock(mq, pq):
+                await self._offset_store.persist(mq)
         except Exception:  # noqa: BLE001  a store of the user's may raise anything
             log.exception("%s is given up, but %r has not kept its progress", mq, self._offset_store)
         self._offset_store.remove_offset(mq)
@@ -212,7 +227,7 @@ class Rebalance:
         async with self._turn:
             table = dict(self._table)
             try:
-                await self._offset_store.persist_all(table.keys())
+                await self._offset_store.persist_all([mq for mq, pq in table.items() if self._has_lock(mq, pq)])
             except Exception:  # noqa: BLE001  a store of the user's may raise anything
                 log.exception("group %s ends, but %r has not kept its progress", self._group, self._offset_store)
             for pq in table.values():

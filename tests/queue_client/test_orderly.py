@@ -18,6 +18,7 @@ from popclient import (
     QueuePushConsumer,
     aio,
 )
+from popclient._queue.factory import ClientFactory
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import status, until
@@ -152,17 +153,75 @@ async def test_an_owner_that_cannot_renew_stops_after_30_s_and_a_lost_lock_stops
     await until(lambda: pq.cached.messages == 1)
     await asyncio.sleep(0.02)
     assert desk.seen == []
-    # Nobody has taken it meanwhile: with the lock back it goes on.
+    # With the lock back it is taken up anew: who knows whether somebody had it meanwhile.
     del desk.server.answers["LockQueues"]
     await desk.comes(lambda: desk.texts == ["a"], 4)
+    assert pq.dropped and not pq.locked
     # And now somebody has.
     desk.server.holders[OTHER] = "somebody else"
-    await desk.comes(lambda: not pq.locked, 21)
+    await desk.comes(lambda: Q not in dict(core.parts.owned()), 21)
     pulls = len(desk.server.pulls_of(Q))
     await desk.server.fill(Q, "b")
-    await until(lambda: desk.clock.waits(3.0))
     await desk.advance(9, step=1)
     assert (len(desk.server.pulls_of(Q)), desk.texts) == (pulls, ["a"])
+
+
+@pytest.mark.row("F4")
+async def test_a_queue_whose_lock_is_lost_is_looked_at_again_in_3_s_until_it_is_given_up(desk: Desk) -> None:
+    core = await desk.start(answers(desk, iter([])))
+    await until(lambda: desk.server.pulls_of(Q) == [0])
+    dict(core.parts.owned())[Q].unlock()
+    await desk.server.fill(Q, "a")
+    await until(lambda: desk.clock.waits(3.0))
+    assert (desk.server.pulls_of(Q), desk.texts) == ([0], [])
+    await desk.comes(lambda: desk.texts == ["a"], 21)
+
+
+@pytest.mark.row("F5")
+@pytest.mark.parametrize("renewal", ["refused", "too late"])
+async def test_what_was_cached_under_a_lock_that_was_lost_is_not_consumed_behind_its_next_owner(
+    desk: Desk, renewal: str
+) -> None:
+    results = itertools.chain([SUCCESS] * 3, itertools.repeat(SUSPEND))
+    await desk.server.fill(Q, map(str, range(10)))
+    core = await desk.start(answers(desk, results), suspend_current_queue_time=30)
+    await until(lambda: desk.texts == ["0", "1", "2", "3"])
+    # Another member takes it, consumes all, commits, and goes; ours hears of it, or was away for as long.
+    core._beats._tasks.cancel()
+    desk.server.holders[OTHER] = "somebody else"
+    desk.server.progress[Q] = 10
+    assert core.parts.locks is not None
+    if renewal == "refused":
+        await core.parts.locks.renew()
+    else:
+        desk.clock._now += 31
+    del desk.server.holders[OTHER]
+    await core.parts.locks.renew()
+    await desk.comes(lambda: desk.server.pulls_of(Q)[-1] == 10, 21)
+    await desk.server.fill(Q, ["10"])
+    await desk.wait(31)
+    assert desk.texts == ["0", "1", "2", "3", "10"]
+    assert desk.server.progress[Q] == 10  # nothing of ours was committed
+
+
+@pytest.mark.row("F6")
+async def test_the_listener_of_a_queue_to_be_given_up_has_20_s_from_then_on_and_its_lock_is_kept(desk: Desk) -> None:
+    desk.server.widths["t"] = 2
+    held = Held(desk)
+    second = MessageQueue("t", 1)
+    await desk.server.fill(second, "a")
+    first = await desk.start(held.listener)
+    await until(lambda: desk.texts == ["a"])
+    await desk.advance(18, step=1)  # the last renewal was 17 s ago
+    other = await desk.start(answers(desk, iter([])), factory=ClientFactory(desk.clock))
+    pq = dict(first.parts.owned())[second]
+    first._rebalancing.wake_at_once()
+    await desk.comes(lambda: pq.dropped, 1)
+    began, renewed = desk.clock.now(), pq.last_lock_timestamp
+    await desk.comes(lambda: pq.last_lock_timestamp > renewed, 4)
+    await desk.comes(lambda: desk.server.holders.get(("t", 1)) == other.session.client_id, 25)
+    assert desk.clock.now() - began > 19.5
+    assert second not in first.parts.table
 
 
 @pytest.mark.row("F5")
