@@ -7,9 +7,9 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.offset_store import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
@@ -17,6 +17,8 @@ from popclient.errors import PreconditionFailed
 from popclient.offset_file import OffsetFileTorn, read_offset_file, split_table_key, table_key, write_offset_file
 
 log = logging.getLogger("popclient")
+
+T = TypeVar("T")
 
 FILE_NAME: Final = "offsets.json"
 LOCK_NAME: Final = "offsets.lock"
@@ -46,7 +48,7 @@ class LocalFileOffsetStore(OffsetStore):
 
     async def load(self) -> None:
         """Raises PreconditionFailed if another consumer uses the file, OffsetFileTorn if it and its `.bak` are torn."""
-        await asyncio.to_thread(self._load)
+        await _beside_the_loop(self._load)
         for mq, offset in self._stored.items():
             self._memory.update(mq, offset, increase_only=False)
 
@@ -63,7 +65,7 @@ class LocalFileOffsetStore(OffsetStore):
         if read_type is ReadOffsetType.MEMORY_FIRST_THEN_STORE and remembered >= 0:
             return remembered
         try:
-            stored = (await asyncio.to_thread(self._read)).get(mq, NO_OFFSET)
+            stored = (await _beside_the_loop(self._read)).get(mq, NO_OFFSET)
         except (OSError, OffsetFileTorn) as failure:
             log.warning("offset of %s for group %s is not known: %s", mq, self._group, failure)
             return OFFSET_ERROR
@@ -89,7 +91,7 @@ class LocalFileOffsetStore(OffsetStore):
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
         """Into the file: a consumer with a file of its own has no progress on the server."""
         try:
-            await asyncio.to_thread(self._write, {mq: offset})
+            await _beside_the_loop(lambda: self._write({mq: offset}))
         except (OSError, PreconditionFailed) as failure:
             if not is_oneway:
                 raise
@@ -101,7 +103,7 @@ class LocalFileOffsetStore(OffsetStore):
 
     async def _persist(self, offsets: dict[MessageQueue, int]) -> None:
         try:
-            await asyncio.to_thread(self._write, offsets)
+            await _beside_the_loop(lambda: self._write(offsets))
         except (OSError, PreconditionFailed) as failure:
             self._say_not_written(failure)
 
@@ -162,6 +164,15 @@ class LocalFileOffsetStore(OffsetStore):
                 table.setdefault(table_key(mq.topic, self._group), {})[mq.queue_id] = offset
             write_offset_file(self.path, table)
             self._stored = wanted
+
+
+async def _beside_the_loop(work: Callable[[], T]) -> T:
+    """Its result, from a thread. A process that ends has none to give any more: then the loop waits for the disk."""
+    try:
+        doing = asyncio.get_running_loop().run_in_executor(None, work)
+    except RuntimeError:
+        return work()
+    return await doing
 
 
 def _require_folder_name(name: str, value: str) -> None:

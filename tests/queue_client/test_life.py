@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from popclient import (
     aio,
 )
 from popclient._queue.factory import ClientFactory, ServiceState
+from popclient._queue.local_offset_store import LocalFileOffsetStore
+from popclient.offset_file import read_offset_file
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import ScriptedServer, ServerThread, status, until, until_in_thread
@@ -132,6 +135,39 @@ def test_a_process_that_forgets_to_close_ends_at_once(threaded: ServerThread, wo
     assert (ended.returncode, ended.stderr) == (0, "")
     assert took < 3  # half a second for the goodbye, on a machine that may be busy
     until_in_thread(lambda: threaded.server.requests("NotifyClientTermination"))
+
+
+@pytest.mark.user("U23")
+@pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
+def test_a_process_that_forgets_to_close_keeps_its_progress(
+    threaded: ServerThread, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fill(threaded, 5)
+    script = f"""
+        import sys, threading, time
+        from popclient import ConsumeConcurrentlyStatus, QueuePushConsumer
+        seen, all_seen = [], threading.Event()
+        def listener(messages, context):
+            seen.extend(messages)
+            if len(seen) == 5:
+                all_seen.set()
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+        consumer = QueuePushConsumer(
+            sys.argv[1], "g", "t", listener, consume_from="{FIRST}", consume_threads=1, model="{model}"
+        )
+        consumer.start()
+        all_seen.wait(10)
+        while any(not pq.is_empty for _, pq in consumer._core.parts.owned()):
+            time.sleep(0.01)
+    """
+    ended, _ = run(script, threaded.endpoints)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    if model == "CLUSTERING":
+        assert threaded.server.progress[Q] == 5
+    else:
+        store = LocalFileOffsetStore("DEFAULT", "g")
+        assert read_offset_file(store.path) == {"t@g": {0: 5}}
 
 
 # ---- Threads ----
