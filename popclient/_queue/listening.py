@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from popclient._queue.message_queue import MessageQueue
+from popclient._session import log
 from popclient.listening import ConsumeStatus, Consumption
 from popclient.message import MessageView
 
@@ -69,6 +70,7 @@ class ConsumeOrderlyContext:
 
 
 Context = ConsumeConcurrentlyContext | ConsumeOrderlyContext
+Status = ConsumeConcurrentlyStatus | ConsumeOrderlyStatus
 ConcurrentListener = Callable[[Sequence[MessageView], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
 AsyncConcurrentListener = Callable[
     [Sequence[MessageView], ConsumeConcurrentlyContext], Awaitable[ConsumeConcurrentlyStatus | None]
@@ -97,33 +99,53 @@ class OrderlyListener:
 
 
 class Outcome:
-    """How one call of the listener ended. `returned` is what it returned, None where it raised."""
+    """How one call of the listener ended. `returned`: as `status_of` understands it; None where it raised."""
 
     __slots__ = ("consumption", "returned")
 
-    def __init__(self, returned: object, consumption: Consumption) -> None:
+    def __init__(self, returned: Status | None, consumption: Consumption) -> None:
         self.returned = returned
         self.consumption = consumption
 
 
-_SUCCESSES: Final = (
-    ConsumeConcurrentlyStatus.CONSUME_SUCCESS,
-    ConsumeOrderlyStatus.SUCCESS,
-    ConsumeOrderlyStatus.COMMIT,
+_SUCCESSES: Final = frozenset(
+    {ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT}
 )
 
 
-def consumption_of(returned: object, error: BaseException | None, seconds: float, timeout: float) -> Consumption:
-    """The class of a listener's end, for metrics (mission row E7); `timeout` is the consume_timeout in seconds."""
+def status_of(returned: object, context: Context) -> Status | None:
+    """What a listener has returned, as one of its own statuses, whose text will do too.
+
+    None for everything else; what is neither nothing nor a status of this kind of listener is logged.
+
+    >>> status_of("CONSUME_SUCCESS", ConsumeConcurrentlyContext(MessageQueue("t", 0)))
+    <ConsumeConcurrentlyStatus.CONSUME_SUCCESS: 'CONSUME_SUCCESS'>
+    """
+    kind = ConsumeOrderlyStatus if isinstance(context, ConsumeOrderlyContext) else ConsumeConcurrentlyStatus
+    if isinstance(returned, str) and returned in tuple(kind):
+        return kind(returned)
+    if returned is not None:
+        wanted = ", ".join(kind)
+        log.error("the listener has returned %r, which is none of %s: that is a failure", returned, wanted)
+    return None
+
+
+def consumption_of(
+    returned: object, status: Status | None, error: BaseException | None, seconds: float, timeout: float
+) -> Consumption:
+    """The class of a listener's end, for metrics (mission row E7).
+
+    returned, status: the listener's word, and as `status_of` understands it. timeout: the consume_timeout in seconds.
+    """
     if error is not None:
-        status = ConsumeStatus.EXCEPTION
+        end = ConsumeStatus.EXCEPTION
     elif returned is None:
-        status = ConsumeStatus.RETURNNULL
+        end = ConsumeStatus.RETURNNULL
     elif seconds >= timeout:
-        status = ConsumeStatus.TIMEOUT
+        end = ConsumeStatus.TIMEOUT
     else:
-        status = ConsumeStatus.SUCCESS if any(returned is each for each in _SUCCESSES) else ConsumeStatus.FAILED
-    return Consumption(status, seconds, error)
+        end = ConsumeStatus.SUCCESS if status in _SUCCESSES else ConsumeStatus.FAILED
+    return Consumption(end, seconds, error)
 
 
 def consume_of(listener: Any) -> Callable[..., Any]:

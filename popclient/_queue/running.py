@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from popclient._push.looking_on import Onlookers
 from popclient._queue.clock import Clock
-from popclient._queue.listening import Context, Outcome, consumption_of
+from popclient._queue.listening import Context, Outcome, consumption_of, status_of
 from popclient._session import log
 from popclient.message import MessageView
 
@@ -70,9 +70,10 @@ class Calling:
     def end(self, job: Job, began: float, returned: object, error: BaseException | None) -> Outcome:
         if error is not None and not isinstance(error, asyncio.CancelledError):
             log.error("the listener failed with %s", job.messages[0], exc_info=error)
-        consumption = consumption_of(returned, error, self._clock.now() - began, self._consume_timeout)
+        status = status_of(returned, job.context)
+        consumption = consumption_of(returned, status, error, self._clock.now() - began, self._consume_timeout)
         self._onlookers.after_consume(job.messages, consumption)
-        return Outcome(returned, consumption)
+        return Outcome(status, consumption)
 
 
 class Runner(Protocol):

@@ -14,7 +14,7 @@ from popclient._queue.allocation import AllocateStrategy, strategy_of
 from popclient._queue.consume_from import ConsumeFromWhere
 from popclient._queue.factory import ServiceState
 from popclient._queue.flow import FlowLimits
-from popclient._queue.listening import AsyncConcurrentListener, OrderlyListener
+from popclient._queue.listening import AsyncConcurrentListener, OrderlyListener, is_async
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.offset_store import OffsetStore
 from popclient._queue.options import MessageModel, QueueOptions
@@ -96,6 +96,11 @@ class QueuePushConsumer:
             offset_illegal_delay=as_timedelta("offset_illegal_delay", offset_illegal_delay),
             drain_timeout=as_timedelta("drain_timeout", drain_timeout),
         )
+        if not is_async(listener):
+            raise TypeError(
+                f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
+                " popclient.QueuePushConsumer, which calls it in threads"
+            )
         self._config = ClientConfig.of(endpoints)
         runner = partial(InTasks, consume_threads)
         self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
