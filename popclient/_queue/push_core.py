@@ -181,8 +181,8 @@ class QueuePushCore:
             return
         if name == RESETS:
             self._tasks.spawn(self._look_for_resets())
-        else:
-            self._look_again()
+        else:  # at once: until this one has let go of a queue, its next owner repeats what both of them pull
+            self._rebalancing.wake_at_once()
 
     # ---- Resets ----
 

@@ -26,8 +26,10 @@ class Balanced(Protocol):
 
 
 class RebalanceService:
-    """Rounds of one consumer: every 20 s, sooner when something is to be done, never less than a second apart unless
-    told at once."""
+    """Rounds of one consumer: every 20 s, sooner when something is to be done, a second apart at least.
+
+    A notice of the server and a lock that was refused do not wait for that second; the server's are 200 ms apart.
+    """
 
     def __init__(self, clock: Clock, consumer: Balanced) -> None:
         self._clock = clock

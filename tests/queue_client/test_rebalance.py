@@ -66,6 +66,20 @@ async def test_with_a_notice_shares_settle_in_a_second_and_a_half(desk: Desk) ->
 
 
 @pytest.mark.row("J6")
+@pytest.mark.row("J11")
+async def test_a_notice_is_heeded_at_once_so_two_own_a_queue_only_for_a_moment(desk: Desk) -> None:
+    desk.server.notices = True
+    desk.server.widths["t"] = 6
+    first = await desk.start()
+    await desk.owns(first, *range(6))
+    # The clock stands: the last round was no second ago.
+    second = await desk.start(factory=ClientFactory(desk.clock))
+    await until(lambda: len(queues(first)) == len(queues(second)) == 3)
+    await second.close()
+    await desk.owns(first, *range(6))
+
+
+@pytest.mark.row("J6")
 async def test_rounds_are_a_second_apart_and_follow_in_a_second_when_not_balanced(desk: Desk) -> None:
     core = await desk.start()
     await desk.owns(core, 0)
