@@ -46,7 +46,8 @@ class QueuePushConsumer:
         `delivery_attempt` that is higher by one. An OrderlyListener gets the messages of a queue one batch after the
         other and returns a ConsumeOrderlyStatus; what fails is tried again in place.
     model: CLUSTERING shares the queues; BROADCASTING gives every consumer all of them, keeps the progress in a file
-        under `client_name` (~/.popmq/offsets), and drops what fails.
+        under `client_name` (~/.popmq/offsets), and drops what fails: without order at once, in order after
+        max_reconsume_times, so never unless that is set.
     consume_from, consume_timestamp: where a group begins that has no progress in a queue: CONSUME_FROM_LAST_OFFSET,
         CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with yyyyMMddHHmmss in local time or an aware datetime
         (half an hour ago unless given).

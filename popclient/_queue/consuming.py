@@ -20,7 +20,7 @@ Owned = Callable[[], Sequence[tuple[MessageQueue, ProcessQueue]]]
 
 
 class ConsumeMessageService(Protocol):
-    """Takes what was pulled to the listener (mission row E18)."""
+    """Takes what was pulled to the listener."""
 
     def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, starts: bool, /) -> None:
         """`messages` were put into `pq`; `starts` as `ProcessQueue.put` has answered."""
@@ -42,6 +42,7 @@ class Surroundings:
     """Clock, pool, progress and server, as a ConsumeMessageService sees them.
 
     run: hands a call of the listener to the pool. max_reconsume_times: None leaves it to the group.
+    broadcasting: the group is told of no failure, for the other members have the message too.
     closing: no call of the listener begins any more.
     """
 
@@ -54,6 +55,8 @@ class Surroundings:
         offset_store: OffsetStore,
         run: Callable[[Job], None],
         max_reconsume_times: int | None,
+        *,
+        broadcasting: bool,
     ) -> None:
         self.clock = clock
         self.statistics = statistics
@@ -63,6 +66,7 @@ class Surroundings:
         self._session = session
         self._group = group
         self._max_reconsume_times = max_reconsume_times
+        self._broadcasting = broadcasting
 
     def later(self, seconds: float, work: Callable[[], object]) -> None:
         """Does the work in so many seconds, unless the consumer is closing by then (mission row E2)."""
@@ -76,7 +80,13 @@ class Surroundings:
             log.exception("%r does not know that %s is consumed up to %d", self.offset_store, mq, offset)
 
     async def send_back(self, mq: MessageQueue, message: MessageView, delay_level: int) -> bool:
-        """Hands a failed message back; False if the server would not take it, which is logged (mission row E9)."""
+        """Hands a failed message back; False if the server would not take it, which is logged (mission row E9).
+
+        Who broadcasts drops it instead (mission row E11).
+        """
+        if self._broadcasting:
+            log.warning("%s has failed for good and is dropped, as broadcasting does", message)
+            return True
         try:
             dead = await calls.send_back(
                 self._session, self._group, mq, message.queue_offset, delay_level, self._max_reconsume_times

@@ -43,6 +43,7 @@ class ClientFactory:
         self._consumers.discard(rebalancing)
         await rebalancing.stop()
         if not self._consumers:
+            _forget(self)
             await self.pulls.stop()
 
     @property
@@ -59,3 +60,10 @@ def client_factory() -> ClientFactory:
     if loop not in _of_loop:
         _of_loop[loop] = ClientFactory(LoopClock())
     return _of_loop[loop]
+
+
+def _forget(factory: ClientFactory) -> None:
+    """It knows its event loop, and would keep it after its end."""
+    loop = asyncio.get_running_loop()
+    if _of_loop.get(loop) is factory:
+        del _of_loop[loop]

@@ -71,6 +71,7 @@ class Parts:
             self.offset_store,
             self.pool.run,
             options.most_reconsume_times,
+            broadcasting=not options.is_clustering,
         )
         self.consume_service = self._make_consume_service()
 

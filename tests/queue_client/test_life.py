@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -21,7 +22,7 @@ from popclient import (
     UnsupportedByServer,
     aio,
 )
-from popclient._queue.factory import ClientFactory, ServiceState
+from popclient._queue.factory import ClientFactory, ServiceState, _of_loop
 from popclient._queue.local_offset_store import LocalFileOffsetStore
 from popclient.offset_file import read_offset_file
 from popproto.v2 import definition_pb2 as pb
@@ -168,6 +169,16 @@ def test_a_process_that_forgets_to_close_keeps_its_progress(
     else:
         store = LocalFileOffsetStore("DEFAULT", "g")
         assert read_offset_file(store.path) == {"t@g": {0: 5}}
+
+
+def test_an_event_loop_that_has_ended_is_not_kept(threaded: ServerThread) -> None:
+    async def live() -> None:
+        async with aio.QueuePushConsumer(threaded.endpoints, "g", "t", _content):
+            assert asyncio.get_running_loop() in _of_loop
+
+    for _ in range(2):
+        asyncio.run(live())
+    assert not [loop for loop in _of_loop if loop.is_closed()]
 
 
 # ---- Threads ----

@@ -1,0 +1,51 @@
+"""Who gets everything deals with what fails by himself: nothing of it reaches the group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from popclient import ConsumeOrderlyStatus, MessageView, OrderlyListener
+from tests.client.scripted import until
+from tests.queue_client.conftest import Desk, Q
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The files of offsets are under it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def failing_at(desk: Desk, text: str) -> OrderlyListener:
+    async def listener(messages: Sequence[MessageView], _: object) -> ConsumeOrderlyStatus:
+        desk.note(messages)
+        failed = messages[0].text == text
+        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT if failed else ConsumeOrderlyStatus.SUCCESS
+
+    return OrderlyListener(listener)
+
+
+@pytest.mark.row("E11")
+@pytest.mark.row("E16")
+async def test_in_order_what_has_failed_often_enough_is_dropped_and_no_dead_letter(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "popclient")
+    await desk.server.fill(Q, "abc")
+    core = await desk.start(failing_at(desk, "b"), model="BROADCASTING", max_reconsume_times=2)
+    await desk.comes(lambda: desk.offset(core) == 3, 5)
+    assert desk.texts == ["a", "b", "b", "b", "c"]
+    assert desk.server.sent_back == []
+    assert caplog.text.count("has failed for good and is dropped, as broadcasting does") == 1
+
+
+@pytest.mark.row("E16")
+async def test_in_order_it_is_tried_for_ever_unless_told_otherwise(desk: Desk) -> None:
+    await desk.server.fill(Q, "ab")
+    core = await desk.start(failing_at(desk, "a"), model="BROADCASTING")
+    await until(lambda: desk.texts)
+    await desk.comes(lambda: len(desk.texts) == 20, 30)
+    assert (set(desk.texts), desk.offset(core)) == ({"a"}, None)
