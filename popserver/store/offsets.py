@@ -17,6 +17,7 @@ from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffs
 from popserver.domain.topic import MessageQueue
 from popserver.store.catalog import group_not_found, of_another_mode, topic_not_found
 from popserver.store.given import as_given, given
+from popserver.store.message_groups import Place
 from popserver.store.schema import consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -28,19 +29,15 @@ class Commit(NamedTuple):
     group: Group
     offsets: Sequence[QueueOffset]
 
-
-class _Place(NamedTuple):
-    """The row of a group's progress in a queue."""
-
-    group_id: int
-    queue_id: int
+    def places(self) -> Iterator[Place]:
+        return (Place(self.group.group_id, each.queue.queue_id) for each in self.offsets)
 
 
 def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] | PopError]:
     """Let progress grow; each offset has its own outcome. A group that consumes message by message is refused."""
     denied = refusals(tx.conn, {each.group for each in requests})
     good = [each for each in requests if each.group not in denied]
-    places = sorted({place for each in good for place in _places(each)})
+    places = sorted({place for each in good for place in each.places()})
     before = _lock(tx, places)
     # After the lock: what the members have seen is there to be seen.
     ends = _ends(tx.conn, {place.queue_id for place in places})
@@ -48,7 +45,7 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     judged = [[_judge(offset, place, now, ends) for offset, place in _pairs(each)] for each in good]
     _write(tx, before, now)
     outcomes = iter(
-        [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, _places(each), strict=True)]
+        [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, each.places(), strict=True)]
         for said, each in zip(judged, good, strict=True)
     )
     return [denied[each.group] if each.group in denied else next(outcomes) for each in requests]
@@ -76,18 +73,14 @@ def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopErro
     return gone | {each: of_another_mode(each.name, Mode.POP) for each in popping}
 
 
-def _places(request: Commit) -> list[_Place]:
-    return [_Place(request.group.group_id, each.queue.queue_id) for each in request.offsets]
+def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, Place]]:
+    return zip(request.offsets, request.places(), strict=True)
 
 
-def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, _Place]]:
-    return zip(request.offsets, _places(request), strict=True)
-
-
-def _lock(tx: Transaction, places: Sequence[_Place]) -> dict[_Place, Progress]:
-    """The progress as it is, locked in the one order of its keys."""
+def _lock(tx: Transaction, places: Sequence[Place]) -> dict[Place, Progress]:
+    """The progress as it is. What has come since the transaction took its places (`Commit.places`) is locked too."""
     rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK, {"places": as_given(step)}))
-    return {_Place(row.group_id, row.queue_id): Progress(row.next_offset, row.resets) for row in rows}
+    return {Place(row.group_id, row.queue_id): Progress(row.next_offset, row.resets) for row in rows}
 
 
 def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
@@ -97,7 +90,7 @@ def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
     return {row.queue_id: row.next_offset for row in rows}
 
 
-def _judge(wish: QueueOffset, place: _Place, now: dict[_Place, Progress], ends: dict[int, int]) -> PopError | None:
+def _judge(wish: QueueOffset, place: Place, now: dict[Place, Progress], ends: dict[int, int]) -> PopError | None:
     """Why the offset is refused; or None, and `now` has grown to it."""
     stored = now.get(place, NO_PROGRESS)
     end_offset = ends.get(place.queue_id)
@@ -118,7 +111,7 @@ def _judge(wish: QueueOffset, place: _Place, now: dict[_Place, Progress], ends: 
     return None
 
 
-def _write(tx: Transaction, before: dict[_Place, Progress], now: dict[_Place, Progress]) -> None:
+def _write(tx: Transaction, before: dict[Place, Progress], now: dict[Place, Progress]) -> None:
     grown = [(*place, *now[place]) for place in sorted(now) if place in before and now[place] != before[place]]
     new = [(*place, *now[place]) for place in sorted(now) if place not in before]
     for step in _steps(grown):
