@@ -63,13 +63,15 @@ class Offsets:
 
     async def ride_along(self, group: Group, wish: QueueOffset) -> None:
         """The commit that a pull carries: refused or failed, it does not concern the pull, and the next one repeats
-        it. So what rode along before costs nothing again."""
+        it. So what was taken before costs nothing again."""
         place, offset = (group.group_id, wish.queue.queue_id), (wish.offset, wish.resets)
         if self._rode_along.get(place) == offset:
             return
         with suppress(PopError):
             await self._catalog.fix_mode(group, Mode.PULL)
-            await self._writer.submit(offsets.commit, offsets.Commit(group, [wish]))
+            (done,) = await self._writer.submit(offsets.commit, offsets.Commit(group, [wish]))
+            if done.refusal is not None:
+                return
             if len(self._rode_along) >= KEPT_MAX:
                 self._rode_along.clear()
             self._rode_along[place] = offset

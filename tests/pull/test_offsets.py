@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.broker.offsets import QueueName
+from popserver.broker.pulls import Pull
 from popserver.domain.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TooLate, TopicNotFound
+from popserver.domain.filtering import TagFilter
 from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset
 from popserver.domain.topic import Topic
@@ -12,6 +15,7 @@ from popserver.store import catalog, offsets
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import OpenStore
 from tests.support.plans import Plans
+from tests.support.running_broker import RunningBroker
 
 END = 200
 
@@ -160,3 +164,17 @@ def test_more_offsets_than_one_statement_may_touch(store: OpenStore, monkeypatch
     wishes = [(number, 0) for number in range(4)] + [(4, 5)]
     assert [each.refusal for each in commit(store, group, topic, *wishes)] == [None] * 5
     assert [each.offset for each in fetch(store, group, topic)] == [0, 0, 0, 0, 5]
+
+
+async def test_what_rode_along_and_was_refused_is_tried_again(either_broker: RunningBroker) -> None:
+    """Once the queue has grown to it, it is progress like any other."""
+    await either_broker.topic()
+    await either_broker.send(3)
+
+    async def pull() -> None:
+        await either_broker.broker.pulls.pull(Pull(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset=5))
+
+    await pull()
+    await either_broker.send(2)
+    await pull()
+    assert await either_broker.broker.offsets.fetch(GROUP, [QueueName(TOPIC, 0)]) == [Progress(5, 0)]
