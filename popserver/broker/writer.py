@@ -355,7 +355,7 @@ class _Tally:
 
 def _execute(tx: Transaction, batch: Sequence[_Request]) -> list[_Outcome]:
     """Call each verb once with all its requests, in the house's one order."""
-    lock(tx, (request.wish for request in batch))
+    lock(tx, [request.wish for request in batch])
     by_verb: dict[Verb, list[_Request]] = {}
     for request in batch:
         by_verb.setdefault(request.verb, []).append(request)

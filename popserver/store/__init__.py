@@ -5,7 +5,7 @@ all; the writer calls the verbs of one transaction in `ORDER`, everywhere the sa
 never wait for each other in a circle.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from popserver.store import (
@@ -89,13 +89,14 @@ ORDER = (
 _REMOVES = (retention.retain, catalog.purge)
 
 
-def lock(tx: Transaction, wishes: Iterable[Any]) -> None:
+def lock(tx: Transaction, wishes: Sequence[Any]) -> None:
     """Take every lock the wishes name, before anything else and in one order.
 
     Whoever waits for such a lock then holds no other but such, taken in the same order; and whoever only chooses waits
     for none. So no two servers wait for each other in a circle.
     """
     message_groups.lock(tx, (place for wish in wishes if hasattr(wish, "places") for place in wish.places()))
+    queue_locks.have_groups(tx, wishes)
 
 
 def before(tx: Transaction, verb: Any) -> None:

@@ -6,10 +6,10 @@ last renewal, its holder's goodbye notwithstanding: what that one was doing may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, func, or_, select, tuple_
+from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, cast, delete, func, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from popserver.domain.errors import PopError
@@ -63,15 +63,24 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
 
 
 def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]:
-    """Waits for nobody: a lock that somebody is just taking has lapsed, and is not the client's any more.
+    """Waits for who has asked for such a lock just now, though in vain: what is answered is done.
 
     Stands before `lock` in a transaction: what its client has taken again meanwhile must not be lost to it.
     """
-    for request in requests:
-        rows = [(request.group.group_id, each.queue_id, request.client_id) for each in request.queues]
-        for start in range(0, len(rows), STEP_ROWS_MAX):
-            tx.conn.execute(_GIVE_UP, {"locks": as_given(rows[start : start + STEP_ROWS_MAX])})
+    rows = sorted({(each.group.group_id, place.queue_id, each.client_id) for each in requests for place in each.queues})
+    for start in range(0, len(rows), STEP_ROWS_MAX):
+        tx.conn.execute(_GIVE_UP, {"locks": as_given(rows[start : start + STEP_ROWS_MAX])})
     return [None] * len(requests)
+
+
+def have_groups(tx: Transaction, wishes: Iterable[Any]) -> None:
+    """Wait until no other server gives up or takes locks of the groups whose locks are named.
+
+    The keys' order is not enough: a transaction that gives up some and then takes others goes through it twice.
+    """
+    groups = sorted({each.group.group_id & _GROUP_MASK for each in wishes if isinstance(each, Lock | Unlock)})
+    if groups and tx.conn.dialect.name != "sqlite":
+        tx.conn.execute(_ONE_AT_A_TIME, {"groups": as_given((each,) for each in groups)})
 
 
 def newest_lock_ms(conn: Connection) -> int:
@@ -134,7 +143,12 @@ _OWN = (
             queue_lock.c.client_id == _LOCKS.c.client_id,
         ),
     )
-    .with_for_update(of=queue_lock, skip_locked=True)
+    .order_by(queue_lock.c.group_id, queue_lock.c.queue_id)
+    .with_for_update(of=queue_lock)
     .correlate(None)
 )
 _GIVE_UP = delete(queue_lock).where(tuple_(queue_lock.c.group_id, queue_lock.c.queue_id).in_(_OWN))
+_GROUP_MASK = (1 << 31) - 1  # two groups that share a number wait for each other, no more
+# Any first number, as long as every server takes the same and nothing else does.
+_GROUPS = given("groups", "number")
+_ONE_AT_A_TIME = select(func.pg_advisory_xact_lock(482851945, cast(_GROUPS.c.number, Integer)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -15,9 +16,11 @@ from popserver.domain.names import Resource
 from popserver.domain.topic import Topic
 from popserver.store import catalog, queue_locks
 from popserver.store.queue_locks import LAPSE_MS, Lock, Unlock
+from popserver.store.transaction import Transaction
 from tests.support.builders import GROUP, TOPIC
-from tests.support.open_store import SECOND, START_MS, OpenStore
-from tests.support.running_broker import RunningBroker
+from tests.support.open_store import SECOND, START_MS, OpenStore, open_store
+from tests.support.running_broker import RunningBroker, rollbacks_of
+from tests.support.several_brokers import SeveralBrokers
 
 CLIENTS = ["c1", "c2", "c3"]
 
@@ -206,3 +209,49 @@ async def test_a_queue_that_is_not_there_is_named(pair: Pair) -> None:
     with pytest.raises(TopicNotFound, match="topic 'nowhere' does not exist"):
         await locks.unlock(GROUP, "c1", [QueueName(Resource("", "nowhere"), 0)])
     assert await locks.lock(GROUP, "c2", NAMES) == NAMES, "nothing was locked"
+
+
+# ---- At two servers ----
+
+
+@pytest.mark.row("F2")
+def test_an_unlock_is_not_lost_to_somebody_who_asks_in_vain(postgres_url: str) -> None:
+    with open_store(postgres_url) as one, open_store(postgres_url) as other:
+        group = one.group()
+        one.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+        made = group, one.topic(queues=4)
+        lock(one, made, "c1", 0, 1)
+        other.database.begin(other.conn)
+        asking = Transaction(other.conn, other.now_ms)
+        assert queue_locks.lock(asking, [a_lock(made, "c2", [1])]) == [[]]
+        with ThreadPoolExecutor(1) as thread:
+            given_up = thread.submit(one.one, queue_locks.unlock, Unlock(group, "c1", made[1].queues))
+            wait([given_up], timeout=0.1)
+            other.conn.exec_driver_sql("COMMIT")
+            given_up.result(timeout=10)
+        assert one.one_value("SELECT COUNT(*) FROM queue_lock") == 0
+
+
+async def test_who_gives_up_and_takes_waits_for_nobody_who_waits_for_it(servers: SeveralBrokers) -> None:
+    """Each server's transactions give up queues of one end and take those of the other, opposite to the other's."""
+    await servers.a.topic(queues=4)
+    brokers = servers.a.broker, servers.b.broker
+    group, topic = await brokers[0].catalog.group(GROUP), await brokers[0].catalog.topic(TOPIC)
+    await brokers[0].catalog.fix_mode(group, Mode.PULL)
+    low, high = topic.queues[:2], topic.queues[2:]
+    with rollbacks_of(servers.a) as of_a, rollbacks_of(servers.b) as of_b:
+        for _ in range(20):
+            for inner, own in zip(brokers, (high, low), strict=True):
+                await inner.writer.submit(queue_locks.lock, Lock(group, "c1", own))
+            answers = [
+                inner.writer.enqueue(verb, wish)
+                for inner, own, other in ((brokers[0], high, low), (brokers[1], low, high))
+                for verb, wish in (
+                    (queue_locks.unlock, Unlock(group, "c1", own)),
+                    (queue_locks.lock, Lock(group, "c2", other)),
+                )
+            ]
+            await asyncio.gather(*answers)
+            for client_id in ("c1", "c2"):
+                await brokers[0].writer.submit(queue_locks.unlock, Unlock(group, client_id, topic.queues))
+    assert not of_a + of_b

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from popserver.broker.offsets import NamedOffset, QueueName
 from popserver.broker.progress import GroupProgress
@@ -17,7 +13,7 @@ from popserver.domain.names import Resource
 from popserver.domain.offsets import Committed, Progress
 from popserver.domain.resetting import Edge
 from tests.support.builders import GROUP, TOPIC
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, rollbacks_of
 from tests.support.several_brokers import SeveralBrokers
 
 QUEUES = 8
@@ -54,22 +50,6 @@ async def test_a_groups_first_uses_at_two_servers_fix_one_mode(both: SeveralBrok
         (refused,) = [each for each in done if isinstance(each, BaseException)]
         assert isinstance(refused, BadRequest)
         assert f"'{group}' consumes in mode" in str(refused)
-
-
-@contextmanager
-def rollbacks_of(broker: RunningBroker) -> Iterator[list[str]]:
-    """The transactions that the broker's writer has had to give up."""
-    given_up: list[str] = []
-
-    def before(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("ROLLBACK"):
-            given_up.append(statement)
-
-    event.listen(broker.broker.database.writing, "before_cursor_execute", before)
-    try:
-        yield given_up
-    finally:
-        event.remove(broker.broker.database.writing, "before_cursor_execute", before)
 
 
 async def test_a_commit_waits_for_progress_before_it_has_a_queue(both: SeveralBrokers) -> None:

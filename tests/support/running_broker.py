@@ -146,6 +146,22 @@ def watched(database: Database, word: str, act: Any) -> Iterator[None]:
         event.remove(database.writing, "before_cursor_execute", before)
 
 
+@contextmanager
+def rollbacks_of(broker: RunningBroker) -> Iterator[list[str]]:
+    """The transactions that the broker's writer has had to give up."""
+    given_up: list[str] = []
+
+    def before(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("ROLLBACK"):
+            given_up.append(statement)
+
+    event.listen(broker.broker.database.writing, "before_cursor_execute", before)
+    try:
+        yield given_up
+    finally:
+        event.remove(broker.broker.database.writing, "before_cursor_execute", before)
+
+
 def unheard_commit(broker: Broker) -> None:
     """The next COMMIT takes effect, but its answer is lost."""
     commit = broker.writer._commit
