@@ -123,20 +123,25 @@ class Rebalance:
     async def _update_table(self, topic: str, mine: list[MessageQueue]) -> bool:
         """Has anything been given up or taken up?"""
         changed = False
-        for mq, pq in list(self._table.items()):
-            if mq.topic != topic or pq in self._in_correction:
-                continue
-            if pq.is_pull_expired(self._clock.now()) and mq in mine:
-                log.error("%s was not pulled for too long; it is taken up anew", mq)
-            elif mq in mine and not self._has_lock(mq, pq):
-                log.info("%s is taken up anew, if its lock is granted", mq)
-            elif mq in mine and not pq.dropped:
-                continue
+        leaving = [(mq, pq) for mq, pq in self._table.items() if mq.topic == topic and self._goes(mq, pq, mine)]
+        for _, pq in leaving:  # all at once: their next owners do not wait until one after the other is committed
+            pq.dropped = True
+        for mq, pq in leaving:
             changed = await self._give_up(mq, pq) or changed
         for mq in mine:
             if mq not in self._table:
                 changed = await self._take_up(mq) or changed
         return changed
+
+    def _goes(self, mq: MessageQueue, pq: ProcessQueue, mine: list[MessageQueue]) -> bool:
+        if pq in self._in_correction:
+            return False
+        if mq not in mine or pq.dropped:
+            return True
+        if pq.is_pull_expired(self._clock.now()):
+            log.error("%s was not pulled for too long; it is taken up anew", mq)
+            return True
+        return not self._has_lock(mq, pq)
 
     async def _take_up(self, mq: MessageQueue) -> bool:
         asked = self._clock.now()

@@ -79,6 +79,28 @@ async def test_a_notice_is_heeded_at_once_so_two_own_a_queue_only_for_a_moment(d
     await desk.owns(first, *range(6))
 
 
+@pytest.mark.row("J11")
+async def test_all_queues_that_go_stop_at_once_however_long_the_first_commit_takes(desk: Desk) -> None:
+    desk.server.widths["t"] = 4
+    share = [0, 1, 2, 3]
+
+    def strategy(group: str, client_id: str, mqs: Any, members: Any) -> Any:
+        return [mq for mq in mqs if mq.queue_id in share]
+
+    core = await desk.start(allocate_strategy=strategy)
+    for queue in share:
+        await desk.server.fill(MessageQueue("t", queue), "a")
+    await until(lambda: len(desk.seen) == 4)
+    commit = desk.server.gates["CommitOffsets"] = asyncio.Event()
+    share.clear()
+    core._rebalancing.wake_at_once()
+    await desk.server.arrived["CommitOffsets"].wait()
+    assert queues(core) == []
+    commit.set()
+    await until(lambda: not core.parts.table.keys() & {MessageQueue("t", queue) for queue in range(4)})
+    assert [desk.server.progress[MessageQueue("t", queue)] for queue in range(4)] == [1, 1, 1, 1]
+
+
 @pytest.mark.row("J6")
 async def test_rounds_are_a_second_apart_and_follow_in_a_second_when_not_balanced(desk: Desk) -> None:
     core = await desk.start()
@@ -226,35 +248,6 @@ async def test_a_queue_of_which_nobody_knows_the_progress_is_not_taken_up_yet(de
     del desk.server.answers["FetchOffsets"]
     await desk.comes(lambda: desk.texts == ["c"], 2)
     assert desk.server.pulls_of(Q)[0] == 2
-
-
-@pytest.mark.row("G1")
-@pytest.mark.row("J11")
-@pytest.mark.row("J17")
-async def test_churn_loses_nothing_and_repeats_only_what_was_in_hand(desk: Desk) -> None:
-    desk.server.notices = True
-    desk.server.widths["t"] = 6
-    seen: Counter[str] = Counter()
-
-    async def listener(messages: Any, context: Any) -> Any:
-        seen.update(message.text for message in messages)
-        return SUCCESS
-
-    cores = [await desk.start(listener, factory=ClientFactory(desk.clock)) for _ in range(2)]
-    sent = 0
-    for turn in range(6):
-        for queue in range(6):
-            await desk.server.fill(MessageQueue("t", queue), [f"{turn}-{queue}-{number}" for number in range(20)])
-            sent += 20
-        await desk.advance(1.5, step=0.25)
-        if turn % 2:
-            await cores.pop(0).close()
-        else:
-            cores.append(await desk.start(listener, factory=ClientFactory(desk.clock)))
-    await settle(desk, *cores)
-    await desk.comes(lambda: len(seen) == sent, 20)
-    # A queue that changes hands comes again from its last commit on, no further back.
-    assert sum(seen.values()) < 3 * sent
 
 
 @pytest.mark.row("J12")
