@@ -61,10 +61,20 @@ def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) ->
 
 
 def idle(members: Sequence[Member], topics: Sequence[Topic]) -> list[str]:
-    """The members that are left without any queue, by client id: there are more of them than queues (row J10)."""
-    wanted = {topic.name: topic for topic in topics}
-    return sorted(
-        each.client_id
-        for each in members
-        if not any(share_of(each.client_id, wanted[want.topic], members) for want in each.wants if want.topic in wanted)
-    )
+    """The members that are left without any queue, by client id: there are more of them than queues (row J10).
+
+    In time that grows with the members and what they want, for there may be thousands.
+    """
+    queues = {topic.name: len(topic.queues) for topic in topics}
+    sharers: dict[Resource, set[str]] = {name: set() for name in queues}
+    busy: set[str] = set()
+    for member in members:
+        for name in {want.topic for want in member.wants} & queues.keys():
+            if member.model is Model.CLUSTERING:
+                sharers[name].add(member.client_id)
+            elif queues[name]:
+                busy.add(member.client_id)
+    for name, sharing in sharers.items():
+        # The ranges of `averagely` are filled from the first on: as many have something as there are queues.
+        busy.update(sorted(sharing)[: queues[name]])
+    return sorted(member.client_id for member in members if member.client_id not in busy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +73,39 @@ def test_more_members_than_queues_leave_some_idle() -> None:
     assert idle(members, [a_topic(2)]) == ["c"]
     assert idle(members, [a_topic(3)]) == []
     assert idle([a_member("a"), a_member("b", ORDERS, REFUNDS)], [a_topic(1), a_topic(1, REFUNDS)]) == []
+
+
+@pytest.mark.row("J10")
+@given(
+    sizes=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    asked=st.dictionaries(
+        st.text("abc0", min_size=1, max_size=3),
+        st.tuples(st.sampled_from(Model), st.sets(st.sampled_from([ORDERS, REFUNDS, Resource("", "unknown")]))),
+        max_size=9,
+    ),
+)
+def test_who_is_idle_has_no_share_of_anything(
+    sizes: tuple[int, int], asked: dict[str, tuple[Model, set[Resource]]]
+) -> None:
+    topics = [a_topic(size, name) for size, name in zip(sizes, (ORDERS, REFUNDS), strict=True)]
+    members = [
+        Member(name, model, wants((each, tag.parse("*")) for each in sorted(wanted)), 0)
+        for name, (model, wanted) in asked.items()
+    ]
+    without = [
+        each.client_id
+        for each in members
+        if not any(
+            share_of(each.client_id, topic, members)
+            for topic in topics
+            if topic.name in {want.topic for want in each.wants}
+        )
+    ]
+    assert idle(members, topics) == sorted(without)
+
+
+def test_thousands_of_members_are_looked_through_at_once() -> None:
+    members = [a_member(f"c{number:05d}", ORDERS, REFUNDS) for number in range(2_000)]
+    began = time.monotonic()
+    assert len(idle(members, [a_topic(16), a_topic(16, REFUNDS)])) == 1_984
+    assert time.monotonic() - began < 1, "pair by pair it takes longer by far"
