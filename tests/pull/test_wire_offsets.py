@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.access import Rules
-from popserver.rpc import needs
+from popserver.rpc import convert, needs
 from popserver.rpc.calls import Caller
 from tests.pull.wire_pull import get_offset, legacy, make_topic, pull, query_offset, queue, queue_name, update_offset
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
@@ -150,27 +151,49 @@ async def test_the_legacy_service_wants_to_know_who_calls(door: Door) -> None:
     assert fetched.status.code == pb.CLIENT_ID_REQUIRED
 
 
+LEGACY_REQUESTS: dict[str, Any] = {
+    "ListMembers": words.ListMembersRequest(group=GROUP),
+    "LockQueues": words.LockQueuesRequest(group=GROUP, queues=[queue_name()]),
+    "UnlockQueues": words.UnlockQueuesRequest(group=GROUP, queues=[queue_name()]),
+    "FetchOffsets": words.FetchOffsetsRequest(group=GROUP, queues=[queue_name()]),
+    "CommitOffsets": words.CommitOffsetsRequest(group=GROUP, offsets=[words.QueueOffset(queue=queue_name())]),
+    "SendBack": words.SendBackRequest(group=GROUP, queue=queue_name()),
+}
+
+
 async def test_the_legacy_service_asks_for_rights(tmp_path: Path) -> None:
     """Of the group, and of every topic that a request names."""
-    async with guarded(tmp_path, rules=Rules(auth=True)) as door:
+    methods = {each.name for each in words.DESCRIPTOR.services_by_name["Legacy"].methods}
+    assert LEGACY_REQUESTS.keys() == methods, "every verb stands in the table"
+    topic, group = f"ALLOW SUB topic:{TOPIC.name}", f"ALLOW SUB group:{GROUP.name}"
+    cases: dict[str, tuple[list[str], set[str]]] = {
+        "nobody": ([], set()),
+        "reader": ([topic], set()),
+        "member": ([group], {"ListMembers"}),
+        "worker": ([topic, group], methods),
+    }
+    async with guarded(tmp_path, users=tuple(cases), rules=Rules(auth=True)) as door:
         await make_topic(door)
+        await door.broker.catalog.group(convert.resource(GROUP, ""))
         stub = LegacyStub(door.channel)
-        request = words.FetchOffsetsRequest(group=GROUP, queues=[queue_name()])
-        commit = words.CommitOffsetsRequest(group=GROUP, offsets=[words.QueueOffset(queue=queue_name())])
-        metadata = (("x-mq-client-id", "c"), *signed("alice", SECRET).items())
-        retry = pb.Resource(name="%RETRY%counters")
-        caller = Caller(FakeContext())
-        assert needs.sub(retry, caller) == needs.sub_group(GROUP, caller), "its retry topic is the group's own"
-        for policy, code in (
-            ("", pb.FORBIDDEN),
-            ("ALLOW SUB group:counters", pb.FORBIDDEN),
-            (f"ALLOW SUB topic:{TOPIC.name}", pb.OK),
-        ):
-            if policy:
-                await give(door, policy)
-            fetched = await stub.FetchOffsets(request, metadata=metadata)
-            committed = await stub.CommitOffsets(commit, metadata=metadata)
-            assert (fetched.status.code, committed.status.code) == (code, code)
+        for user, (policies, let_in) in cases.items():
+            for policy in policies:
+                await give(door, policy, user)
+            metadata = (("x-mq-client-id", "c"), *signed(user, SECRET).items())
+            codes = {
+                method: (await getattr(stub, method)(request, metadata=metadata)).status.code
+                for method, request in LEGACY_REQUESTS.items()
+            }
+            assert {method for method, code in codes.items() if code != pb.FORBIDDEN} == let_in, user
+        # All of it was done but for sending back a message that is not there.
+        assert codes.pop("SendBack") == pb.MESSAGE_NOT_FOUND
+        assert set(codes.values()) == {pb.OK}
+
+
+def test_a_retry_topic_needs_the_right_of_its_group() -> None:
+    caller = Caller(FakeContext())
+    retry = pb.Resource(name=f"%RETRY%{GROUP.name}")
+    assert needs.sub(retry, caller) == needs.sub_group(GROUP, caller)
 
 
 @pytest.mark.row("H12")
