@@ -135,6 +135,9 @@ class Clients:
     def disconnected(self, client_id: str, stream: object) -> None:
         """A telemetry stream ended without a word."""
         client = self._known.get(client_id)
+        if client is None:
+            # It said goodbye while its settings were being answered.
+            self._group_members.leave(client_id)
         if client is None or client.stream is not stream:
             return
         client.stream, client.lost_at_ms = None, self._clock.now_ms()
@@ -144,7 +147,12 @@ class Clients:
     def settled(
         self, client_id: str, *, works_in_order: bool, role: Role | None, membership: Membership | None = None
     ) -> None:
-        """The client said what it is, None for no consumer, and was told how to work. A member has joined already."""
+        """The client said what it is, None for no consumer, and was told how to work. A member has joined already.
+
+        One that is gone again by now is no member: nobody would ever take that back.
+        """
+        if not self.has(client_id):
+            self._group_members.leave(client_id)
         client = self._known.get(client_id)
         if client is None:
             return

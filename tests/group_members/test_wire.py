@@ -17,6 +17,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.access import Rules
 from popserver.broker.clock import ManualClock
+from popserver.broker.group_members import Membership
 from popserver.broker.group_notices import PAUSE_MS
 from popserver.broker.operations import Operations
 from popserver.domain.names import Resource
@@ -126,6 +127,35 @@ async def test_a_goodbye_ends_it(door: Door) -> None:
         await door.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=GROUP), client_id="c1")
         await door.broker.settle()
         assert await members(door) == []
+
+
+@pytest.mark.row("J1")
+@pytest.mark.parametrize("breaks_off", [False, True])
+async def test_a_goodbye_before_the_settings_are_answered_counts(
+    door: Door, breaks_off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would ever take back the membership that is written after it."""
+    inner, asked, may_go_on, joined = door.broker.group_members, asyncio.Event(), asyncio.Event(), asyncio.Event()
+    joins = inner.join
+
+    async def join(client_id: str, membership: Membership) -> None:
+        asked.set()
+        await may_go_on.wait()
+        await joins(client_id, membership)
+        joined.set()
+        if breaks_off:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(inner, "join", join)
+    async with door.telemetry("c1") as stream:
+        await stream.write(wire.TelemetryCommand(settings=settings()))
+        await asked.wait()
+        await door.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=GROUP), client_id="c1")
+        may_go_on.set()
+        await joined.wait()
+        await until(lambda: not inner.is_here("c1"))
+    await door.broker.settle()
+    assert await members(door) == []
 
 
 async def test_an_unknown_group_is_refused(door: Door) -> None:
