@@ -80,6 +80,11 @@ class Catalog:
             self._fixed.add((group.group_id, mode))
             self._groups.pop(group.name, None)
 
+    def has_been_used(self, group: Group) -> None:
+        """A verb may have fixed the group's mode: look it up again."""
+        if group.mode is None:
+            self._groups.pop(group.name, None)
+
     async def of_a_hold(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic of something held; what does not exist holds nothing, so nothing is made."""
         group = self._groups.get(group_name) or await self._find_group(group_name)

@@ -10,8 +10,8 @@ from popserver.broker.catalog import Catalog
 from popserver.broker.reader import Reader
 from popserver.broker.writer import Writer
 from popserver.domain.errors import PopError
-from popserver.domain.group import Group, Mode
-from popserver.domain.names import Resource
+from popserver.domain.group import Group
+from popserver.domain.names import Resource, check_group
 from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset, queue_numbered
 from popserver.domain.topic import MessageQueue, Topic
 from popserver.store import catalog as catalog_store
@@ -47,18 +47,17 @@ class Offsets:
     async def commit(self, group_name: Resource, wishes: Sequence[NamedOffset]) -> list[Committed]:
         """Let the group's progress grow; each offset has its own outcome, a refused one leaves the others alone.
 
-        The first commit fixes the group's mode. Raises `ConsumerGroupNotFound`, and `BadRequest` for a group that
-        consumes message by message.
+        The first offset that is taken fixes the group's mode. Raises `ConsumerGroupNotFound`, and `BadRequest` for a
+        group that consumes message by message, unless no offset is of a queue that is there.
         """
-        group = await self._catalog.group(group_name)
-        await self._catalog.fix_mode(group, Mode.PULL)
+        check_group(group_name)
         named = [await self._queue_or_refusal(each.queue) for each in wishes]
         good = [
             QueueOffset(*found, wish.offset, wish.resets)
             for found, wish in zip(named, wishes, strict=True)
             if not isinstance(found, PopError)
         ]
-        outcomes = iter(await self._writer.submit(offsets.commit, offsets.Commit(group, good)) if good else ())
+        outcomes = iter(await self._commit(await self._catalog.group(group_name), good) if good else ())
         return [Committed(each, NO_PROGRESS) if isinstance(each, PopError) else next(outcomes) for each in named]
 
     async def ride_along(self, group: Group, wish: QueueOffset) -> None:
@@ -68,8 +67,7 @@ class Offsets:
         if self._rode_along.get(place) == offset:
             return
         with suppress(PopError):
-            await self._catalog.fix_mode(group, Mode.PULL)
-            (done,) = await self._writer.submit(offsets.commit, offsets.Commit(group, [wish]))
+            (done,) = await self._commit(group, [wish])
             if done.refusal is not None:
                 return
             if len(self._rode_along) >= KEPT_MAX:
@@ -78,8 +76,8 @@ class Offsets:
 
     async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[Progress]:
         """The group's progress in each of the queues; raises for the first of them that does not exist."""
-        group = await self._catalog.group(group_name)
         places = [(await self._queue(each))[1] for each in queues]
+        group = await self._catalog.group(group_name)
         return await self._reader.read(lambda conn: offsets.fetch(conn, group, places))
 
     async def ends(self, name: QueueName) -> pulling.Ends:
@@ -91,6 +89,11 @@ class Offsets:
         """Where to begin to see all that was stored in the queue at or after that time; its end for nothing yet."""
         topic, place = await self._queue(name)
         return await self._reader.read(lambda conn: pulling.offset_at(conn, topic, place, at_ms))
+
+    async def _commit(self, group: Group, wishes: Sequence[QueueOffset]) -> list[Committed]:
+        done = await self._writer.submit(offsets.commit, offsets.Commit(group, wishes))
+        self._catalog.has_been_used(group)
+        return done
 
     async def _queue(self, name: QueueName) -> tuple[Topic, MessageQueue]:
         """Raises `TopicNotFound` or `BadRequest`; no topic is made for the sake of an offset in it."""

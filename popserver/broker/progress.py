@@ -71,6 +71,8 @@ class GroupProgress:
         if not 1 <= len(offsets) <= OFFSETS_MAX:
             raise BadRequest(f"one request imports 1 to {OFFSETS_MAX} offsets, not {len(offsets)}; use several")
         goals = [await self._goal(each.queue, each.offset) for each in offsets]
+        # Before the group is made: what is refused makes none.
+        await self._broker.reader.read(lambda conn: resetting.check(conn, goals))
         group = await self._catalog.group(group_name)
         wish = resetting.Reset(group, goals, not_of_pops=True)
         return await self._broker.writer.submit(resetting.reset, wish)

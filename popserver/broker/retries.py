@@ -8,7 +8,6 @@ from popserver.broker.catalog import Catalog
 from popserver.broker.offsets import QueueName
 from popserver.broker.writer import Writer
 from popserver.domain.errors import BadRequest, MessageNotFound
-from popserver.domain.group import Mode
 from popserver.domain.names import RETRY_PREFIX, Resource, owner_of
 from popserver.domain.offsets import queue_numbered
 from popserver.domain.retry import check_delay_level
@@ -44,11 +43,10 @@ class Retries:
         beyond the last and another group's retry; `MessageNotFound`, `ConsumerGroupNotFound`, `TopicNotFound`.
         """
         check_delay_level(failed.delay_level)
-        group = await self._catalog.group(group_name)
         name = failed.queue.topic
-        if name.name.startswith(RETRY_PREFIX) and owner_of(name) != group.name:
+        if name.name.startswith(RETRY_PREFIX) and owner_of(name) != group_name:
             raise BadRequest(
-                f"topic '{name}' holds the retries of another group than '{group.name}'; hand back to that"
+                f"topic '{name}' holds the retries of another group than '{group_name}'; hand back to that"
             )
         topic = await self._catalog.known_topic(name)
         if topic is None:
@@ -56,6 +54,8 @@ class Retries:
         place = queue_numbered(topic, failed.queue.number)
         if not 0 <= failed.offset < 1 << OFFSET_BITS:
             raise MessageNotFound(f"offset {failed.offset} is none that a queue has; name the one that was pulled")
-        await self._catalog.fix_mode(group, Mode.PULL)
+        group = await self._catalog.group(group_name)
         wish = store.SendBack(group, topic, place, failed.offset, client_id, failed.delay_level, failed.failures_max)
-        return await self._writer.submit(store.send_back, wish)
+        is_dead_letter = await self._writer.submit(store.send_back, wish)
+        self._catalog.has_been_used(group)
+        return is_dead_letter

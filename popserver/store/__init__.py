@@ -97,6 +97,8 @@ def lock(tx: Transaction, wishes: Sequence[Any]) -> None:
     """
     message_groups.lock(tx, (place for wish in wishes if hasattr(wish, "places") for place in wish.places()))
     queue_locks.have_groups(tx, wishes)
+    if any(hasattr(wish, "may_fix_mode") and wish.may_fix_mode for wish in wishes):
+        catalog.lock(tx)
 
 
 def before(tx: Transaction, verb: Any) -> None:

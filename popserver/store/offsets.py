@@ -15,7 +15,7 @@ from popserver.domain.errors import IllegalOffset, PopError, TooLate
 from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset
 from popserver.domain.topic import MessageQueue
-from popserver.store.catalog import group_not_found, of_another_mode, topic_not_found
+from popserver.store.catalog import group_not_found, of_another_mode, topic_not_found, used
 from popserver.store.given import as_given, given
 from popserver.store.message_groups import Place
 from popserver.store.schema import consumer_group, progress, queue
@@ -24,13 +24,17 @@ from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 
 class Commit(NamedTuple):
-    """What a member has consumed. The group's mode is fixed already (`catalog.fix_mode`)."""
+    """What a member has consumed. The first that is taken fixes the group's mode."""
 
     group: Group
     offsets: Sequence[QueueOffset]
 
     def places(self) -> Iterator[Place]:
         return (Place(self.group.group_id, each.queue.queue_id) for each in self.offsets)
+
+    @property
+    def may_fix_mode(self) -> bool:
+        return self.group.mode is None
 
 
 def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] | PopError]:
@@ -44,6 +48,7 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     now = dict(before)
     judged = [[_judge(offset, place, now, ends) for offset, place in _pairs(each)] for each in good]
     _write(tx, before, now)
+    used(tx, {each.group for said, each in zip(judged, good, strict=True) if None in said}, Mode.PULL)
     outcomes = iter(
         [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, each.places(), strict=True)]
         for said, each in zip(judged, good, strict=True)

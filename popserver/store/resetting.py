@@ -67,6 +67,14 @@ def plan(conn: Connection, request: Reset) -> list[MovedOffset]:
     return [_moved(each) for each in _moves(conn, request)]
 
 
+def check(conn: Connection, goals: Sequence[Goal]) -> None:
+    """Raise what the goals would be refused for, whatever the group."""
+    _check_once(goals)
+    ends = _ends(conn, goals)
+    for goal in goals:
+        _to_offset(conn, goal, ends)
+
+
 def _reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
     group = request.group
     try:
@@ -93,12 +101,8 @@ def _moves(conn: Connection, request: Reset) -> list[_Move]:
             " move it with: popmq group reset"
         )
     _check_once(request.goals)
-    ends = {
-        each.queue_id: each
-        for topic_id in {goal.topic.topic_id for goal in request.goals}
-        for each in pulling.ends_of_topic(conn, topic_id)
-    }
-    return [_planned(conn, request.group, goal, ends.get(goal.queue.queue_id)) for goal in request.goals]
+    ends = _ends(conn, request.goals)
+    return [_planned(conn, request.group, goal, ends) for goal in request.goals]
 
 
 def _check_once(goals: Iterable[Goal]) -> None:
@@ -107,16 +111,23 @@ def _check_once(goals: Iterable[Goal]) -> None:
         raise BadRequest(f"queue {goal[1]} of topic '{goal[0]}' is named {count} times; name each queue once")
 
 
-def _planned(conn: Connection, group: Group, goal: Goal, ends: Ends | None) -> _Move:
-    if ends is None:
-        raise catalog.topic_not_found(goal.topic.name)
+def _ends(conn: Connection, goals: Sequence[Goal]) -> dict[int, Ends]:
+    """By queue; those of topics that are gone are left out."""
+    topic_ids = {goal.topic.topic_id for goal in goals}
+    return {each.queue_id: each for topic_id in topic_ids for each in pulling.ends_of_topic(conn, topic_id)}
+
+
+def _planned(conn: Connection, group: Group, goal: Goal, ends: dict[int, Ends]) -> _Move:
     queue_id = goal.queue.queue_id
     stored: int | None = conn.execute(_STORED, {"for_group": group.group_id, "of_queue": queue_id}).scalar()
     keys = message_key(queue_id, 0), message_key(queue_id + 1, 0)
     return _Move(goal, *keys, NO_OFFSET if stored is None else stored, _to_offset(conn, goal, ends))
 
 
-def _to_offset(conn: Connection, goal: Goal, ends: Ends) -> int:
+def _to_offset(conn: Connection, goal: Goal, ends_by_queue: dict[int, Ends]) -> int:
+    ends = ends_by_queue.get(goal.queue.queue_id)
+    if ends is None:
+        raise catalog.topic_not_found(goal.topic.name)
     if isinstance(goal.to, Since):
         return pulling.offset_at(conn, goal.topic, goal.queue, goal.to.at_ms)
     if isinstance(goal.to, Edge):

@@ -16,7 +16,7 @@ from sqlalchemy import and_, bindparam, func, select, update
 
 from popserver.domain.delivery import Event, State, target
 from popserver.domain.errors import MessageNotFound, PopError
-from popserver.domain.group import Group
+from popserver.domain.group import Group, Mode
 from popserver.domain.names import retry_topic
 from popserver.domain.retry import Holder, handed_back_interval_ms, when_handed_back
 from popserver.domain.retry_copy import lineage_of
@@ -58,6 +58,10 @@ class SendBack(NamedTuple):
     def message_key(self) -> int:
         return message_key(self.queue.queue_id, self.offset)
 
+    @property
+    def may_fix_mode(self) -> bool:
+        return self.group.mode is None
+
 
 class _Failed(NamedTuple):
     """A message that was handed back for the first time, and what that means."""
@@ -93,6 +97,8 @@ def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopE
     for _, several in groupby(good, key=lambda each: each.group.group_id):
         for step in _steps(list(several)):
             outcomes |= _hand_back(tx, step, outcomes)
+    done = {each.group for each in good if isinstance(outcomes[_group_and_key(each)], bool)}
+    catalog.used(tx, done, Mode.PULL)
     return [denied[each.group] if each.group in denied else outcomes[_group_and_key(each)] for each in requests]
 
 

@@ -14,8 +14,8 @@ from popserver.store.catalog.groups import (
     list_groups,
     update_group,
 )
-from popserver.store.catalog.locking import lock_if_free
-from popserver.store.catalog.meeting import FixMode, Meet, fix_mode, meet
+from popserver.store.catalog.locking import lock, lock_if_free
+from popserver.store.catalog.meeting import FixMode, Meet, fix_mode, meet, used
 from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
 from popserver.store.catalog.purging import Purge, purge
 from popserver.store.catalog.topics import (
@@ -54,6 +54,7 @@ __all__ = [
     "groups_by_id",
     "list_groups",
     "list_topics",
+    "lock",
     "lock_if_free",
     "meet",
     "of_another_mode",
@@ -62,4 +63,5 @@ __all__ = [
     "topics_by_id",
     "update_group",
     "update_topic",
+    "used",
 ]

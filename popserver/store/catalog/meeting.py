@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import bindparam, insert, select, update
@@ -13,6 +13,7 @@ from popserver.domain.topic import Topic
 from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
 from popserver.store.catalog.queues import queue_rows
+from popserver.store.given import as_given, given
 from popserver.store.notices import GROUP, Outdated
 from popserver.store.schema import AnyRow, consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
@@ -44,6 +45,16 @@ def meet(tx: Transaction, requests: Sequence[Meet]) -> list[PopError | None]:
     """Give the group a progress row for every queue of the topic, at the place its consume-from says."""
     lock(tx)
     return [_meet(tx, request) for request in requests]
+
+
+def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
+    """Make it the mode of those of the groups that have none. The others are of it: the caller has looked, under the
+    lock of what exists, which a transaction takes at its start for wishes whose `may_fix_mode` is set."""
+    ids = {each.group_id: each.name for each in groups if each.mode is None}
+    if ids:
+        names = {"groups": as_given((each,) for each in sorted(ids)), "new_mode": mode.value}
+        for group_id in tx.conn.execute(_FIX_MODES, names).scalars():
+            tx.outdate(Outdated(GROUP, *ids[group_id]))
 
 
 def meet_new_queues(tx: Transaction, topic_id: int) -> None:
@@ -86,6 +97,13 @@ def _start(group: Group, row: AnyRow) -> int:
     return start
 
 
+_GROUPS = given("groups", "group_id")
+_FIX_MODES = (
+    update(consumer_group)
+    .where(consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.mode.is_(None))
+    .values(mode=bindparam("new_mode"))
+    .returning(consumer_group.c.group_id)
+)
 _IS_THERE = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None)
 )
