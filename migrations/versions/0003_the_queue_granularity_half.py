@@ -1,4 +1,4 @@
-"""Members of groups, locks of queues, progress that operators move."""
+"""Members of groups, locks of queues, progress that operators move; times that within a queue do not go back."""
 
 from __future__ import annotations
 
@@ -70,8 +70,18 @@ WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """
 
 
+NEWEST_OF_QUEUES = """
+UPDATE queue SET newest_stored_at_ms = COALESCE(
+    (SELECT m.stored_at_ms FROM message m
+     WHERE m.message_key >= (queue.queue_id << 40) AND m.message_key < ((queue.queue_id + 1) << 40)
+     ORDER BY m.message_key DESC LIMIT 1), 0)
+"""
+
+
 def upgrade() -> None:
     _drop_views()
+    op.add_column("queue", sa.Column("newest_stored_at_ms", sa.BigInteger(), server_default="0", nullable=False))
+    op.execute(NEWEST_OF_QUEUES)
     op.add_column("progress", sa.Column("resets", sa.Integer(), server_default="0", nullable=False))
     op.create_table(
         "member",
@@ -101,9 +111,10 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("queue_lock")
     op.drop_table("member")
-    # The views stand on the column's table, and the databases look at them before they let go of it.
+    # The views stand on the columns' tables, and the databases look at them before they let go of one.
     _drop_views()
     op.drop_column("progress", "resets")
+    op.drop_column("queue", "newest_stored_at_ms")
     _create_views(_before(MESSAGE_STATE), _before(GROUP_LAG))
 
 

@@ -78,9 +78,9 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> lis
     """Append copies to the group's dead-letter topic; their keys, in the order of `dying`."""
     topic = catalog.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), OWN_QUEUES))
     place = topic.queues[0]
-    first = take_offsets(tx, place, len(dying))
-    assert first is not None, "the topic was found or made in this transaction"
-    copies = [message_key(place.queue_id, first + index) for index in range(len(dying))]
+    taken = take_offsets(tx, place, len(dying))
+    assert taken is not None, "the topic was found or made in this transaction"
+    copies = [message_key(place.queue_id, taken.first + index) for index in range(len(dying))]
     places = as_given(
         (
             each.message_key,
@@ -91,7 +91,7 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> lis
         )
         for each, copy in zip(dying, copies, strict=True)
     )
-    tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "now_ms": tx.now_ms})
+    tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms})
     tx.ring(topic.topic_id)
     return copies
 
@@ -118,7 +118,7 @@ _BECOMES = {
     "message_key": _PLACES.c.copy_key,
     "topic_id": bindparam("dlq_topic_id", type_=message.c.topic_id.type),
     "origin_key": _PLACES.c.origin_key,
-    "stored_at_ms": bindparam("now_ms", type_=message.c.stored_at_ms.type),
+    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
     "properties": case((_PLACES.c.is_retry == literal_column("1"), _PLACES.c.properties), else_=message.c.properties),
 }
 _COPY = insert(message).from_select(

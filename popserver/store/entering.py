@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, and_, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, literal_column, select, update
 
 from popserver.domain.errors import PopError
 from popserver.domain.filtering import tag_hash
@@ -19,6 +19,7 @@ from popserver.domain.message import MessageType
 from popserver.domain.topic import Topic, message_key, queue_for
 from popserver.store import catalog, idempotency
 from popserver.store.given import as_given, given
+from popserver.store.messages import STORED_AT_MS
 from popserver.store.pending import NARROW, remove
 from popserver.store.schema import IS_DELAYED, IS_HALF, AnyRow, message, pending, queue
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -76,8 +77,8 @@ def enter(tx: Transaction, rows: Sequence[AnyRow], rotation: int, key_window_ms:
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
     placed = list(_placed(tx, topics, live, rotation))
     if placed:
-        tx.conn.execute(_ENTER, {"places": as_given(placed), "now_ms": tx.now_ms})
-        remove(tx, (pending_id for pending_id, _, _ in placed))
+        tx.conn.execute(_ENTER, {"places": as_given(placed)})
+        remove(tx, (pending_id for pending_id, *_ in placed))
     return len(live) - len(placed)
 
 
@@ -95,19 +96,20 @@ def within_a_step(rows: Iterable[AnyRow], bytes_max: int) -> list[AnyRow]:
 
 def _placed(
     tx: Transaction, topics: dict[int, Topic], rows: Sequence[AnyRow], rotation: int
-) -> Iterator[tuple[int, int, int]]:
-    """(pending id, message key, tag hash) of each message whose queue could be had."""
+) -> Iterator[tuple[int, int, int, int]]:
+    """(pending id, message key, time of storing, tag hash) of each message whose queue could be had."""
     by_queue: dict[int, list[AnyRow]] = defaultdict(list)
     for row in rows:
         chosen = queue_for(topics[row.topic_id], row.message_group, row.priority, rotation)
         by_queue[chosen.queue_id].append(row)
     counts = as_given((queue_id, len(several)) for queue_id, several in by_queue.items())
-    for queue_id, next_offset in tx.conn.execute(_TAKE_OFFSETS, {"counts": counts}):
+    names = {"counts": counts, "now_ms": tx.now_ms}
+    for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS, names):
         several = by_queue[queue_id]
         tx.ring(several[0].topic_id)
         first_key = message_key(queue_id, next_offset - len(several))
         for key, row in enumerate(several, start=first_key):
-            yield row.pending_id, key, tag_hash(row.tag)
+            yield row.pending_id, key, stored_at_ms, tag_hash(row.tag)
 
 
 def _in_order(tx: Transaction, rows: Sequence[AnyRow]) -> list[AnyRow]:
@@ -189,15 +191,15 @@ _FREE = (
 _TAKE_OFFSETS = (
     update(queue)
     .where(queue.c.queue_id == _COUNTS.c.queue_id, queue.c.queue_id.in_(select(_FREE.c.queue_id)))
-    .values(next_offset=queue.c.next_offset + _COUNTS.c.count)
-    .returning(queue.c.queue_id, queue.c.next_offset)
+    .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
+    .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
-_PLACES = given("places", "pending_id", "message_key", "tag_hash")
+_PLACES = given("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
 # What a column becomes; all others are the pending row's own. A committed half is an ordinary message (contract 8.1).
 _BECOMES = {
     "message_key": _PLACES.c.message_key,
     "origin_key": literal_column("0"),
-    "stored_at_ms": bindparam("now_ms", type_=BigInteger),
+    "stored_at_ms": _PLACES.c.stored_at_ms,
     "tag_hash": _PLACES.c.tag_hash,
     "message_type": case((IS_HALF, MessageType.NORMAL.value), else_=pending.c.message_type),
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, exists, func, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, case, exists, func, select, update
 
 from popserver.domain.errors import PopError, TopicNotFound
 from popserver.domain.filtering import tag_hash
@@ -40,6 +40,13 @@ class Append(NamedTuple):
     messages: Sequence[Message]
     rotation: int
     key_window_ms: int = WINDOW_MS
+
+
+class Offsets(NamedTuple):
+    """Offsets of a queue that were taken, from `first` on, and the time of storing of what goes there."""
+
+    first: int
+    stored_at_ms: int
 
 
 def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
@@ -124,17 +131,18 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
     new, alike = idempotency.firsts(new) if tx.careful else (new, {})
     idempotency.claim(tx, topic, new, requests[0].key_window_ms)
     for chosen, several in _by_queue(topic, new, requests[0].rotation):
-        first, has_pending = _take_offsets_looking(tx, topic, chosen, len(several))
+        taken, has_pending = _take_offsets_looking(tx, topic, chosen, len(several))
         if has_pending and not tx.careful and repeats.known_pending(tx.conn, topic, several):
             raise RepeatedId
-        if first is None:
+        if taken is None:
             gone = TopicNotFound(
                 f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
             )
             return [gone] * len(requests)
-        insert_rows(tx.conn, message, _rows(tx.now_ms, topic, message_key(chosen.queue_id, first), several))
+        first_key = message_key(chosen.queue_id, taken.first)
+        insert_rows(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
         tx.ring(topic.topic_id)
-        places = enumerate(several, start=first)
+        places = enumerate(several, start=taken.first)
         known |= {
             each.message_id: SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)
             for offset, each in places
@@ -151,27 +159,32 @@ def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> Iterator
     yield from sorted(by_queue.items())
 
 
-def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> int | None:
-    """The first of `count` offsets, taken in one statement; None when the queue is gone."""
-    end = tx.conn.execute(_TAKE_OFFSETS, {"chosen": chosen.queue_id, "count": count}).scalar()
-    return None if end is None else end - count
+def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> Offsets | None:
+    """`count` offsets, taken in one statement; None when the queue is gone."""
+    names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms}
+    row = tx.conn.execute(_TAKE_OFFSETS, names).first()
+    return None if row is None else Offsets(row.next_offset - count, row.newest_stored_at_ms)
 
 
-def _take_offsets_looking(tx: Transaction, topic: Topic, chosen: MessageQueue, count: int) -> tuple[int | None, bool]:
+def _take_offsets_looking(
+    tx: Transaction, topic: Topic, chosen: MessageQueue, count: int
+) -> tuple[Offsets | None, bool]:
     """Likewise; and whether anything of the topic is pending, for which there is then no statement of its own."""
-    wish = {"chosen": chosen.queue_id, "count": count, "of_topic": topic.topic_id}
+    wish = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
     row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, wish).first()
-    return (None, False) if row is None else (row.next_offset - count, bool(row.has_pending))
+    if row is None:
+        return None, False
+    return Offsets(row.next_offset - count, row.newest_stored_at_ms), bool(row.has_pending)
 
 
-def _rows(now_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
+def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
     return [
         (
             key,
             topic.topic_id,
             0,
             id_to_bytes(each.message_id),
-            now_ms,
+            stored_at_ms,
             each.born_at_ms,
             tag_hash(each.tag),
             *content(each),
@@ -204,11 +217,15 @@ _as_json = json.JSONEncoder(ensure_ascii=False).encode
 _from_json: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 _TYPES = {kind.value: kind for kind in MessageType}
 _ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}
+_NOW = bindparam("now_ms", type_=BigInteger)
+# When that is stored which takes offsets of a queue: now, but not before what is there already. Servers take their
+# moments before they have the queue, and only the row that they have then knows who was sooner.
+STORED_AT_MS = case((queue.c.newest_stored_at_ms > _NOW, queue.c.newest_stored_at_ms), else_=_NOW)
 _TAKE_OFFSETS = (
     update(queue)
     .where(queue.c.queue_id == bindparam("chosen"))
-    .values(next_offset=queue.c.next_offset + bindparam("count"))
-    .returning(queue.c.next_offset)
+    .values(next_offset=queue.c.next_offset + bindparam("count"), newest_stored_at_ms=STORED_AT_MS)
+    .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
 # Not of a topic that was deleted: another server may not have heard of it yet, and would store what is never read.
 _TAKE_OFFSETS_LOOKING = _TAKE_OFFSETS.where(

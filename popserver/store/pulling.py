@@ -98,7 +98,8 @@ def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
 def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -> int:
     """The offset of the queue's first message that was stored at or after that time; its end where there is none.
 
-    Times within a queue do not go back, so a few probes find it: no more than there are bits in the number of messages.
+    Times within a queue do not go back (`messages.STORED_AT_MS`), so a few probes find it: no more than there are bits
+    in the number of messages.
     """
     ends = ends_of(conn, topic, place)
     low, high = ends.min_offset, ends.end_offset

@@ -104,13 +104,15 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[AnyRow], parents: dict[i
     name = retry_topic(group.name)
     topic = catalog.ensure_topic(tx, NewTopic(name, OWN_QUEUES))
     place = topic.queues[0]
-    first = take_offsets(tx, place, len(rows))
-    assert first is not None, "the topic was found or made in this transaction"
+    taken = take_offsets(tx, place, len(rows))
+    assert taken is not None, "the topic was found or made in this transaction"
+    first_key = message_key(place.queue_id, taken.first)
     copies = [
-        (row.message_key, message_key(place.queue_id, first + index), _properties(row, parents[row.message_key], topic))
-        for index, row in enumerate(rows)
+        (row.message_key, key, _properties(row, parents[row.message_key], topic))
+        for key, row in enumerate(rows, start=first_key)
     ]
-    tx.conn.execute(_INSERT, {"copies": as_given(copies), "retry_topic_id": topic.topic_id, "now_ms": tx.now_ms})
+    names = {"copies": as_given(copies), "retry_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
+    tx.conn.execute(_INSERT, names)
     tx.ring(topic.topic_id)
 
 
@@ -147,7 +149,7 @@ _BECOMES = {
     "message_key": _COPIES.c.copy_key,
     "topic_id": bindparam("retry_topic_id", type_=message.c.topic_id.type),
     "origin_key": _COPIES.c.parent_key,
-    "stored_at_ms": bindparam("now_ms", type_=message.c.stored_at_ms.type),
+    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
     "properties": _COPIES.c.properties,
 }
 _INSERT = insert(message).from_select(

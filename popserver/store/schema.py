@@ -83,6 +83,8 @@ queue = Table(
     Column("number", Integer, nullable=False),
     Column("min_offset", BigInteger, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
+    # Nothing is stored in the queue with an earlier time: a search by time stands on that.
+    Column("newest_stored_at_ms", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("topic_id", "number", name="queue_number"),
     sqlite_autoincrement=True,
 )

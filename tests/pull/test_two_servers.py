@@ -12,11 +12,16 @@ from popserver.domain.errors import BadRequest
 from popserver.domain.names import Resource
 from popserver.domain.offsets import Committed, Progress
 from popserver.domain.resetting import Edge
-from tests.support.builders import GROUP, TOPIC
+from popserver.store import messages
+from popserver.store.transaction import Transaction
+from tests.support.builders import GROUP, TOPIC, messages_of
 from tests.support.running_broker import RunningBroker, rollbacks_of
 from tests.support.several_brokers import SeveralBrokers
 
 QUEUES = 8
+WAITING_FOR_A_LOCK = (
+    "SELECT COUNT(*) AS number FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 async def commit(broker: RunningBroker, offset: int, group: Resource = GROUP) -> list[Committed]:
@@ -66,3 +71,23 @@ async def test_a_commit_waits_for_progress_before_it_has_a_queue(both: SeveralBr
                 GroupProgress(both.b.broker).reset(GROUP, TOPIC, None, Edge.BEGINNING, dry_run=False),
             )
     assert not of_a + of_b
+
+
+@pytest.mark.row("I3")
+async def test_a_search_by_time_passes_over_nothing_though_who_began_first_comes_last(servers: SeveralBrokers) -> None:
+    a, database = servers.a, servers.b.broker.database
+    await a.topic()
+    topic, start_ms = await a.broker.catalog.topic(TOPIC), servers.clock.now_ms()
+    await a.send()
+    with database.writing.connect() as conn:
+        database.begin(conn)
+        messages.append(Transaction(conn, start_ms + 20), [messages.Append(topic, messages_of(1), 0)])
+        waiting = asyncio.create_task(a.send(2))
+        async with asyncio.timeout(10):
+            while not (await a.query(WAITING_FOR_A_LOCK))[0].number:  # noqa: ASYNC110 - it is in the database
+                await asyncio.sleep(0.005)
+        database.commit(conn)
+    assert [each.offset for each in await waiting] == [2, 3]
+    rows = await a.query("SELECT stored_at_ms FROM message ORDER BY message_key")
+    assert [row.stored_at_ms - start_ms for row in rows] == [0, 20, 20, 20]
+    assert await a.broker.offsets.at(QueueName(TOPIC, 0), start_ms + 10) == 1
