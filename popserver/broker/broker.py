@@ -85,7 +85,12 @@ class Broker:
         self.members = Members(database, self.reader, self.writer, clock, shared=shared)
         self.orphans = Orphans(self.writer, clock, self.errands, self.members)
         self.group_members = GroupMembers(
-            self.reader, self.writer, self.catalog, self.errands, GroupNotices(self.reader, self.errands, clock)
+            self.reader,
+            self.writer,
+            self.catalog,
+            self.errands,
+            GroupNotices(self.reader, self.errands, clock),
+            lambda client_id: self.clients.is_attached(client_id),
         )
         self.clients = Clients(
             clock,

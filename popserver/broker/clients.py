@@ -89,6 +89,11 @@ class Clients:
         client = self._known.get(client_id)
         return client is not None and not client.is_gone
 
+    def is_attached(self, client_id: str) -> bool:
+        """Whether it is a member that has a telemetry stream here: by that it is one, whatever else is heard of it."""
+        client = self._known.get(client_id)
+        return client is not None and not client.is_gone and client.stream is not None and client.membership is not None
+
     def pushes(self, client_id: str) -> None:
         """The client, seen just now, is a push consumer: its holds live as long as it does."""
         client = self._known.get(client_id)
@@ -122,7 +127,8 @@ class Clients:
             self._watch(client, now_ms + client.lapse_ms)
             if client.role is not None:
                 self._consumers.took(client_id, client.role)
-            if client.membership is not None:
+            if client.membership is not None and client.stream is not None:
+                # Without its stream it may have moved to another server; if not, it comes by its settings.
                 self._group_members.come_back(client_id, client.membership)
             if client.may_hold:
                 self._do(self._adopt, client_id)

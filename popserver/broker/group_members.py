@@ -6,15 +6,17 @@ is so when it is written: a client that went and came back meanwhile stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.errands import Errands
 from popserver.broker.group_notices import GroupNotices
 from popserver.broker.reader import Reader
+from popserver.broker.roll import Roll
 from popserver.broker.writer import Writer
 from popserver.domain import sharing
-from popserver.domain.errors import PopError
+from popserver.domain.errors import ConsumerGroupNotFound, PopError
 from popserver.domain.group import Group, Model
 from popserver.domain.names import Resource
 from popserver.domain.sharing import Member
@@ -34,18 +36,29 @@ class Membership(NamedTuple):
 
 
 class GroupMembers:
-    """Notes who comes and goes; knows the members of a group wherever they are."""
+    """Notes who comes and goes; knows the members of a group wherever they are.
+
+    `is_attached` says whether a client is a member with a stream at this server.
+    """
 
     def __init__(
-        self, reader: Reader, writer: Writer, catalog: Catalog, errands: Errands, notices: GroupNotices
+        self,
+        reader: Reader,
+        writer: Writer,
+        catalog: Catalog,
+        errands: Errands,
+        notices: GroupNotices,
+        is_attached: Callable[[str], bool],
     ) -> None:
         self.notices = notices
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
         self._errands = errands
+        self._is_attached = is_attached
         self._server_id = ""
         self._here: dict[str, Membership] = {}
+        self._roll = Roll(reader, errands, notices, self._miss)
 
     async def start(self, server_id: str, *, shared: bool) -> None:
         """A server that has the database for itself begins without members: they come again."""
@@ -56,25 +69,26 @@ class GroupMembers:
     async def join(self, client_id: str, membership: Membership) -> None:
         """The client is a member; when this returns every server lists it. Raises `ConsumerGroupNotFound`."""
         before = self._here.get(client_id)
-        self._here[client_id] = membership
+        self._note(client_id, membership)
         try:
             await self._writer.submit(store.attend, self._joining(client_id, membership))
         except PopError:
             if self._here.get(client_id) is membership:
-                self._stay(client_id, before)
+                self._note(client_id, before)
             raise
         if before is not None and before.group.group_id != membership.group.group_id:
             self._part(client_id, before)
 
     def leave(self, client_id: str) -> None:
         """The client is gone here, or no member any more; one that is none is left alone."""
-        membership = self._here.pop(client_id, None)
+        membership = self._here.get(client_id)
         if membership is not None:
+            self._note(client_id, None)
             self._part(client_id, membership)
 
     def come_back(self, client_id: str, membership: Membership) -> None:
         """The client was taken for gone, here or by the other servers, and is not."""
-        self._here[client_id] = membership
+        self._note(client_id, membership)
         self._errands.do(client_id, lambda: self._write_again(client_id))
 
     async def of(self, group: Resource) -> list[Member]:
@@ -103,11 +117,20 @@ class GroupMembers:
     def is_here(self, client_id: str) -> bool:
         return client_id in self._here
 
-    def _stay(self, client_id: str, before: Membership | None) -> None:
-        if before is None:
-            del self._here[client_id]
-        else:
-            self._here[client_id] = before
+    def _note(self, client_id: str, membership: Membership | None) -> None:
+        """What the client is a member of from now on, None for nothing."""
+        before = self._here.pop(client_id, None)
+        if membership is not None:
+            self._here[client_id] = membership
+            self._roll.add(membership.group.name, client_id)
+        if before is not None and (membership is None or membership.group.name != before.group.name):
+            self._roll.remove(before.group.name, client_id)
+
+    def _miss(self, client_id: str, group: Group) -> None:
+        """The group, made again perhaps, does not list the client."""
+        here = self._here.get(client_id)
+        if here is not None and here.group.name == group.name and self._is_attached(client_id):
+            self.come_back(client_id, here._replace(group=group))
 
     def _part(self, client_id: str, membership: Membership) -> None:
         self._errands.do(client_id, lambda: self._write_parting(client_id, membership))
@@ -119,8 +142,13 @@ class GroupMembers:
 
     async def _write_again(self, client_id: str) -> None:
         here = self._here.get(client_id)
-        if here is not None:
+        if here is None:
+            return
+        try:
             await self._writer.submit(store.attend, self._joining(client_id, here))
+        except ConsumerGroupNotFound:
+            # Deleted meanwhile. Where it is made again, and when it will be, the client comes back into that one.
+            await self._roll.call(here.group.name)
 
     def _joining(self, client_id: str, membership: Membership) -> store.Join:
         return store.Join(membership.group, client_id, self._server_id, membership.model, membership.wants)

@@ -1,8 +1,8 @@
 """The members of groups that own whole queues: who they are, on whatever server (mission rows J1, J2).
 
 A member is written when it comes, when it wants something else, and when it goes; none is while it simply lives. Its
-row belongs to the server it came to last, which alone removes it. Those of a server that is not there any more are
-removed by the others (`store.members`).
+row belongs to the server it came to last, which alone removes it; another that has it too writes it again. Those of a
+server that is not there any more are removed by the others (`store.members`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "attend",
     "empty",
     "forget_unseen",
+    "listed",
     "members_of",
     "notify",
     "standing_of",
@@ -114,6 +115,12 @@ def members_of(conn: Connection, name: Resource) -> list[Member]:
         raise group_not_found(name)
     # Sorted here: each database has an order of its own for texts.
     return sorted(map(_member, conn.execute(_MEMBERS, {"of_group": found.group_id})))
+
+
+def listed(conn: Connection, name: Resource) -> tuple[Group, set[str]] | None:
+    """The group and its members' client ids; None for a group that is gone."""
+    found = find_group(conn, name)
+    return None if found is None else (found, set(conn.execute(_LISTED, {"of_group": found.group_id}).scalars()))
 
 
 def standing_of(conn: Connection, name: Resource) -> Standing | None:
@@ -221,4 +228,5 @@ _UNSEEN = (
 )
 _FORGET = delete(member).where(tuple_(member.c.group_id, member.c.client_id).in_(_UNSEEN)).returning(member.c.group_id)
 _MEMBERS = select(member).where(member.c.group_id == bindparam("of_group"))
+_LISTED = select(member.c.client_id).where(member.c.group_id == bindparam("of_group"))
 _RESETS = select(func.coalesce(func.sum(progress.c.resets), 0)).where(progress.c.group_id == bindparam("of_group"))

@@ -29,6 +29,16 @@ async def settled(broker: RunningBroker) -> None:
     await broker.advance(PAUSE_MS)
 
 
+async def a_group(servers: SeveralBrokers) -> None:
+    """A group of which both servers have heard."""
+    heard = {broker: Heard(broker) for broker in (servers.a, servers.b)}
+    await servers.a.group()
+    await until(lambda: all(each.told for each in heard.values()))
+    for broker, each in heard.items():
+        broker.broker.group_members.notices.leave(each.listener)
+    await servers.advance(PAUSE_MS)
+
+
 @pytest.mark.row("G6")
 async def test_members_are_told_who_comes_and_who_goes(broker: RunningBroker) -> None:
     heard = Heard(broker)
@@ -75,6 +85,8 @@ async def test_nothing_is_kept_of_streams_that_have_ended(broker: RunningBroker)
     await come(broker)
     await come(broker, "c2")
     notices.leave(heard.listener)
+    for name in ("c1", "c2"):
+        broker.broker.clients.ended(name)
     await settled(broker)
     assert (notices._listeners, notices._waiting, notices._resting) == ({}, set(), set())
     heard = Heard(broker)
@@ -85,7 +97,7 @@ async def test_nothing_is_kept_of_streams_that_have_ended(broker: RunningBroker)
 
 @pytest.mark.row("G6")
 async def test_members_at_other_servers_are_told(servers: SeveralBrokers) -> None:
-    await servers.a.group()
+    await a_group(servers)
     heard = [Heard(servers.a), Heard(servers.b)]
     await come(servers.a)
     await until(lambda: all(len(each.told) == 1 for each in heard))
@@ -96,7 +108,7 @@ async def test_members_at_other_servers_are_told(servers: SeveralBrokers) -> Non
 
 
 async def test_a_reset_is_told_at_every_server(servers: SeveralBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    await servers.a.group()
+    await a_group(servers)
     await servers.a.topic()
     await servers.a.receive()
     heard = [Heard(servers.a), Heard(servers.b)]

@@ -220,6 +220,7 @@ async def test_nothing_is_kept_of_streams_that_have_ended(door: Door) -> None:
         await stream.write(wire.TelemetryCommand(settings=settings(expression="b")))
         await stream.read()
     notices = door.broker.group_members.notices
+    door.broker.clients.ended("c1")
     await until(lambda: not notices._listeners)
 
 

@@ -15,7 +15,7 @@ from popserver.domain.retry import RetryPolicy
 from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, is_named
 from popserver.store.catalog.topics import delete_one_topic
-from popserver.store.notices import GROUP, Outdated
+from popserver.store.notices import GROUP, MEMBERS, Outdated
 from popserver.store.schema import AnyRow, consumer_group
 from popserver.store.transaction import Transaction
 
@@ -96,6 +96,8 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
             "created_at_ms": tx.now_ms,
         },
     ).one()
+    # Who was a member of a group of that name, deleted meanwhile, is one of this.
+    tx.outdate(Outdated(MEMBERS, *new.name))
     return _group(row)
 
 
