@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from popserver.broker.consumers import Kind, Role
 from popserver.broker.group_members import Membership
-from popserver.broker.group_notices import Listener
+from popserver.broker.group_notices import PAUSE_MS, Listener
 from popserver.domain.filtering import tag
 from popserver.domain.group import Model
 from popserver.domain.names import Resource
 from popserver.domain.sharing import Standing
 from popserver.domain.subscription import subscription, wants
 from tests.support.builders import GROUP, TOPIC
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, until
+from tests.support.several_brokers import SeveralBrokers
 
 
 async def come(
@@ -45,3 +46,13 @@ class Heard:
 
     async def _tell(self, standing: Standing) -> None:
         self.told.append(standing)
+
+
+async def a_group(servers: SeveralBrokers) -> None:
+    """A group of which both servers have heard."""
+    heard = {broker: Heard(broker) for broker in (servers.a, servers.b)}
+    await servers.a.group()
+    await until(lambda: all(each.told for each in heard.values()))
+    for broker, each in heard.items():
+        broker.broker.group_members.notices.leave(each.listener)
+    await servers.advance(PAUSE_MS)

@@ -13,7 +13,7 @@ from popserver.domain.sharing import Standing
 from popserver.store import group_members as store
 from popserver.store.notices import EVERYTHING, Notice
 from popserver.store.transaction import Transaction
-from tests.group_members.attending import Heard, come
+from tests.group_members.attending import Heard, a_group, come
 from tests.support.builders import GROUP
 from tests.support.running_broker import RunningBroker, until
 from tests.support.several_brokers import SeveralBrokers
@@ -27,16 +27,6 @@ async def broker(pair: tuple[RunningBroker, RunningBroker]) -> RunningBroker:
 
 async def settled(broker: RunningBroker) -> None:
     await broker.advance(PAUSE_MS)
-
-
-async def a_group(servers: SeveralBrokers) -> None:
-    """A group of which both servers have heard."""
-    heard = {broker: Heard(broker) for broker in (servers.a, servers.b)}
-    await servers.a.group()
-    await until(lambda: all(each.told for each in heard.values()))
-    for broker, each in heard.items():
-        broker.broker.group_members.notices.leave(each.listener)
-    await servers.advance(PAUSE_MS)
 
 
 @pytest.mark.row("G6")
