@@ -12,6 +12,7 @@ from popserver.broker import parked_pulls, wakeups
 from popserver.broker.pulls import Pull
 from popserver.domain.errors import BadRequest, StoreUnavailable, TooManyRequests, TopicNotFound
 from popserver.domain.filtering import tag
+from popserver.domain.message import SendResult
 from popserver.domain.names import Resource
 from popserver.domain.pulling import Pulled, PullStatus
 from popserver.store import pulling
@@ -167,21 +168,46 @@ async def test_a_ring_costs_one_look_however_many_wait(broker: RunningBroker) ->
     assert {(await each).status for each in waiting} == {FOUND, NO_NEW}
 
 
-async def test_nothing_is_missed_between_a_look_and_the_parking(either_broker: RunningBroker) -> None:
+async def test_nothing_is_missed_between_a_look_and_the_parking(
+    either_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message comes there and then, and no other to wake it."""
     await either_broker.topic()
-    seen, total = 0, 300
+    looks, sent = either_broker.broker.pulls._looks, list[SendResult]()
+    look = looks.look
 
-    async def send_all() -> None:
-        for _ in range(total):
-            await either_broker.send()
+    async def look_and_send(request: pulling.Pull) -> Pulled:
+        found = await look(request)
+        if not sent:
+            sent.extend(await either_broker.send())
+        return found
 
-    sending = asyncio.create_task(send_all())
-    async with asyncio.timeout(30):
-        while seen < total:
-            pulled = await pull(either_broker, seen, poll_ms=3_600 * SECOND)
-            assert offsets(pulled) == list(range(seen, pulled.next_offset))
-            seen = pulled.next_offset
-    await sending
+    monkeypatch.setattr(looks, "look", look_and_send)
+    async with asyncio.timeout(10):
+        pulled = await pull(either_broker, poll_ms=3_600 * SECOND)
+    assert [each.message.message_id for each in pulled.messages] == [each.message_id for each in sent]
+
+
+async def test_nothing_is_missed_while_the_ends_are_looked_at(
+    either_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one message comes when the look has passed its place."""
+    await either_broker.topic()
+    waiting = await held(either_broker)
+    parked, sent = either_broker.broker.pulls.parked, list[SendResult]()
+    ends_of = parked._ends_of
+
+    async def look_and_send(topic_id: int) -> parked_pulls.Ends:
+        ends = await ends_of(topic_id)
+        if not sent:
+            sent.extend(await either_broker.send())
+        return ends
+
+    monkeypatch.setattr(parked, "_ends_of", look_and_send)
+    parked.ring((await either_broker.broker.catalog.topic(TOPIC)).topic_id)
+    async with asyncio.timeout(10):
+        pulled = await waiting
+    assert [each.message.message_id for each in pulled.messages] == [each.message_id for each in sent]
 
 
 @pytest.mark.row("A8")

@@ -12,10 +12,13 @@ import pytest
 from sqlalchemy import event
 
 from popserver.broker import board
+from popserver.broker.group_notices import PAUSE_MS
 from popserver.domain.errors import StoreUnavailable
 from popserver.domain.names import dead_letter_topic
 from popserver.domain.retry import SECOND_MS
 from popserver.store import Database
+from popserver.store.listening import listen
+from tests.group_members.attending import Heard, come
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker, ids, until
 from tests.support.several_brokers import SeveralBrokers, silence
@@ -155,6 +158,27 @@ async def test_a_broken_ear_hears_again_and_looks_at_what_it_missed(servers: Sev
     again = await poll_at(servers.b)
     (sent,) = await servers.a.send()
     assert ids(await asyncio.wait_for(again, 5)) == [sent.message_id]
+
+
+async def test_members_are_told_of_what_a_broken_ear_missed(
+    servers: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_listen = asyncio.Event()
+
+    async def listen_when_let(database: Database) -> Any:
+        await may_listen.wait()
+        return await listen(database)
+
+    monkeypatch.setattr(board, "listen", listen_when_let)
+    await servers.a.group()
+    heard = Heard(servers.b)
+    await deafen(servers)
+    await until(lambda: len(heard.told) == 1)
+    await servers.advance(PAUSE_MS)
+    await come(servers.a)
+    assert len(heard.told) == 1
+    may_listen.set()
+    await until(lambda: len(heard.told) == 2)
 
 
 async def test_without_an_ear_it_looks_once_a_second(servers: SeveralBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
