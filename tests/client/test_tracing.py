@@ -224,7 +224,7 @@ async def test_a_message_that_times_out_before_its_turn_leaves_no_span_open(
 
     given: dict[str, Any] = {"concurrency": 1, "consumption_timeout": 0.05, "interceptors": [Kept()]}
     async with aio.PushConsumer(server.endpoints, "push", "t", listen, **given):
-        await until(lambda: spans.names().count("process t") == 2)
+        await until(lambda: spans.names().count("process t") >= 2)
 
 
 def test_an_ack_without_a_processing_is_a_trace_of_its_own(spans: Spans) -> None:
