@@ -87,14 +87,15 @@ class OrderlyListener:
     """
 
     def __init__(self, consume: Callable[[Sequence[MessageView], ConsumeOrderlyContext], Any] | None = None) -> None:
+        if consume is None and type(self).consume is OrderlyListener.consume:
+            raise TypeError(
+                f"{type(self).__name__} has no listener; define consume(self, messages, context), or give a function"
+            )
         self._consume = consume
 
     def consume(self, messages: Sequence[MessageView], context: ConsumeOrderlyContext, /) -> Any:
         """The listener itself; a coroutine for the asyncio consumer."""
-        if self._consume is None:
-            raise NotImplementedError(
-                f"{type(self).__name__} has no listener; define consume(self, messages, context), or give a function"
-            )
+        assert self._consume is not None, "whoever derives without a function defines this"
         return self._consume(messages, context)
 
 

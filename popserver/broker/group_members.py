@@ -114,9 +114,6 @@ class GroupMembers:
             f" the queues they share: {queues}; add queues, or run fewer members"
         )
 
-    def is_here(self, client_id: str) -> bool:
-        return client_id in self._here
-
     def _note(self, client_id: str, membership: Membership | None) -> None:
         """What the client is a member of from now on, None for nothing."""
         before = self._here.pop(client_id, None)

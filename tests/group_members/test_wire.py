@@ -153,7 +153,7 @@ async def test_a_goodbye_before_the_settings_are_answered_counts(
         await door.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=GROUP), client_id="c1")
         may_go_on.set()
         await joined.wait()
-        await until(lambda: not inner.is_here("c1"))
+        await until(lambda: "c1" not in inner._here)
     await door.broker.settle()
     assert await members(door) == []
 

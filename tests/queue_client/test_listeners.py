@@ -114,3 +114,12 @@ async def test_so_they_do_in_order(desk: Desk, answer: Any, wanted: ConsumeStatu
 def _failures(core: QueuePushCore) -> int:
     counted = core.parts.statistics.by_topic().get("t")
     return 0 if counted is None else counted.consume_failed_msgs
+
+
+def test_an_orderly_listener_without_a_listener_is_refused_where_it_is_made() -> None:
+    class Forgotten(OrderlyListener):
+        pass
+
+    for kind in (OrderlyListener, Forgotten):
+        with pytest.raises(TypeError, match=f"{kind.__name__} has no listener; define consume"):
+            kind()

@@ -80,8 +80,8 @@ def test_the_listeners_type_decides_between_concurrent_and_orderly() -> None:
         return QueuePushConsumer("127.0.0.1:1", "g", "t", listener).consume_orderly
 
     assert [is_orderly(each) for each in (plain, marked, Derived())] == [False, True, True]
-    with pytest.raises(NotImplementedError, match="OrderlyListener has no listener; define consume"):
-        OrderlyListener().consume([], ConsumeOrderlyContext(Q))
+    with pytest.raises(TypeError, match="OrderlyListener has no listener; define consume"):
+        OrderlyListener()
 
 
 async def _orderly_coroutine(messages: Any, context: Any) -> Any:
