@@ -112,6 +112,8 @@ def _add_database_url(parser: argparse.ArgumentParser) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
+    # Before the server's rooms are read: what is loaded stays, so looking through it only takes time.
+    _calm_garbage_collector()
     from popserver import logs
     from popserver.front import open_files
 
@@ -148,7 +150,8 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
         "ready_after_ms": round((time.monotonic() - started) * 1_000),
     }
     words = "popserver ready  " + "  ".join(f"{name}={value}" for name, value in facts.items())
-    _calm_garbage_collector()
+    gc.collect()
+    gc.freeze()
     print(json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)", flush=True)
     await stopping.wait()
     print("popserver draining", file=sys.stderr, flush=True)
@@ -157,9 +160,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
 
 
 def _calm_garbage_collector() -> None:
-    """What is loaded stays; and a batch makes thousands of objects that die young: look less often."""
-    gc.collect()
-    gc.freeze()
+    """A batch makes thousands of objects that die young: look less often."""
     gc.set_threshold(50_000, 20, 100)
 
 
