@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.support.rows import Rows
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The many servers and commands that tests start are read compiled, as an installed package is.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.pluginmanager.register(Rows(config), "mission-rows")
 
 
