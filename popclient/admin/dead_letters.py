@@ -18,8 +18,9 @@ class DeadLetters(Calls):
     ) -> list[DeadLetter]:
         """One page, oldest first; the last one's id, given as `after_id`, leads to the next."""
         request = wire.ListDeadLettersRequest(
-            group=self._named(group),
-            topic=None if topic is None else self._named(topic),
+            selection=wire.DeadLetterSelection(
+                group=self._named(group), topic=None if topic is None else self._named(topic)
+            ),
             after_id=after_id,
             max=max_messages,
         )

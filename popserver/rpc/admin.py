@@ -16,7 +16,7 @@ from popserver.broker.access import Access
 from popserver.broker.broker import Broker
 from popserver.broker.operations import Operations
 from popserver.broker.progress import GroupProgress
-from popserver.domain.errors import AlreadyExists, BadRequest
+from popserver.domain.errors import AlreadyExists, BadRequest, Unsupported
 from popserver.domain.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
@@ -55,8 +55,13 @@ def service(broker: Broker, version: str, access: Access) -> Any:
         **Progress(GroupProgress(broker)).verbs,
         **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,
     }
+    verbs |= {each.name: _not_yet for each in SERVICE.methods if each.name not in verbs}
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}
     return calls.handlers(SERVICE, table, wire, Desk(access))
+
+
+async def _not_yet(*_: Any) -> Any:
+    raise Unsupported("this server does not redrive yet")
 
 
 class Admin:
@@ -214,8 +219,9 @@ class Admin:
     async def list_dead_letters(
         self, request: wire.ListDeadLettersRequest, caller: Caller
     ) -> wire.ListDeadLettersResponse:
-        group = convert.resource(request.group, caller.namespace)
-        topic = convert.resource(request.topic, caller.namespace) if request.HasField("topic") else None
+        of = request.selection
+        group = convert.resource(of.group, caller.namespace)
+        topic = convert.resource(of.topic, caller.namespace) if of.HasField("topic") else None
         found = await self._operations.dead_letters(group, topic, request.after_id, request.max)
         return wire.ListDeadLettersResponse(status=status.OK, dead_letters=map(admin_convert.dead_letter, found))
 

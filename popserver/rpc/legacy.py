@@ -11,6 +11,7 @@ from typing import Any
 from popproto.v1 import legacy_pb2 as wire
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
+from popserver.domain.errors import Unsupported
 from popserver.rpc import calls
 from popserver.rpc.calls import Verb
 from popserver.rpc.gates import Door
@@ -30,5 +31,10 @@ def service(broker: Broker, access: Access) -> Any:
         "CommitOffsets": offsets.commit_offsets,
         "SendBack": Retries(broker).send_back,
     }
+    verbs |= {each.name: _not_yet for each in SERVICE.methods if each.name not in verbs}
     table = {name: Verb(verb) for name, verb in verbs.items()}
     return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock))
+
+
+async def _not_yet(*_: Any) -> Any:
+    raise Unsupported("this server does not pull in one piece yet")

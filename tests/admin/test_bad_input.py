@@ -21,6 +21,8 @@ def group_request(*intervals: timedelta, **fields: Any) -> admin.CreateGroupRequ
 
 TOPIC, GROUP = named("flights"), named("counters")
 NOWHERE, NOBODY = named("nowhere"), named("nobody")
+OF_GROUP, OF_NOBODY = admin.DeadLetterSelection(group=GROUP), admin.DeadLetterSelection(group=NOBODY)
+OF_NOWHERE = admin.DeadLetterSelection(group=GROUP, topic=NOWHERE)
 S = timedelta(seconds=1)
 TOO_LONG = timedelta(hours=12, seconds=1)
 
@@ -194,12 +196,22 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
     # Dead letters.
     (
         "ListDeadLetters",
-        admin.ListDeadLettersRequest(group=NOBODY),
+        admin.ListDeadLettersRequest(selection=OF_NOBODY),
         pb.CONSUMER_GROUP_NOT_FOUND,
         ("popmq group create nobody",),
     ),
-    ("ListDeadLetters", admin.ListDeadLettersRequest(group=GROUP, max=1001), pb.BAD_REQUEST, ("1001", "1000")),
-    ("ListDeadLetters", admin.ListDeadLettersRequest(group=GROUP, topic=NOWHERE), pb.TOPIC_NOT_FOUND, ("'nowhere'",)),
+    (
+        "ListDeadLetters",
+        admin.ListDeadLettersRequest(selection=OF_GROUP, max=1001),
+        pb.BAD_REQUEST,
+        ("1001", "1000"),
+    ),
+    (
+        "ListDeadLetters",
+        admin.ListDeadLettersRequest(selection=OF_NOWHERE),
+        pb.TOPIC_NOT_FOUND,
+        ("'nowhere'",),
+    ),
     ("GetDeadLetter", admin.GetDeadLetterRequest(group=GROUP), pb.ILLEGAL_MESSAGE_ID, ("blank",)),
     (
         "GetDeadLetter",

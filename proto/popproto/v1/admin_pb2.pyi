@@ -1330,6 +1330,7 @@ class DeadLetter(_message.Message):
     DEAD_AT_FIELD_NUMBER: _builtins.int
     REDRIVE_STATE_FIELD_NUMBER: _builtins.int
     ORIGIN_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    PLAN_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """grows with each dead letter of the server"""
     delivery_attempt: _builtins.int
@@ -1337,6 +1338,8 @@ class DeadLetter(_message.Message):
     reason: _builtins.str
     redrive_state: _builtins.str
     origin_message_id: _builtins.str
+    plan_id: _builtins.str
+    """of the redrive, if it was sent back"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -1359,46 +1362,109 @@ class DeadLetter(_message.Message):
         dead_at: _timestamp_pb2.Timestamp | None = ...,
         redrive_state: _builtins.str = ...,
         origin_message_id: _builtins.str = ...,
+        plan_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["dead_at", b"dead_at", "group", b"group", "message", b"message", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_at", b"dead_at", "delivery_attempt", b"delivery_attempt", "group", b"group", "id", b"id", "message", b"message", "origin_message_id", b"origin_message_id", "reason", b"reason", "redrive_state", b"redrive_state", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_at", b"dead_at", "delivery_attempt", b"delivery_attempt", "group", b"group", "id", b"id", "message", b"message", "origin_message_id", b"origin_message_id", "plan_id", b"plan_id", "reason", b"reason", "redrive_state", b"redrive_state", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeadLetter: _TypeAlias = DeadLetter  # noqa: Y015
 
 @_typing.final
-class ListDeadLettersRequest(_message.Message):
-    """Oldest first; the id of the last one, given as after_id, leads to the next page."""
+class DeadLetterSelection(_message.Message):
+    """Which dead letters of a group; what is absent does not narrow."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
-    AFTER_ID_FIELD_NUMBER: _builtins.int
-    MAX_FIELD_NUMBER: _builtins.int
-    after_id: _builtins.int
-    max: _builtins.int
+    DEAD_FROM_FIELD_NUMBER: _builtins.int
+    DEAD_UNTIL_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    REDRIVEN_TOO_FIELD_NUMBER: _builtins.int
+    where: _builtins.str
+    """A SQL filter on the message's properties, and on TAGS, REASON, ATTEMPT, TOPIC, MESSAGE_ID, MESSAGE_GROUP."""
+    redriven_too: _builtins.bool
+    """those that were sent back already as well"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
-    def topic(self) -> _definition_pb2.Resource: ...
+    def topic(self) -> _definition_pb2.Resource:
+        """that they came from"""
+
+    @_builtins.property
+    def dead_from(self) -> _timestamp_pb2.Timestamp:
+        """included"""
+
+    @_builtins.property
+    def dead_until(self) -> _timestamp_pb2.Timestamp:
+        """excluded"""
+
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """at most 1,000; none: whichever fit"""
+
     def __init__(
         self,
         *,
         group: _definition_pb2.Resource | None = ...,
         topic: _definition_pb2.Resource | None = ...,
-        after_id: _builtins.int = ...,
-        max: _builtins.int = ...,
+        dead_from: _timestamp_pb2.Timestamp | None = ...,
+        dead_until: _timestamp_pb2.Timestamp | None = ...,
+        where: _builtins.str = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        redriven_too: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_from", b"_dead_from", "_dead_until", b"_dead_until", "_topic", b"_topic", "dead_from", b"dead_from", "dead_until", b"dead_until", "group", b"group", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "after_id", b"after_id", "group", b"group", "max", b"max", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_from", b"_dead_from", "_dead_until", b"_dead_until", "_topic", b"_topic", "dead_from", b"dead_from", "dead_until", b"dead_until", "group", b"group", "ids", b"ids", "redriven_too", b"redriven_too", "topic", b"topic", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dead_from: _TypeAlias = _typing.Literal["dead_from"]  # noqa: Y015
+    _WhichOneofArgType__dead_from: _TypeAlias = _typing.Literal["_dead_from", b"_dead_from"]  # noqa: Y015
+    _WhichOneofReturnType__dead_until: _TypeAlias = _typing.Literal["dead_until"]  # noqa: Y015
+    _WhichOneofArgType__dead_until: _TypeAlias = _typing.Literal["_dead_until", b"_dead_until"]  # noqa: Y015
     _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
     _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_from) -> _WhichOneofReturnType__dead_from | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_until) -> _WhichOneofReturnType__dead_until | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___DeadLetterSelection: _TypeAlias = DeadLetterSelection  # noqa: Y015
+
+@_typing.final
+class ListDeadLettersRequest(_message.Message):
+    """Oldest first; a page looks at no more than 1,000 dead letters, so it may be short, or empty, and not the last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    WITHOUT_BODIES_FIELD_NUMBER: _builtins.int
+    after_id: _builtins.int
+    max: _builtins.int
+    without_bodies: _builtins.bool
+    @_builtins.property
+    def selection(self) -> Global___DeadLetterSelection: ...
+    def __init__(
+        self,
+        *,
+        selection: Global___DeadLetterSelection | None = ...,
+        after_id: _builtins.int = ...,
+        max: _builtins.int = ...,
+        without_bodies: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "max", b"max", "selection", b"selection", "without_bodies", b"without_bodies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListDeadLettersRequest: _TypeAlias = ListDeadLettersRequest  # noqa: Y015
 
@@ -1408,6 +1474,9 @@ class ListDeadLettersResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_ID_FIELD_NUMBER: _builtins.int
+    next_after_id: _builtins.int
+    """absent: there are no more"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
@@ -1417,14 +1486,75 @@ class ListDeadLettersResponse(_message.Message):
         *,
         status: _definition_pb2.Status | None = ...,
         dead_letters: _abc.Iterable[Global___DeadLetter] | None = ...,
+        next_after_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after_id", b"_next_after_id", "next_after_id", b"next_after_id", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letters", b"dead_letters", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after_id", b"_next_after_id", "dead_letters", b"dead_letters", "next_after_id", b"next_after_id", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_after_id: _TypeAlias = _typing.Literal["next_after_id"]  # noqa: Y015
+    _WhichOneofArgType__next_after_id: _TypeAlias = _typing.Literal["_next_after_id", b"_next_after_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_after_id) -> _WhichOneofReturnType__next_after_id | None: ...
+
+Global___ListDeadLettersResponse: _TypeAlias = ListDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class PurgeDeadLettersRequest(_message.Message):
+    """Removes them, their copies and nothing else; what was redriven and is not done yet stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    after_id: _builtins.int
+    max: _builtins.int
+    """at most 1,000 in one transaction"""
+    @_builtins.property
+    def selection(self) -> Global___DeadLetterSelection: ...
+    def __init__(
+        self,
+        *,
+        selection: Global___DeadLetterSelection | None = ...,
+        after_id: _builtins.int = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "max", b"max", "selection", b"selection"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListDeadLettersResponse: _TypeAlias = ListDeadLettersResponse  # noqa: Y015
+Global___PurgeDeadLettersRequest: _TypeAlias = PurgeDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class PurgeDeadLettersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PURGED_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_ID_FIELD_NUMBER: _builtins.int
+    purged: _builtins.int
+    next_after_id: _builtins.int
+    """absent: there are no more"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        purged: _builtins.int = ...,
+        next_after_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after_id", b"_next_after_id", "next_after_id", b"next_after_id", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after_id", b"_next_after_id", "next_after_id", b"next_after_id", "purged", b"purged", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_after_id: _TypeAlias = _typing.Literal["next_after_id"]  # noqa: Y015
+    _WhichOneofArgType__next_after_id: _TypeAlias = _typing.Literal["_next_after_id", b"_next_after_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_after_id) -> _WhichOneofReturnType__next_after_id | None: ...
+
+Global___PurgeDeadLettersResponse: _TypeAlias = PurgeDeadLettersResponse  # noqa: Y015
 
 @_typing.final
 class GetDeadLetterRequest(_message.Message):
@@ -1472,6 +1602,608 @@ class GetDeadLetterResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetDeadLetterResponse: _TypeAlias = GetDeadLetterResponse  # noqa: Y015
+
+@_typing.final
+class RedrivePlan(_message.Message):
+    """What is to be sent back, and why; it stays, as the record of it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    CREATED_BY_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    PLANNED_FIELD_NUMBER: _builtins.int
+    REDRIVEN_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    state: _builtins.str
+    """DRAFT while its messages are being written down, then PLANNED, RUNNING, and DONE or CANCELLED"""
+    reason: _builtins.str
+    created_by: _builtins.str
+    planned: _builtins.int
+    """still to be done"""
+    redriven: _builtins.int
+    skipped: _builtins.int
+    """no dead letters any more when their turn came"""
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def target(self) -> _definition_pb2.Resource:
+        """the topic they are sent to; absent: back to the group alone"""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.str = ...,
+        group: _definition_pb2.Resource | None = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        target: _definition_pb2.Resource | None = ...,
+        created_by: _builtins.str = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        planned: _builtins.int = ...,
+        redriven: _builtins.int = ...,
+        skipped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "created_at", b"created_at", "group", b"group", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "created_at", b"created_at", "created_by", b"created_by", "group", b"group", "plan_id", b"plan_id", "planned", b"planned", "reason", b"reason", "redriven", b"redriven", "skipped", b"skipped", "state", b"state", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__target: _TypeAlias = _typing.Literal["target"]  # noqa: Y015
+    _WhichOneofArgType__target: _TypeAlias = _typing.Literal["_target", b"_target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target) -> _WhichOneofReturnType__target | None: ...
+
+Global___RedrivePlan: _TypeAlias = RedrivePlan  # noqa: Y015
+
+@_typing.final
+class Redrive(_message.Message):
+    """One message of a plan, and what became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    REDRIVEN_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    REDRIVEN_AT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    dead_letter_id: _builtins.int
+    message_id: _builtins.str
+    change: _builtins.str
+    """NONE or REPAIR"""
+    reason: _builtins.str
+    state: _builtins.str
+    """PLANNED, REDRIVEN or SKIPPED"""
+    note: _builtins.str
+    """of a skipped one: why"""
+    redriven_message_id: _builtins.str
+    outcome: _builtins.str
+    """the state in which the redriven message is in the group"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """where it came from"""
+
+    @_builtins.property
+    def target(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def redriven_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.str = ...,
+        dead_letter_id: _builtins.int = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        message_id: _builtins.str = ...,
+        change: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        state: _builtins.str = ...,
+        note: _builtins.str = ...,
+        target: _definition_pb2.Resource | None = ...,
+        redriven_message_id: _builtins.str = ...,
+        redriven_at: _timestamp_pb2.Timestamp | None = ...,
+        outcome: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_redriven_at", b"_redriven_at", "_target", b"_target", "redriven_at", b"redriven_at", "target", b"target", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_redriven_at", b"_redriven_at", "_target", b"_target", "change", b"change", "dead_letter_id", b"dead_letter_id", "message_id", b"message_id", "note", b"note", "outcome", b"outcome", "plan_id", b"plan_id", "reason", b"reason", "redriven_at", b"redriven_at", "redriven_message_id", b"redriven_message_id", "state", b"state", "target", b"target", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__redriven_at: _TypeAlias = _typing.Literal["redriven_at"]  # noqa: Y015
+    _WhichOneofArgType__redriven_at: _TypeAlias = _typing.Literal["_redriven_at", b"_redriven_at"]  # noqa: Y015
+    _WhichOneofReturnType__target: _TypeAlias = _typing.Literal["target"]  # noqa: Y015
+    _WhichOneofArgType__target: _TypeAlias = _typing.Literal["_target", b"_target"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__redriven_at) -> _WhichOneofReturnType__redriven_at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target) -> _WhichOneofReturnType__target | None: ...
+
+Global___Redrive: _TypeAlias = Redrive  # noqa: Y015
+
+@_typing.final
+class PlanRedriveRequest(_message.Message):
+    """Writes down what is to be sent back, unchanged; nothing moves before it is run. Repeated with the id of a plan that
+    is a DRAFT it goes on where that one stopped; of a finished one it answers what is there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    """empty: the server draws one"""
+    reason: _builtins.str
+    @_builtins.property
+    def selection(self) -> Global___DeadLetterSelection: ...
+    @_builtins.property
+    def target(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.str = ...,
+        selection: Global___DeadLetterSelection | None = ...,
+        reason: _builtins.str = ...,
+        target: _definition_pb2.Resource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "selection", b"selection", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "plan_id", b"plan_id", "reason", b"reason", "selection", b"selection", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__target: _TypeAlias = _typing.Literal["target"]  # noqa: Y015
+    _WhichOneofArgType__target: _TypeAlias = _typing.Literal["_target", b"_target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target) -> _WhichOneofReturnType__target | None: ...
+
+Global___PlanRedriveRequest: _TypeAlias = PlanRedriveRequest  # noqa: Y015
+
+@_typing.final
+class PlanRedriveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def plan(self) -> Global___RedrivePlan: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        plan: Global___RedrivePlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRedriveResponse: _TypeAlias = PlanRedriveResponse  # noqa: Y015
+
+@_typing.final
+class RunRedriveRequest(_message.Message):
+    """The next step of a plan, in one transaction; called until nothing is left, at the caller's pace, by whoever."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    max: _builtins.int
+    """at most 1,000"""
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.str = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max", b"max", "plan_id", b"plan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunRedriveRequest: _TypeAlias = RunRedriveRequest  # noqa: Y015
+
+@_typing.final
+class RunRedriveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    REDRIVEN_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    redriven: _builtins.int
+    """by this call"""
+    skipped: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def plan(self) -> Global___RedrivePlan: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        plan: Global___RedrivePlan | None = ...,
+        redriven: _builtins.int = ...,
+        skipped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "redriven", b"redriven", "skipped", b"skipped", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunRedriveResponse: _TypeAlias = RunRedriveResponse  # noqa: Y015
+
+@_typing.final
+class CancelRedriveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRedriveRequest: _TypeAlias = CancelRedriveRequest  # noqa: Y015
+
+@_typing.final
+class CancelRedriveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def plan(self) -> Global___RedrivePlan: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        plan: Global___RedrivePlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRedriveResponse: _TypeAlias = CancelRedriveResponse  # noqa: Y015
+
+@_typing.final
+class Repair(_message.Message):
+    """What is different in a repaired message; what is absent stays as it was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    tag: _builtins.str
+    """empty: none"""
+    @_builtins.property
+    def keys(self) -> Global___Words: ...
+    @_builtins.property
+    def properties(self) -> Global___Pairs:
+        """all of them, not those that change"""
+
+    def __init__(
+        self,
+        *,
+        body: _builtins.bytes | None = ...,
+        tag: _builtins.str | None = ...,
+        keys: Global___Words | None = ...,
+        properties: Global___Pairs | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_body", b"_body", "_keys", b"_keys", "_properties", b"_properties", "_tag", b"_tag", "body", b"body", "keys", b"keys", "properties", b"properties", "tag", b"tag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_body", b"_body", "_keys", b"_keys", "_properties", b"_properties", "_tag", b"_tag", "body", b"body", "keys", b"keys", "properties", b"properties", "tag", b"tag"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__body: _TypeAlias = _typing.Literal["body"]  # noqa: Y015
+    _WhichOneofArgType__body: _TypeAlias = _typing.Literal["_body", b"_body"]  # noqa: Y015
+    _WhichOneofReturnType__keys: _TypeAlias = _typing.Literal["keys"]  # noqa: Y015
+    _WhichOneofArgType__keys: _TypeAlias = _typing.Literal["_keys", b"_keys"]  # noqa: Y015
+    _WhichOneofReturnType__properties: _TypeAlias = _typing.Literal["properties"]  # noqa: Y015
+    _WhichOneofArgType__properties: _TypeAlias = _typing.Literal["_properties", b"_properties"]  # noqa: Y015
+    _WhichOneofReturnType__tag: _TypeAlias = _typing.Literal["tag"]  # noqa: Y015
+    _WhichOneofArgType__tag: _TypeAlias = _typing.Literal["_tag", b"_tag"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__body) -> _WhichOneofReturnType__body | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__keys) -> _WhichOneofReturnType__keys | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__properties) -> _WhichOneofReturnType__properties | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tag) -> _WhichOneofReturnType__tag | None: ...
+
+Global___Repair: _TypeAlias = Repair  # noqa: Y015
+
+@_typing.final
+class Words(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        words: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Words: _TypeAlias = Words  # noqa: Y015
+
+@_typing.final
+class Pairs(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PairsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PAIRS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pairs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        pairs: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pairs", b"pairs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pairs: _TypeAlias = Pairs  # noqa: Y015
+
+@_typing.final
+class RedriveOrder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEAD_LETTER_ID_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    dead_letter_id: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def repair(self) -> Global___Repair:
+        """absent: as it is"""
+
+    def __init__(
+        self,
+        *,
+        dead_letter_id: _builtins.int = ...,
+        repair: Global___Repair | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_repair", b"_repair", "repair", b"repair"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_repair", b"_repair", "dead_letter_id", b"dead_letter_id", "reason", b"reason", "repair", b"repair"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__repair: _TypeAlias = _typing.Literal["repair"]  # noqa: Y015
+    _WhichOneofArgType__repair: _TypeAlias = _typing.Literal["_repair", b"_repair"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repair) -> _WhichOneofReturnType__repair | None: ...
+
+Global___RedriveOrder: _TypeAlias = RedriveOrder  # noqa: Y015
+
+@_typing.final
+class RedriveDeadLettersRequest(_message.Message):
+    """Sends back under a plan's name, in one transaction, at most 1,000; what that plan has sent back already it does not
+    send again, so the call may be repeated. The plan is made where it is new.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    ORDERS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    reason: _builtins.str
+    """of the plan"""
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def orders(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedriveOrder]: ...
+    @_builtins.property
+    def target(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.str = ...,
+        group: _definition_pb2.Resource | None = ...,
+        orders: _abc.Iterable[Global___RedriveOrder] | None = ...,
+        target: _definition_pb2.Resource | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "group", b"group", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "group", b"group", "orders", b"orders", "plan_id", b"plan_id", "reason", b"reason", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__target: _TypeAlias = _typing.Literal["target"]  # noqa: Y015
+    _WhichOneofArgType__target: _TypeAlias = _typing.Literal["_target", b"_target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target) -> _WhichOneofReturnType__target | None: ...
+
+Global___RedriveDeadLettersRequest: _TypeAlias = RedriveDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class RedriveDeadLettersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    REDRIVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def redrives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Redrive]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        redrives: _abc.Iterable[Global___Redrive] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["redrives", b"redrives", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveDeadLettersResponse: _TypeAlias = RedriveDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class ListRedrivePlansRequest(_message.Message):
+    """Newest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        plan_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_plan_id", b"_plan_id", "group", b"group", "plan_id", b"plan_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_plan_id", b"_plan_id", "group", b"group", "plan_id", b"plan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__plan_id: _TypeAlias = _typing.Literal["plan_id"]  # noqa: Y015
+    _WhichOneofArgType__plan_id: _TypeAlias = _typing.Literal["_plan_id", b"_plan_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__plan_id) -> _WhichOneofReturnType__plan_id | None: ...
+
+Global___ListRedrivePlansRequest: _TypeAlias = ListRedrivePlansRequest  # noqa: Y015
+
+@_typing.final
+class ListRedrivePlansResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedrivePlan]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        plans: _abc.Iterable[Global___RedrivePlan] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plans", b"plans", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRedrivePlansResponse: _TypeAlias = ListRedrivePlansResponse  # noqa: Y015
+
+@_typing.final
+class ListRedrivesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.str
+    after_id: _builtins.int
+    """of the last one's dead letter"""
+    max: _builtins.int
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.str = ...,
+        after_id: _builtins.int = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_id", b"after_id", "max", b"max", "plan_id", b"plan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRedrivesRequest: _TypeAlias = ListRedrivesRequest  # noqa: Y015
+
+@_typing.final
+class ListRedrivesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    REDRIVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def redrives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Redrive]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        redrives: _abc.Iterable[Global___Redrive] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["redrives", b"redrives", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRedrivesResponse: _TypeAlias = ListRedrivesResponse  # noqa: Y015
 
 @_typing.final
 class QueueLag(_message.Message):

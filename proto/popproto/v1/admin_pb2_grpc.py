@@ -125,6 +125,41 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.FromString,
                 _registered_method=True)
+        self.PurgeDeadLetters = channel.unary_unary(
+                '/popmq.v1.Admin/PurgeDeadLetters',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.PurgeDeadLettersRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.PurgeDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.PlanRedrive = channel.unary_unary(
+                '/popmq.v1.Admin/PlanRedrive',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.PlanRedriveRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.PlanRedriveResponse.FromString,
+                _registered_method=True)
+        self.RunRedrive = channel.unary_unary(
+                '/popmq.v1.Admin/RunRedrive',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.RunRedriveRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.RunRedriveResponse.FromString,
+                _registered_method=True)
+        self.CancelRedrive = channel.unary_unary(
+                '/popmq.v1.Admin/CancelRedrive',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.CancelRedriveRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.CancelRedriveResponse.FromString,
+                _registered_method=True)
+        self.RedriveDeadLetters = channel.unary_unary(
+                '/popmq.v1.Admin/RedriveDeadLetters',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ListRedrivePlans = channel.unary_unary(
+                '/popmq.v1.Admin/ListRedrivePlans',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListRedrivePlansRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListRedrivePlansResponse.FromString,
+                _registered_method=True)
+        self.ListRedrives = channel.unary_unary(
+                '/popmq.v1.Admin/ListRedrives',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListRedrivesRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListRedrivesResponse.FromString,
+                _registered_method=True)
         self.ListLag = channel.unary_unary(
                 '/popmq.v1.Admin/ListLag',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ListLagRequest.SerializeToString,
@@ -308,6 +343,48 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PurgeDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanRedrive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunRedrive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelRedrive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRedrivePlans(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRedrives(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLag(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -484,6 +561,41 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetDeadLetter,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.SerializeToString,
+            ),
+            'PurgeDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeDeadLetters,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.PurgeDeadLettersRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.PurgeDeadLettersResponse.SerializeToString,
+            ),
+            'PlanRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRedrive,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.PlanRedriveRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.PlanRedriveResponse.SerializeToString,
+            ),
+            'RunRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunRedrive,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.RunRedriveRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.RunRedriveResponse.SerializeToString,
+            ),
+            'CancelRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelRedrive,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.CancelRedriveRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.CancelRedriveResponse.SerializeToString,
+            ),
+            'RedriveDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedriveDeadLetters,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.SerializeToString,
+            ),
+            'ListRedrivePlans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRedrivePlans,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListRedrivePlansRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListRedrivePlansResponse.SerializeToString,
+            ),
+            'ListRedrives': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRedrives,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListRedrivesRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListRedrivesResponse.SerializeToString,
             ),
             'ListLag': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLag,
@@ -1042,6 +1154,195 @@ class Admin(object):
             '/popmq.v1.Admin/GetDeadLetter',
             popmq_dot_v1_dot_admin__pb2.GetDeadLetterRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.GetDeadLetterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/PurgeDeadLetters',
+            popmq_dot_v1_dot_admin__pb2.PurgeDeadLettersRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.PurgeDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/PlanRedrive',
+            popmq_dot_v1_dot_admin__pb2.PlanRedriveRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.PlanRedriveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/RunRedrive',
+            popmq_dot_v1_dot_admin__pb2.RunRedriveRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.RunRedriveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/CancelRedrive',
+            popmq_dot_v1_dot_admin__pb2.CancelRedriveRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.CancelRedriveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/RedriveDeadLetters',
+            popmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRedrivePlans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListRedrivePlans',
+            popmq_dot_v1_dot_admin__pb2.ListRedrivePlansRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListRedrivePlansResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRedrives(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListRedrives',
+            popmq_dot_v1_dot_admin__pb2.ListRedrivesRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListRedrivesResponse.FromString,
             options,
             channel_credentials,
             insecure,

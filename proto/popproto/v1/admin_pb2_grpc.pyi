@@ -52,6 +52,13 @@ class AdminStub:
     TryFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     GetDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]
+    PurgeDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PurgeDeadLettersRequest, _admin_pb2.PurgeDeadLettersResponse]
+    PlanRedrive: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanRedriveRequest, _admin_pb2.PlanRedriveResponse]
+    RunRedrive: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RunRedriveRequest, _admin_pb2.RunRedriveResponse]
+    CancelRedrive: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelRedriveRequest, _admin_pb2.CancelRedriveResponse]
+    RedriveDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]
+    ListRedrivePlans: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRedrivePlansRequest, _admin_pb2.ListRedrivePlansResponse]
+    ListRedrives: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRedrivesRequest, _admin_pb2.ListRedrivesResponse]
     ListLag: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLagRequest, _admin_pb2.ListLagResponse]
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]
     SkipMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SkipMessageRequest, _admin_pb2.SkipMessageResponse]
@@ -88,6 +95,13 @@ class AdminAsyncStub(AdminStub):
     TryFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]  # type: ignore[assignment]
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]  # type: ignore[assignment]
+    PurgeDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.PurgeDeadLettersRequest, _admin_pb2.PurgeDeadLettersResponse]  # type: ignore[assignment]
+    PlanRedrive: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanRedriveRequest, _admin_pb2.PlanRedriveResponse]  # type: ignore[assignment]
+    RunRedrive: _aio.UnaryUnaryMultiCallable[_admin_pb2.RunRedriveRequest, _admin_pb2.RunRedriveResponse]  # type: ignore[assignment]
+    CancelRedrive: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelRedriveRequest, _admin_pb2.CancelRedriveResponse]  # type: ignore[assignment]
+    RedriveDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
+    ListRedrivePlans: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRedrivePlansRequest, _admin_pb2.ListRedrivePlansResponse]  # type: ignore[assignment]
+    ListRedrives: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRedrivesRequest, _admin_pb2.ListRedrivesResponse]  # type: ignore[assignment]
     ListLag: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLagRequest, _admin_pb2.ListLagResponse]  # type: ignore[assignment]
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
     SkipMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.SkipMessageRequest, _admin_pb2.SkipMessageResponse]  # type: ignore[assignment]
@@ -229,6 +243,55 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetDeadLetterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetDeadLetterResponse, _abc.Awaitable[_admin_pb2.GetDeadLetterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def PurgeDeadLetters(
+        self,
+        request: _admin_pb2.PurgeDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PurgeDeadLettersResponse, _abc.Awaitable[_admin_pb2.PurgeDeadLettersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def PlanRedrive(
+        self,
+        request: _admin_pb2.PlanRedriveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PlanRedriveResponse, _abc.Awaitable[_admin_pb2.PlanRedriveResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RunRedrive(
+        self,
+        request: _admin_pb2.RunRedriveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RunRedriveResponse, _abc.Awaitable[_admin_pb2.RunRedriveResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelRedrive(
+        self,
+        request: _admin_pb2.CancelRedriveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CancelRedriveResponse, _abc.Awaitable[_admin_pb2.CancelRedriveResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RedriveDeadLetters(
+        self,
+        request: _admin_pb2.RedriveDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RedriveDeadLettersResponse, _abc.Awaitable[_admin_pb2.RedriveDeadLettersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRedrivePlans(
+        self,
+        request: _admin_pb2.ListRedrivePlansRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRedrivePlansResponse, _abc.Awaitable[_admin_pb2.ListRedrivePlansResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRedrives(
+        self,
+        request: _admin_pb2.ListRedrivesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRedrivesResponse, _abc.Awaitable[_admin_pb2.ListRedrivesResponse]]: ...
 
     @_abc_1.abstractmethod
     def ListLag(

@@ -65,6 +65,11 @@ class LegacyStub(object):
                 request_serializer=popmq_dot_v1_dot_legacy__pb2.SendBackRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_legacy__pb2.SendBackResponse.FromString,
                 _registered_method=True)
+        self.PullBatch = channel.unary_unary(
+                '/popmq.v1.Legacy/PullBatch',
+                request_serializer=popmq_dot_v1_dot_legacy__pb2.PullBatchRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_legacy__pb2.PullBatchResponse.FromString,
+                _registered_method=True)
 
 
 class LegacyServicer(object):
@@ -106,6 +111,12 @@ class LegacyServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PullBatch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LegacyServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -138,6 +149,11 @@ def add_LegacyServicer_to_server(servicer, server):
                     servicer.SendBack,
                     request_deserializer=popmq_dot_v1_dot_legacy__pb2.SendBackRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_legacy__pb2.SendBackResponse.SerializeToString,
+            ),
+            'PullBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.PullBatch,
+                    request_deserializer=popmq_dot_v1_dot_legacy__pb2.PullBatchRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_legacy__pb2.PullBatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -302,6 +318,33 @@ class Legacy(object):
             '/popmq.v1.Legacy/SendBack',
             popmq_dot_v1_dot_legacy__pb2.SendBackRequest.SerializeToString,
             popmq_dot_v1_dot_legacy__pb2.SendBackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Legacy/PullBatch',
+            popmq_dot_v1_dot_legacy__pb2.PullBatchRequest.SerializeToString,
+            popmq_dot_v1_dot_legacy__pb2.PullBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,
