@@ -88,7 +88,7 @@ def test_any_time_if_the_server_allows_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "two", [{"message_group": "g"}, {"priority": 0}, {"delivery_timestamp": datetime.now(UTC)}], ids=str
+    "two", [{"message_group": "g"}, {"priority": 0}, {"delivery_timestamp": datetime.now(UTC)}], ids=", ".join
 )
 def test_a_delay_excludes_what_else_makes_a_type(two: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="and delay exclude each other"):

@@ -89,7 +89,7 @@ async def test_with_asyncio(broker: popserver.EmbeddedBroker) -> None:
 SPECIAL = [{"message_group": "g"}, {"priority": 1}, {"delay": 5}, {"delivery_timestamp": datetime.now(UTC)}]
 
 
-@pytest.mark.parametrize("special", SPECIAL, ids=str)
+@pytest.mark.parametrize("special", SPECIAL, ids=", ".join)
 def test_it_excludes_what_else_makes_a_type(broker: popserver.EmbeddedBroker, special: dict[str, object]) -> None:
     with Producer(broker.endpoint) as producer, pytest.raises(ValueError, match="in a transaction has no"):
         producer.transaction(Message("orders", b"x", **special))  # type: ignore[arg-type]

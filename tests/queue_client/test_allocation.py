@@ -74,7 +74,7 @@ def test_averagely_gives_contiguous_ranges_and_the_first_members_one_more(
 
 @pytest.mark.row("J3")
 @pytest.mark.row("J5")
-@pytest.mark.parametrize("strategy", COMPLETE, ids=repr)
+@pytest.mark.parametrize("strategy", COMPLETE, ids=lambda each: type(each).__name__)
 @settings(max_examples=40)
 @given(data=st.data(), queues=st.integers(1, 40), members=st.integers(1, 12))
 def test_whatever_the_order_of_the_views_all_queues_are_shared_and_none_twice(

@@ -28,6 +28,7 @@ class Rows:
         self._failed: set[str] = set()
         self._skipped: set[str] = set()
         self._collected_all = False
+        self._missing_elsewhere: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)  # before -m and -k take tests away
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -48,8 +49,15 @@ class Rows:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["missing_rows"] = sorted(self._missing())
         if self._missing() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A process of a divided run ends: each has collected every test, and the one that reports has none."""
+        self._missing_elsewhere |= set(getattr(node, "workeroutput", {}).get("missing_rows", ()))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         shown = self._passed - self._failed
@@ -69,7 +77,7 @@ class Rows:
 
     def _missing(self) -> set[str]:
         if not self._collected_all or not _is_whole_suite(self._config):
-            return set()
+            return self._missing_elsewhere
         return _claimed() - self._carried
 
 
