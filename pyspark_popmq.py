@@ -24,7 +24,7 @@ class DefaultSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        from popclient.spark.options import parse
+        from popclient.spark.dead_letters.options import parse
 
         self._chosen = parse(options)
 
@@ -33,11 +33,11 @@ class DefaultSource(DataSource):
         return "popmq"
 
     def schema(self) -> str:
-        from popclient.spark.columns import SCHEMA
+        from popclient.spark.dead_letters.columns import SCHEMA
 
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from popclient.spark.dead_letters import DeadLetterReader
+        from popclient.spark.dead_letters.reading import DeadLetterReader
 
         return DeadLetterReader(self._chosen, schema)

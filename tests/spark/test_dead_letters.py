@@ -16,9 +16,9 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import LongType, StructType
 
-from popclient.spark.columns import SCHEMA
-from popclient.spark.dead_letters import PAGE_ROWS_MAX, DeadLetterReader, IdRange
-from popclient.spark.options import parse
+from popclient.spark.dead_letters.columns import SCHEMA
+from popclient.spark.dead_letters.options import parse
+from popclient.spark.dead_letters.reading import PAGE_ROWS_MAX, DeadLetterReader, IdRange
 from tests.spark.filled import EPOCH_MS, body_of, fill, id_of
 from tests.support.postgres import fresh_database, postgres_server
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from popclient.spark.columns import message_id_from_bytes
-from popclient.spark.dead_letters import split
-from popclient.spark.options import Options, parse
+from popclient.spark.dead_letters.columns import message_id_from_bytes
+from popclient.spark.dead_letters.options import Options, parse
+from popclient.spark.dead_letters.reading import split
 from popserver.domain.message import id_from_bytes, id_to_bytes
 
 URL = "sqlite:////data/popmq.db"

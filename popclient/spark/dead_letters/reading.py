@@ -17,9 +17,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection, Select, column, select, table
 
-from popclient.spark.columns import COLUMNS, Column, pick, sources_of, to_arrow
-from popclient.spark.database import connected
-from popclient.spark.options import Options
+from popclient.spark.dead_letters.columns import COLUMNS, Column, pick, sources_of, to_arrow
+from popclient.spark.dead_letters.database import connected
+from popclient.spark.dead_letters.options import Options
 
 PAGE_ROWS_MAX = 4_096
 PAGE_BYTES_MAX = 16 * 1024 * 1024
