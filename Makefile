@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
+# How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
+JOBS := 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all lint format types generate check bench clean
@@ -35,7 +37,7 @@ demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year)
 	$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(DEV) ## pass the tests
-	$(BIN)/pytest -m 'not slow' $(ARGS)
+	$(BIN)/pytest -m 'not slow' -n $(JOBS) --dist loadfile $(ARGS)
 
 test-all: $(DEV) ## pass the long tests too
 	$(BIN)/pytest $(ARGS)
