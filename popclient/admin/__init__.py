@@ -1,4 +1,5 @@
-"""Administration of a PopMQ server: topics, groups and their progress, looking at messages, dead letters, status.
+"""Administration of a PopMQ server: topics, groups and their progress, looking at messages, dead letters and
+sending them back, status.
 
 Speaks popmq.v1.Admin, which a RocketMQ server does not have: every call then raises UnsupportedByServer. Synchronous,
 safe in threads, fails fast when nobody listens.
@@ -13,7 +14,6 @@ from __future__ import annotations
 from popclient.admin.admin import Admin
 from popclient.admin.facts import (
     Consumer,
-    DeadLetter,
     Explanation,
     FilterTrial,
     Group,
@@ -34,11 +34,23 @@ from popclient.admin.facts import (
     User,
     Why,
 )
+from popclient.admin.redrive_facts import (
+    DeadLetter,
+    DeadLetterPage,
+    DeadLetterSelection,
+    Redrive,
+    RedriveOrder,
+    RedrivePlan,
+    RedriveStep,
+    Repair,
+)
 
 __all__ = [
     "Admin",
     "Consumer",
     "DeadLetter",
+    "DeadLetterPage",
+    "DeadLetterSelection",
     "Explanation",
     "FilterTrial",
     "Group",
@@ -52,6 +64,11 @@ __all__ = [
     "Queue",
     "QueueLag",
     "Redeliveries",
+    "Redrive",
+    "RedriveOrder",
+    "RedrivePlan",
+    "RedriveStep",
+    "Repair",
     "ScheduledMessage",
     "Status",
     "Subscription",

@@ -9,12 +9,13 @@ from popclient.admin.facts import Status
 from popclient.admin.groups import Groups
 from popclient.admin.messages import Messages
 from popclient.admin.progress import Progress
+from popclient.admin.redrives import Redrives
 from popclient.admin.scheduled import Scheduled
 from popclient.admin.topics import Topics
 from popproto.v1 import admin_pb2 as wire
 
 
-class Admin(Topics, Groups, Progress, Messages, Scheduled, DeadLetters, Access):
+class Admin(Topics, Groups, Progress, Messages, Scheduled, DeadLetters, Redrives, Access):
     """The administration of one server.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).

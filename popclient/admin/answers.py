@@ -9,7 +9,6 @@ from typing import Any
 from popclient import _convert as convert
 from popclient.admin.facts import (
     Consumer,
-    DeadLetter,
     Explanation,
     FilterTrial,
     Group,
@@ -29,6 +28,7 @@ from popclient.admin.facts import (
     User,
     Why,
 )
+from popclient.admin.redrive_facts import DeadLetter, DeadLetterPage, Redrive, RedrivePlan
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -178,6 +178,46 @@ def dead_letter_of(letter: wire.DeadLetter) -> DeadLetter:
         dead_at=_time_of(letter.dead_at),
         redrive_state=letter.redrive_state,
         origin_message_id=letter.origin_message_id,
+        plan_id=letter.plan_id,
+    )
+
+
+def dead_letter_page_of(answer: wire.ListDeadLettersResponse) -> DeadLetterPage:
+    return DeadLetterPage(
+        tuple(map(dead_letter_of, answer.dead_letters)),
+        answer.next_after_id if answer.HasField("next_after_id") else None,
+    )
+
+
+def redrive_plan_of(plan: wire.RedrivePlan) -> RedrivePlan:
+    return RedrivePlan(
+        plan_id=plan.plan_id,
+        group=plan.group.name,
+        state=plan.state,
+        reason=plan.reason,
+        target=plan.target.name if plan.HasField("target") else None,
+        created_by=plan.created_by,
+        created_at=_time_of(plan.created_at),
+        planned=plan.planned,
+        redriven=plan.redriven,
+        skipped=plan.skipped,
+    )
+
+
+def redrive_of(redrive: wire.Redrive) -> Redrive:
+    return Redrive(
+        plan_id=redrive.plan_id,
+        dead_letter_id=redrive.dead_letter_id,
+        topic=redrive.topic.name,
+        message_id=redrive.message_id,
+        change=redrive.change,
+        reason=redrive.reason,
+        state=redrive.state,
+        note=redrive.note,
+        target=redrive.target.name if redrive.HasField("target") else None,
+        redriven_message_id=redrive.redriven_message_id,
+        redriven_at=_time_of(redrive.redriven_at) if redrive.HasField("redriven_at") else None,
+        outcome=redrive.outcome,
     )
 
 

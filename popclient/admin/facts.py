@@ -217,21 +217,6 @@ class ScheduledMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A message a group has given up. `topic` is where it came from; `message` is None once it is deleted."""
-
-    id: int
-    group: str
-    topic: str
-    message: MessageView | None
-    delivery_attempt: int
-    reason: str
-    dead_at: datetime
-    redrive_state: str
-    origin_message_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """The server in numbers. `store` is its database URL without the password.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from itertools import islice
 from typing import Any
 
-from popclient.admin import Admin, DeadLetter
+from popclient.admin import Admin, DeadLetter, DeadLetterSelection
 from popclient.cli.arguments import client_config
 from popclient.cli.ids import in_any_case
 from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
@@ -15,9 +16,8 @@ _GONE = "(deleted)"
 
 def list_some(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
-        found = admin.list_dead_letters(
-            arguments.group, topic=arguments.topic, after_id=arguments.after, max_messages=arguments.max
-        )
+        wanted = DeadLetterSelection(arguments.group, arguments.topic)
+        found = list(islice(admin.dead_letters(wanted, after_id=arguments.after), arguments.max))
     columns = ["id", "message id", "topic", "attempts", "dead since", "reason", "redrive", "body"]
     rows = [
         (
