@@ -14,7 +14,7 @@ from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.users import Users
 from popserver.config import Config, check_exposure
 from popserver.domain.transaction import CheckPolicy
-from popserver.rpc import admin, legacy
+from popserver.rpc import admin
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.rpc.server import PopServer, build
@@ -101,7 +101,6 @@ class App:
                 version=__version__,
                 extra=[
                     admin.service(self.broker, __version__, self.access),
-                    legacy.service(self.broker, self.access),
                 ],
                 listening=listening,
                 access=self.access,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import BATCH_SIZE_MAX, Broker
@@ -167,7 +168,11 @@ class Consuming:
             )
 
 
-def poll_ms_of(request: wire.ReceiveMessageRequest | wire.PullMessageRequest, caller: Caller, limits: Limits) -> int:
+def poll_ms_of(
+    request: wire.ReceiveMessageRequest | wire.PullMessageRequest | legacy_pb2.PullBatchRequest,
+    caller: Caller,
+    limits: Limits,
+) -> int:
     """How long a receive or a pull may wait (mission row A12, contract 1.7).
 
     What the request wants, or its deadline where it wants nothing, within the limits; never beyond the deadline, and

@@ -116,12 +116,10 @@ def frame(delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms:
     return answer
 
 
-def pulled(stored: StoredMessage, topic: pb.Resource, store_host: str) -> Any:
-    """One message that was pulled, in a frame of its own: nobody holds it."""
-    answer = wire.PullMessageResponse()
-    _fill(answer.message, stored, topic, store_host)
-    answer.message.system_properties.delivery_attempt = attempt_of(stored)
-    return answer
+def fill_pulled(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_host: str) -> None:
+    """One message that was pulled, into an answer: nobody holds it."""
+    _fill(filled, stored, topic, store_host)
+    filled.system_properties.delivery_attempt = attempt_of(stored)
 
 
 def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> pb.Message:

@@ -11,30 +11,25 @@ from typing import Any
 from popproto.v1 import legacy_pb2 as wire
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
-from popserver.domain.errors import Unsupported
 from popserver.rpc import calls
 from popserver.rpc.calls import Verb
 from popserver.rpc.gates import Door
 from popserver.rpc.group_members import GroupMembers
 from popserver.rpc.offsets import Offsets
+from popserver.rpc.pulling import Pulling
 from popserver.rpc.retries import Retries
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Legacy"]
 
 
-def service(broker: Broker, access: Access) -> Any:
-    """The service, as `rpc.server.build` takes it in `extra`."""
+def service(broker: Broker, access: Access, pulling: Pulling) -> Any:
     offsets = Offsets(broker)
     verbs: dict[str, Callable[..., Awaitable[Any]]] = {
         **GroupMembers(broker).verbs,
         "FetchOffsets": offsets.fetch_offsets,
         "CommitOffsets": offsets.commit_offsets,
         "SendBack": Retries(broker).send_back,
+        "PullBatch": pulling.pull_batch,
     }
-    verbs |= {each.name: _not_yet for each in SERVICE.methods if each.name not in verbs}
     table = {name: Verb(verb) for name, verb in verbs.items()}
     return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock))
-
-
-async def _not_yet(*_: Any) -> Any:
-    raise Unsupported("this server does not pull in one piece yet")

@@ -94,7 +94,7 @@ def _of_queues(group: pb.Resource, queues: Sequence[Any], caller: Caller) -> Nee
     return [(sub_group(group, caller),), *((sub(topic, caller),) for topic in topics.values())]
 
 
-def _send_back(request: Any, caller: Caller) -> Needs:
+def _consume_queue_by_name(request: Any, caller: Caller) -> Needs:
     return [(sub(request.queue.topic, caller),), (sub_group(request.group, caller),)]
 
 
@@ -125,5 +125,6 @@ OF: dict[str, Callable[[Any, Caller], Needs]] = {
     "UnlockQueues": _consume_queues,
     "FetchOffsets": _consume_queues,
     "CommitOffsets": _commit_offsets,
-    "SendBack": _send_back,
+    "SendBack": _consume_queue_by_name,
+    "PullBatch": _consume_queue_by_name,
 }

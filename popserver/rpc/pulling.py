@@ -1,10 +1,13 @@
 """Queue by queue: a pull names an offset and is told what is there and where to go on (contract 6.3).
 
-What a pull carries besides stands in the binary header `popmq-pull-bin` (PullExtras); a client that sends none is held
-when it names a polling time, and wants what its filter or else its settings say.
+There are two calls for it, PullMessage and, answered in one frame, PullBatch; they differ in nothing else. What a pull
+carries besides stands in PullExtras: in a field of PullBatch, in the binary header `popmq-pull-bin` of PullMessage. A
+client that sends none is held when it names a polling time, and wants what its filter or else its settings say.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -24,6 +27,17 @@ from popserver.rpc.consuming import poll_ms_of
 from popserver.rpc.limits import Limits
 
 EXTRAS_HEADER = "popmq-pull-bin"
+# What a pull without extras says by itself.
+_UNSAID = legacy_pb2.PullExtras(sys_flag=PullFlag.SUSPEND | PullFlag.SUBSCRIPTION)
+
+
+class Asked(NamedTuple):
+    """A pull as either call asks for it; `request` has the fields that are alike in both."""
+
+    request: wire.PullMessageRequest | legacy_pb2.PullBatchRequest
+    topic: pb.Resource
+    queue_id: int
+    extras: legacy_pb2.PullExtras | None
 
 
 class Pulling:
@@ -36,26 +50,44 @@ class Pulling:
 
     async def pull_message(self, request: wire.PullMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, next offset."""
+        queue = request.message_queue
+        asked = Asked(request, queue.topic, queue.id, _extras_of_header(caller))
+        pulled = await self._pull("PullMessage", asked, caller)
+        await write(wire.PullMessageResponse(status=_status(asked, pulled)))
+        for stored in pulled.messages:
+            frame = wire.PullMessageResponse()
+            convert.fill_pulled(frame.message, stored, asked.topic, self._store_host)
+            await write(frame)
+        await write(wire.PullMessageResponse(next_offset=pulled.next_offset))
+
+    async def pull_batch(self, request: legacy_pb2.PullBatchRequest, caller: Caller) -> legacy_pb2.PullBatchResponse:
+        queue = request.queue
+        asked = Asked(request, queue.topic, queue.queue_id, request.extras if request.HasField("extras") else None)
+        pulled = await self._pull("PullBatch", asked, caller)
+        answer = legacy_pb2.PullBatchResponse(status=_status(asked, pulled), next_offset=pulled.next_offset)
+        for stored in pulled.messages:
+            convert.fill_pulled(answer.messages.add(), stored, asked.topic, self._store_host)
+        return answer
+
+    async def _pull(self, method: str, asked: Asked, caller: Caller) -> Pulled:
         clients = self._broker.clients
         client = clients.call_opened(caller.client_id)
         try:
-            pulled = await self._broker.pulls.pull(self._wish(request, caller))
+            pulled = await self._broker.pulls.pull(self._wish(asked, caller))
             # Rights may have changed while it was held.
-            caller.require(needs.OF["PullMessage"](request, caller))
+            caller.require(needs.OF[method](asked.request, caller))
         finally:
             clients.call_closed(client)
-        await write(wire.PullMessageResponse(status=_status(request, pulled)))
-        for stored in pulled.messages:
-            await write(convert.pulled(stored, request.message_queue.topic, self._store_host))
-        await write(wire.PullMessageResponse(next_offset=pulled.next_offset))
+        return pulled
 
-    def _wish(self, request: wire.PullMessageRequest, caller: Caller) -> Pull:
+    def _wish(self, asked: Asked, caller: Caller) -> Pull:
+        request = asked.request
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
-        extras = _extras(caller)
+        extras = _UNSAID if asked.extras is None else asked.extras
         flags = _flags(extras)
         group = convert.resource(request.group, caller.namespace)
-        topic = convert.resource(request.message_queue.topic, caller.namespace)
+        topic = convert.resource(asked.topic, caller.namespace)
         role = self._role(group, caller)
         may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
         poll_ms = poll_ms_of(request, caller, self._limits) if may_be_held else 0
@@ -63,10 +95,10 @@ class Pulling:
         return Pull(
             group,
             topic,
-            request.message_queue.id,
+            asked.queue_id,
             request.offset,
             request.batch_size,
-            _filter(request, extras, role, topic),
+            _filter(asked, extras, role, topic),
             self._broker.clock.now_ms() + poll_ms,
             commit_offset=extras.commit_offset if commits else None,
             resets=extras.resets,
@@ -77,11 +109,10 @@ class Pulling:
         return role if role is not None and role.group == group else None
 
 
-def _extras(caller: Caller) -> legacy_pb2.PullExtras:
-    """What the pull carries besides; of a client that sends none, what its request says by itself."""
+def _extras_of_header(caller: Caller) -> legacy_pb2.PullExtras | None:
     data = caller.binary(EXTRAS_HEADER)
     if data is None:
-        return legacy_pb2.PullExtras(sys_flag=PullFlag.SUSPEND | PullFlag.SUBSCRIPTION)
+        return None
     try:
         return legacy_pb2.PullExtras.FromString(data)
     except DecodeError:
@@ -98,14 +129,12 @@ def _flags(extras: legacy_pb2.PullExtras) -> PullFlag:
     return flags
 
 
-def _filter(
-    request: wire.PullMessageRequest, extras: legacy_pb2.PullExtras, role: Role | None, topic: Resource
-) -> Filter:
+def _filter(asked: Asked, extras: legacy_pb2.PullExtras, role: Role | None, topic: Resource) -> Filter:
     """What the pull wants: by its own filter where that is meant to count, else by its client's settings (row B22).
 
     Where the two are of different times, the newer one counts. The older one would pass over what is wanted now.
     """
-    version = 0 if role is None else role.subscription_version
+    request, version = asked.request, 0 if role is None else role.subscription_version
     if 0 < extras.sub_version < version:
         raise TooLate(
             f"the pull stands on subscription version {extras.sub_version}, and its client's settings on {version};"
@@ -123,18 +152,18 @@ def _filter(
     return settled or own or TagFilter()
 
 
-def _status(request: wire.PullMessageRequest, pulled: Pulled) -> pb.Status:
-    named = f"queue {request.message_queue.id} of topic '{request.message_queue.topic.name}'"
+def _status(asked: Asked, pulled: Pulled) -> pb.Status:
+    named, offset = f"queue {asked.queue_id} of topic '{asked.topic.name}'", asked.request.offset
     code, sentence = {
         PullStatus.FOUND: (pb.OK, "OK"),
         PullStatus.NO_NEW_MSG: (pb.MESSAGE_NOT_FOUND, f"{named} ends at {pulled.next_offset}; pull there again"),
         PullStatus.NO_MATCHED_MSG: (
             pb.MESSAGE_NOT_FOUND,
-            f"nothing in {named} from {request.offset} to {pulled.next_offset} is wanted; go on there",
+            f"nothing in {named} from {offset} to {pulled.next_offset} is wanted; go on there",
         ),
         PullStatus.OFFSET_ILLEGAL: (
             pb.ILLEGAL_OFFSET,
-            f"offset {request.offset} is not in {named}, which begins at {pulled.min_offset} and ends at"
+            f"offset {offset} is not in {named}, which begins at {pulled.min_offset} and ends at"
             f" {pulled.end_offset}; go on at {pulled.next_offset}",
         ),
     }[pulled.status]

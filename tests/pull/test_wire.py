@@ -1,9 +1,11 @@
-"""PullMessage over the wire: frames, statuses, every rule of the request, what rides along."""
+"""Pulls over the wire, by both calls: frames, statuses, every rule of the request, what rides along."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,13 +18,20 @@ from popserver.rpc import convert
 from popserver.rpc.consuming import poll_ms_of
 from popserver.rpc.limits import Limits
 from popserver.rpc.pulling import EXTRAS_HEADER
-from tests.pull.wire_pull import get_offset, make_topic, pull, queue, settle
+from tests.pull import wire_pull
+from tests.pull.wire_pull import Answer, get_offset, make_topic, queue, settle
 from tests.rpc.door import TOPIC, Door, a_message, opened, receive_request
 from tests.rpc.test_receiving import FOREIGN_TYPE, FakeCaller, sql, tags
 from tests.support import builders
 from tests.support.running_broker import until
 
 COMMIT, SUSPEND, SUBSCRIPTION, CLASS = 1, 2, 4, 8
+Pull = Callable[..., Awaitable[Answer]]
+
+
+@pytest.fixture(params=[wire_pull.pull, wire_pull.pull_batch], ids=["PullMessage", "PullBatch"])
+def pull(request: pytest.FixtureRequest) -> Pull:
+    return cast("Pull", request.param)
 
 
 @pytest.mark.row("B4")
@@ -32,7 +41,7 @@ def test_the_bits_of_a_sys_flag() -> None:
 
 
 @pytest.mark.row("B3")
-async def test_what_a_pull_finds(door: Door) -> None:
+async def test_what_a_pull_finds(pull: Pull, door: Door) -> None:
     await make_topic(door, queues=2)
     await door.send(*(a_message(f"m{number}", tag="t", keys=["k"], user_properties={"p": "v"}) for number in range(3)))
     number = (await door.broker.catalog.topic(Resource("", TOPIC.name))).queues[0].number
@@ -58,8 +67,9 @@ async def test_what_a_pull_finds(door: Door) -> None:
 )
 def test_a_retry_copy_knows_which_attempt_it_is(topic: str, properties: dict[str, str], attempt: int) -> None:
     sent = builders.a_message(Resource("", topic), properties=properties)
-    frame = convert.pulled(StoredMessage(sent, 1, 0, 0, 0, b""), pb.Resource(name=topic), "host")
-    assert frame.message.system_properties.delivery_attempt == attempt
+    filled = pb.Message()
+    convert.fill_pulled(filled, StoredMessage(sent, 1, 0, 0, 0, b""), pb.Resource(name=topic), "host")
+    assert filled.system_properties.delivery_attempt == attempt
 
 
 @pytest.mark.row("B14")
@@ -78,7 +88,7 @@ def test_a_retry_copy_knows_which_attempt_it_is(topic: str, properties: dict[str
     ],
 )
 async def test_the_statuses_of_one_that_finds_nothing(
-    door: Door, offset: int, code: int, next_offset: int, sentence: str
+    pull: Pull, door: Door, offset: int, code: int, next_offset: int, sentence: str
 ) -> None:
     await make_topic(door)
     await door.send(*(a_message(f"m{number}", tag="B") for number in range(3)))
@@ -87,7 +97,7 @@ async def test_the_statuses_of_one_that_finds_nothing(
     assert answer.status.message.startswith(sentence)
 
 
-async def test_on_postgres_it_is_the_same(tmp_path: Path, postgres_url: str) -> None:
+async def test_on_postgres_it_is_the_same(pull: Pull, tmp_path: Path, postgres_url: str) -> None:
     async with opened(tmp_path, postgres_url=postgres_url) as door:
         await make_topic(door)
         await door.send(a_message("m0", body=b"\x00\xff"), a_message("m1", tag="A"))
@@ -98,7 +108,7 @@ async def test_on_postgres_it_is_the_same(tmp_path: Path, postgres_url: str) -> 
 
 
 @pytest.mark.row("B12")
-async def test_more_than_160_counts_as_160(door: Door) -> None:
+async def test_more_than_160_counts_as_160(pull: Pull, door: Door) -> None:
     await make_topic(door)
     for start in range(0, 170, 85):
         await door.send(*(a_message(f"m{start + number}") for number in range(85)))
@@ -107,7 +117,7 @@ async def test_more_than_160_counts_as_160(door: Door) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, -(2**31)])
-async def test_no_batch_is_a_bad_request(door: Door, batch_size: int) -> None:
+async def test_no_batch_is_a_bad_request(pull: Pull, door: Door, batch_size: int) -> None:
     await make_topic(door)
     answer = await pull(door, batch_size=batch_size)
     assert (answer.code, answer.next_offset) == (pb.BAD_REQUEST, None)
@@ -115,23 +125,21 @@ async def test_no_batch_is_a_bad_request(door: Door, batch_size: int) -> None:
 
 
 @pytest.mark.parametrize("number", [2, -1, 2**31 - 1])
-async def test_an_unknown_queue_is_named(door: Door, number: int) -> None:
+async def test_an_unknown_queue_is_named(pull: Pull, door: Door, number: int) -> None:
     await make_topic(door, queues=2)
     answer = await pull(door, message_queue=queue(number))
     assert answer.code == pb.BAD_REQUEST
     assert f"topic 'flights' has no queue {number}; it has 2, numbered 0 to 1" in answer.status.message
 
 
-async def test_an_unknown_topic_is_named(strict_door: Door) -> None:
+async def test_an_unknown_topic_is_named(pull: Pull, strict_door: Door) -> None:
     assert (await pull(strict_door)).code == pb.CONSUMER_GROUP_NOT_FOUND
-    with_group = wire.PullMessageRequest(message_queue=queue(), batch_size=1)
-    (status,) = await strict_door.statuses("PullMessage", with_group)
-    assert status.code == pb.ILLEGAL_CONSUMER_GROUP
+    assert (await pull(strict_door, group=pb.Resource())).code == pb.ILLEGAL_CONSUMER_GROUP
 
 
 @pytest.mark.row("M5")
 @pytest.mark.parametrize("expression", [tags("Aa"), sql("TAGS = 'Aa'")])
-async def test_the_server_filters(either_door: Door, expression: pb.FilterExpression) -> None:
+async def test_the_server_filters(pull: Pull, either_door: Door, expression: pb.FilterExpression) -> None:
     await make_topic(either_door)
     await either_door.send(a_message("m0", tag="Aa"), a_message("m1", tag="BB"), a_message("m2", tag="Aa"))
     assert (await pull(either_door, filter_expression=expression)).ids == ["m0", "m2"]
@@ -139,7 +147,7 @@ async def test_the_server_filters(either_door: Door, expression: pb.FilterExpres
 
 @pytest.mark.row("M19")
 @pytest.mark.parametrize("extras", [None, {"sys_flag": CLASS | SUBSCRIPTION}])
-async def test_class_filters_are_refused(door: Door, extras: dict[str, int] | None) -> None:
+async def test_class_filters_are_refused(pull: Pull, door: Door, extras: dict[str, int] | None) -> None:
     await make_topic(door)
     answer = await pull(door, filter_expression=FOREIGN_TYPE, extras=extras)
     assert answer.code == pb.UNSUPPORTED
@@ -147,7 +155,7 @@ async def test_class_filters_are_refused(door: Door, extras: dict[str, int] | No
 
 
 @pytest.mark.row("B22")
-async def test_without_a_filter_it_wants_what_its_settings_say(door: Door) -> None:
+async def test_without_a_filter_it_wants_what_its_settings_say(pull: Pull, door: Door) -> None:
     await make_topic(door)
     await door.send(a_message("a", tag="A"), a_message("b", tag="B"))
     async with door.telemetry() as stream:
@@ -163,7 +171,7 @@ async def test_without_a_filter_it_wants_what_its_settings_say(door: Door) -> No
 
 
 @pytest.mark.row("B22")
-async def test_a_pull_of_an_older_subscription_is_refused(either_door: Door) -> None:
+async def test_a_pull_of_an_older_subscription_is_refused(pull: Pull, either_door: Door) -> None:
     await make_topic(either_door)
     await either_door.send(a_message("a", tag="A"), a_message("b", tag="B"))
     async with either_door.telemetry() as stream:
@@ -179,7 +187,7 @@ async def test_a_pull_of_an_older_subscription_is_refused(either_door: Door) -> 
 
 
 @pytest.mark.row("B22")
-async def test_a_pull_of_a_newer_subscription_does_not_go_by_the_older_settings(door: Door) -> None:
+async def test_a_pull_of_a_newer_subscription_does_not_go_by_the_older_settings(pull: Pull, door: Door) -> None:
     """Else it would be told that nothing is wanted where something is."""
     await make_topic(door)
     await door.send(a_message("a", tag="A"), a_message("b", tag="B"))
@@ -206,7 +214,7 @@ async def test_a_subscription_version_that_is_none(door: Door, version: str) -> 
     ("sys_flag", "committed"), [(COMMIT | SUSPEND, 77), (COMMIT, None), (SUSPEND, None), (COMMIT | SUBSCRIPTION, None)]
 )
 async def test_a_commit_rides_along_where_the_pull_may_be_held(
-    either_door: Door, sys_flag: int, committed: int | None
+    pull: Pull, either_door: Door, sys_flag: int, committed: int | None
 ) -> None:
     await make_topic(either_door)
     await either_door.send(*(a_message(f"m{number}") for number in range(100)))
@@ -217,7 +225,7 @@ async def test_a_commit_rides_along_where_the_pull_may_be_held(
 
 
 @pytest.mark.row("B21")
-async def test_a_commit_that_is_refused_does_not_concern_its_pull(door: Door) -> None:
+async def test_a_commit_that_is_refused_does_not_concern_its_pull(pull: Pull, door: Door) -> None:
     await make_topic(door)
     await door.send(a_message("m0"))
     for offset in (2, -1):
@@ -227,7 +235,7 @@ async def test_a_commit_that_is_refused_does_not_concern_its_pull(door: Door) ->
 
 
 @pytest.mark.row("B21")
-async def test_what_rode_along_before_is_not_written_again(door: Door) -> None:
+async def test_what_rode_along_before_is_not_written_again(pull: Pull, door: Door) -> None:
     await make_topic(door)
     await door.send(a_message("m0"))
     commits: list[object] = []
@@ -260,7 +268,7 @@ async def test_extras_that_are_none_are_refused(door: Door) -> None:
     ],
 )
 async def test_it_is_held_where_it_says_for_how_long(
-    door: Door, poll_ms: int | None, extras: dict[str, int] | None, is_held: bool
+    pull: Pull, door: Door, poll_ms: int | None, extras: dict[str, int] | None, is_held: bool
 ) -> None:
     await make_topic(door)
     pulling = asyncio.create_task(pull(door, poll_ms=poll_ms, extras=extras))
@@ -286,19 +294,17 @@ def test_the_polling_time_is_clamped_like_that_of_a_receive(
 
 
 @pytest.mark.row("A12")
-async def test_a_deadline_that_leaves_no_time_to_be_held(tmp_path: Path) -> None:
+async def test_a_deadline_that_leaves_no_time_to_be_held(pull: Pull, tmp_path: Path) -> None:
     async with opened(tmp_path, limits=Limits()) as door:
         await make_topic(door)
-        request = wire.PullMessageRequest(group=pb.Resource(name="g"), message_queue=queue(), batch_size=1)
-        request.long_polling_timeout.seconds = 15
         newest = {"x-mq-client-version": "5.1.2"}
-        (status,) = await door.statuses("PullMessage", request, headers=newest, timeout=4)
-        assert status.code == pb.ILLEGAL_POLLING_TIME
+        answer = await pull(door, poll_ms=15_000, headers=newest, timeout=4)
+        assert answer.code == pb.ILLEGAL_POLLING_TIME
 
 
 @pytest.mark.row("A9")
 @pytest.mark.row("B19")
-async def test_too_many_are_told_to_come_later(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_are_told_to_come_later(pull: Pull, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("popserver.broker.parked_pulls.PARKED_PER_TOPIC_AND_GROUP_MAX", 0)
     await make_topic(door)
     answer = await pull(door, poll_ms=60_000)

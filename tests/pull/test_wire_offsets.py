@@ -158,6 +158,7 @@ LEGACY_REQUESTS: dict[str, Any] = {
     "FetchOffsets": words.FetchOffsetsRequest(group=GROUP, queues=[queue_name()]),
     "CommitOffsets": words.CommitOffsetsRequest(group=GROUP, offsets=[words.QueueOffset(queue=queue_name())]),
     "SendBack": words.SendBackRequest(group=GROUP, queue=queue_name()),
+    "PullBatch": words.PullBatchRequest(group=GROUP, queue=queue_name(), batch_size=1),
 }
 
 
@@ -185,8 +186,8 @@ async def test_the_legacy_service_asks_for_rights(tmp_path: Path) -> None:
                 for method, request in LEGACY_REQUESTS.items()
             }
             assert {method for method, code in codes.items() if code != pb.FORBIDDEN} == let_in, user
-        # All of it was done but for sending back a message that is not there.
-        assert codes.pop("SendBack") == pb.MESSAGE_NOT_FOUND
+        # All of it was done, but no message is there to be pulled or sent back.
+        assert {codes.pop("SendBack"), codes.pop("PullBatch")} == {pb.MESSAGE_NOT_FOUND}
         assert set(codes.values()) == {pb.OK}
 
 

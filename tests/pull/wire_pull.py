@@ -45,20 +45,43 @@ async def make_topic(door: Door, queues: int = 1) -> None:
 async def pull(
     door: Door, offset: int = 0, *, poll_ms: int | None = None, extras: dict[str, int] | None = None, **more: Any
 ) -> Answer:
-    """One pull; `extras` are the fields of its PullExtras."""
-    options = {name: more.pop(name) for name in ("client_id",) if name in more}
-    fields = {"group": GROUP, "message_queue": queue(), "batch_size": 32} | more
+    """One pull by PullMessage; `extras` are the fields of its PullExtras."""
+    options, fields = _options_and_fields(more)
     request = wire.PullMessageRequest(offset=offset, **fields)
     if poll_ms is not None:
         convert.set_ms(request.long_polling_timeout, poll_ms)
-    metadata = {} if extras is None else {EXTRAS_HEADER: legacy_pb2.PullExtras(**extras).SerializeToString()}
-    frames = await door.frames("PullMessage", request, headers=metadata, **options)
+    if extras is not None:
+        options["headers"][EXTRAS_HEADER] = legacy_pb2.PullExtras(**extras).SerializeToString()
+    frames = await door.frames("PullMessage", request, **options)
     kinds = [frame.WhichOneof("content") for frame in frames]
     refused = kinds == ["status"]
     assert refused or kinds == ["status", *["message"] * (len(frames) - 2), "next_offset"], kinds
     return Answer(
         frames[0].status, [each.message for each in frames[1:-1]], None if refused else frames[-1].next_offset
     )
+
+
+async def pull_batch(
+    door: Door, offset: int = 0, *, poll_ms: int | None = None, extras: dict[str, int] | None = None, **more: Any
+) -> Answer:
+    """The same by PullBatch."""
+    options, fields = _options_and_fields(more)
+    asked = fields.pop("message_queue")
+    request = legacy_pb2.PullBatchRequest(offset=offset, queue=queue_name(asked.id, asked.topic), **fields)
+    if poll_ms is not None:
+        convert.set_ms(request.long_polling_timeout, poll_ms)
+    if extras is not None:
+        request.extras.MergeFrom(legacy_pb2.PullExtras(**extras))
+    answer = await legacy(door, "PullBatch", request, **options)
+    refused = answer.status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET)
+    assert not refused or answer == legacy_pb2.PullBatchResponse(status=answer.status)
+    return Answer(answer.status, list(answer.messages), None if refused else answer.next_offset)
+
+
+def _options_and_fields(more: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    options = {name: more.pop(name) for name in ("client_id", "timeout") if name in more}
+    options["headers"] = dict(more.pop("headers", {}))
+    return options, {"group": GROUP, "message_queue": queue(), "batch_size": 32} | more
 
 
 async def update_offset(door: Door, offset: int, number: int = 0, group: pb.Resource = GROUP) -> pb.Status:
@@ -81,8 +104,9 @@ async def query_offset(door: Door, policy: Any, at_ms: int | None = None, number
     return answer
 
 
-async def legacy(door: Door, method: str, request: Any, *, client_id: str | None = CLIENT) -> Any:
-    return await getattr(LegacyStub(door.channel), method)(request, metadata=headers(client_id, {}))
+async def legacy(door: Door, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any) -> Any:
+    metadata = headers(client_id, options.pop("headers", {}))
+    return await getattr(LegacyStub(door.channel), method)(request, metadata=metadata, **options)
 
 
 async def settle(stream: Any, properties: dict[str, str] | None = None, **filters: pb.FilterExpression) -> Any:

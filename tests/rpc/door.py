@@ -21,7 +21,7 @@ from popserver.broker.access import Access, Rules
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.users import Users
-from popserver.rpc import convert, legacy, server
+from popserver.rpc import convert, server
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.store import Database, migrate, schema
@@ -147,7 +147,6 @@ async def opened(
         port=0,
         limits=limits,
         version=VERSION,
-        extra=[legacy.service(broker, access)],
         listening=listening,
         access=access,
     )

@@ -20,7 +20,7 @@ from popserver.broker.clock import ManualClock
 from popserver.domain.acl import Action, Effect, ResourceKind
 from popserver.domain.names import Resource
 from popserver.domain.topic import NewTopic
-from popserver.rpc import convert
+from tests.pull import wire_pull
 from tests.rpc.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 from tests.support.running_broker import until
 from tests.support.signing import signed
@@ -452,19 +452,20 @@ async def test_a_poll_that_waited_gets_nothing_it_may_no_longer_have(tmp_path: P
     ("change", "code"),
     [(shut_out, pb.UNAUTHORIZED), (rotate, pb.UNAUTHORIZED), (remove, pb.UNAUTHORIZED), (deny, pb.FORBIDDEN)],
 )
-async def test_a_pull_that_was_held_gets_nothing_it_may_no_longer_have(tmp_path: Path, change: Any, code: int) -> None:
+@pytest.mark.parametrize("pull", [wire_pull.pull, wire_pull.pull_batch], ids=["PullMessage", "PullBatch"])
+async def test_a_pull_that_was_held_gets_nothing_it_may_no_longer_have(
+    tmp_path: Path, pull: Any, change: Any, code: int
+) -> None:
     async with guarded(tmp_path, clock=ManualClock()) as door:
         await give_everything(door)
         await door.broker.catalog.create_topic(NewTopic(Resource("", TOPIC.name), 1))
-        request = wire.PullMessageRequest(group=GROUP, message_queue=QUEUE, batch_size=32)
-        convert.set_ms(request.long_polling_timeout, 20_000)
-        pull = asyncio.create_task(door.frames("PullMessage", request, headers=as_("alice"), timeout=30))
+        held = asyncio.create_task(pull(door, poll_ms=20_000, headers=as_("alice"), timeout=30))
         await until(lambda: door.broker.pulls.parked.count == 1)
         await change(door)
         sent = await door.call("SendMessage", REQUESTS["SendMessage"], headers=as_(*ADMIN))
         assert sent.status.code == pb.OK
-        assert [frame.status.code for frame in await pull if frame.HasField("status")] == [code]
-        assert not any(frame.HasField("message") for frame in await pull)
+        refused = await held
+        assert (refused.code, refused.messages) == (code, [])
 
 
 # ---- Clients ----
