@@ -44,8 +44,11 @@ class Offsets:
         self._catalog = catalog
         self._rode_along: dict[tuple[int, int], tuple[int, int | None]] = {}
 
-    async def commit(self, group_name: Resource, wishes: Sequence[NamedOffset]) -> list[Committed]:
+    async def commit(
+        self, group_name: Resource, wishes: Sequence[NamedOffset], *, begins: bool = False
+    ) -> list[Committed]:
         """Let the group's progress grow; each offset has its own outcome, a refused one leaves the others alone.
+        With `begins` it stays where there is some.
 
         The first offset that is taken fixes the group's mode. Raises `ConsumerGroupNotFound`, and `BadRequest` for a
         group that consumes message by message, unless no offset is of a queue that is there.
@@ -57,7 +60,7 @@ class Offsets:
             for found, wish in zip(named, wishes, strict=True)
             if not isinstance(found, PopError)
         ]
-        outcomes = iter(await self._commit(await self._catalog.group(group_name), good) if good else ())
+        outcomes = iter(await self._commit(await self._catalog.group(group_name), good, begins=begins) if good else ())
         return [Committed(each, NO_PROGRESS) if isinstance(each, PopError) else next(outcomes) for each in named]
 
     async def ride_along(self, group: Group, wish: QueueOffset) -> None:
@@ -90,8 +93,8 @@ class Offsets:
         topic, place = await self._queue(name)
         return await self._reader.read(lambda conn: pulling.offset_at(conn, topic, place, at_ms))
 
-    async def _commit(self, group: Group, wishes: Sequence[QueueOffset]) -> list[Committed]:
-        done = await self._writer.submit(offsets.commit, offsets.Commit(group, wishes))
+    async def _commit(self, group: Group, wishes: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
+        done = await self._writer.submit(offsets.commit, offsets.Commit(group, wishes, begins))
         self._catalog.has_been_used(group)
         return done
 

@@ -60,7 +60,8 @@ class Offsets:
         wishes = [
             NamedOffset(_of_v1(each.queue, caller), each.offset, each.resets) for each in _checked(request.offsets)
         ]
-        done = await self._offsets.commit(convert.resource(request.group, caller.namespace), wishes)
+        group = convert.resource(request.group, caller.namespace)
+        done = await self._offsets.commit(group, wishes, begins=request.begin)
         statuses = [status.of(each.refusal) for each in done]
         results = [
             legacy_pb2.CommitOffsetResult(status=said, stored=_queue_offset(sent.queue, each.stored))

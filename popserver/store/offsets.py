@@ -24,10 +24,14 @@ from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 
 class Commit(NamedTuple):
-    """What a member has consumed. The first that is taken fixes the group's mode."""
+    """What a member has consumed. The first that is taken fixes the group's mode.
+
+    With `begins` it says where the group begins: where there is progress already, that stays.
+    """
 
     group: Group
     offsets: Sequence[QueueOffset]
+    begins: bool = False
 
     def places(self) -> Iterator[Place]:
         return (Place(self.group.group_id, each.queue.queue_id) for each in self.offsets)
@@ -46,7 +50,7 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     # After the lock: what the members have seen is there to be seen.
     ends = _ends(tx.conn, {place.queue_id for place in places})
     now = dict(before)
-    judged = [[_judge(offset, place, now, ends) for offset, place in _pairs(each)] for each in good]
+    judged = [[_judge(offset, place, now, ends, begins=each.begins) for offset, place in _pairs(each)] for each in good]
     _write(tx, before, now)
     used(tx, {each.group for said, each in zip(judged, good, strict=True) if None in said}, Mode.PULL)
     outcomes = iter(
@@ -95,7 +99,9 @@ def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
     return {row.queue_id: row.next_offset for row in rows}
 
 
-def _judge(wish: QueueOffset, place: Place, now: dict[Place, Progress], ends: dict[int, int]) -> PopError | None:
+def _judge(
+    wish: QueueOffset, place: Place, now: dict[Place, Progress], ends: dict[int, int], *, begins: bool
+) -> PopError | None:
     """Why the offset is refused; or None, and `now` has grown to it."""
     stored = now.get(place, NO_PROGRESS)
     end_offset = ends.get(place.queue_id)
@@ -111,7 +117,7 @@ def _judge(wish: QueueOffset, place: Place, now: dict[Place, Progress], ends: di
             f"offset {wish.offset} of {named} stands on reset {wish.resets}, and reset {stored.resets} came since;"
             f" go on at {stored.offset}"
         )
-    if wish.offset > stored.offset:
+    if wish.offset > stored.offset and not (begins and place in now):
         now[place] = Progress(wish.offset, stored.resets)
     return None
 

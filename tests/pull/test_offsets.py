@@ -67,6 +67,16 @@ def test_a_commit_of_0_is_progress(store: OpenStore, topic: Topic) -> None:
     assert fetch(store, group, topic)[0] == Progress(0, 0)
 
 
+@pytest.mark.row("I1")
+def test_of_two_members_that_begin_a_queue_the_first_one_counts(store: OpenStore, topic: Topic) -> None:
+    group = pull_group(store)
+    wishes = [offsets.Commit(group, [QueueOffset(topic, topic.queues[0], each)], begins=True) for each in (5, 9)]
+    in_one_batch = store.do(offsets.commit, *wishes)
+    assert in_one_batch == [[Committed(None, Progress(5, 0))]] * 2
+    assert store.one(offsets.commit, wishes[1]) == [Committed(None, Progress(5, 0))]
+    assert commit(store, group, topic, (0, 9)) == [Committed(None, Progress(9, 0))]
+
+
 @pytest.mark.parametrize("offset", [-1, END + 1, 1 << 62, -(1 << 62)])
 def test_beyond_its_queue_it_is_refused(store: OpenStore, topic: Topic, offset: int) -> None:
     group = pull_group(store)
