@@ -40,7 +40,7 @@ class Beginning:
             where = QueueEnd.END if begin is Ask.END else self._timestamp
             offset = await calls.query_offset(self._session, mq, where)
             # Asked again, it would lead elsewhere: whoever owns the queue next, after a crash too, goes on from here.
-            await self._offset_store.update_consume_offset_to_broker(mq, offset, is_oneway=False)
+            offset = await self._offset_store.begin(mq, offset)
         except Exception as failure:  # noqa: BLE001  a store of the user's may raise anything
             log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
             return UNKNOWN

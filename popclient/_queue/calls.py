@@ -158,11 +158,12 @@ async def fetch_offsets(session: Session, group: str, queues: Collection[Message
 
 
 async def commit_offsets(
-    session: Session, group: str, offsets: Mapping[MessageQueue, Progress]
+    session: Session, group: str, offsets: Mapping[MessageQueue, Progress], *, begin: bool = False
 ) -> dict[MessageQueue, Committed]:
     """Moves the group's progress on; behind what is stored it changes nothing and is no refusal.
 
-    A commit that stands on an older count of `resets` is refused. Servers without that count take every commit.
+    With `begin` it changes nothing either where there is progress. A commit that stands on an older count of `resets`
+    is refused. Servers without that count take every commit.
     """
     if not await has_legacy(session):
         return {mq: await _update_offset(session, group, mq, each) for mq, each in offsets.items()}
@@ -170,7 +171,7 @@ async def commit_offsets(
         legacy.QueueOffset(queue=name, offset=each.offset, resets=each.resets)
         for name, each in zip(names_of(session, offsets), offsets.values(), strict=True)
     ]
-    request = legacy.CommitOffsetsRequest(group=resource_of(session, group), offsets=entries)
+    request = legacy.CommitOffsetsRequest(group=resource_of(session, group), offsets=entries, begin=begin)
     answer = await call(session, "CommitOffsets", lambda link: link.legacy.CommitOffsets, request)
     return {mq: _committed(result) for mq, result in zip(offsets, answer.results, strict=True)}
 

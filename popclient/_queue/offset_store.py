@@ -30,7 +30,7 @@ class ReadOffsetType(StrEnum):
 class OffsetStore(ABC):
     """One group's progress, as one consumer keeps it. Derive from it to bring a store of your own.
 
-    `freeze` and `close` may stay as they are where a store has no use for them.
+    `begin`, `freeze` and `close` may stay as they are where a store has no use for them.
     """
 
     @abstractmethod
@@ -64,6 +64,11 @@ class OffsetStore(ABC):
     @abstractmethod
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
         """Past memory, straight to the store. With `is_oneway` a failure is only logged; otherwise it is raised."""
+
+    async def begin(self, mq: MessageQueue, offset: int) -> int:
+        """The group begins the queue here where it has no progress yet; where it begins. A failure is raised."""
+        await self.update_consume_offset_to_broker(mq, offset, is_oneway=False)
+        return offset
 
     def freeze(self, mq: MessageQueue, offset: int) -> None:
         """Sets memory to a corrected offset and holds it there until `remove_offset`: late results must not move it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
+from typing import Protocol
 
 from popclient._queue import calls
 from popclient._queue.calls import Committed, Progress
@@ -20,7 +21,14 @@ from popclient.errors import PopError
 log = logging.getLogger("popclient")
 
 Fetch = Callable[[Collection[MessageQueue]], Awaitable[Mapping[MessageQueue, Progress]]]
-Commit = Callable[[Mapping[MessageQueue, Progress]], Awaitable[Mapping[MessageQueue, Committed]]]
+
+
+class Commit(Protocol):
+    """`calls.commit_offsets` of one session and group."""
+
+    async def __call__(
+        self, offsets: Mapping[MessageQueue, Progress], /, *, begin: bool = False
+    ) -> Mapping[MessageQueue, Committed]: ...
 
 
 class RemoteOffsetStore(OffsetStore):
@@ -97,6 +105,15 @@ class RemoteOffsetStore(OffsetStore):
             if not is_oneway:
                 raise refusal
             self._say_not_committed({mq: offset}, refusal)
+
+    async def begin(self, mq: MessageQueue, offset: int) -> int:
+        committed = (await self._commit({mq: Progress(offset, self.resets(mq))}, begin=True))[mq]
+        if committed.refusal is not None:
+            raise committed.refusal
+        # Another member may have begun it since its progress was read.
+        begun = Progress(offset) if committed.stored is None else committed.stored
+        self._stored[mq] = begun
+        return begun.offset
 
     def resets(self, mq: MessageQueue) -> int:
         """The count that a commit of the queue's present offset stands on; for pulls that carry one."""

@@ -37,10 +37,13 @@ class Server:
         self._require_up()
         return {mq: self.progress.get(mq, Progress(NO_OFFSET)) for mq in mqs}
 
-    async def commit(self, offsets: Mapping[MessageQueue, Progress]) -> dict[MessageQueue, Committed]:
+    async def commit(
+        self, offsets: Mapping[MessageQueue, Progress], /, *, begin: bool = False
+    ) -> dict[MessageQueue, Committed]:
         self._require_up()
         self.commits.append({mq: each.offset for mq, each in offsets.items()})
-        return {mq: self._committed(mq, each) for mq, each in offsets.items()}
+        asked = {mq: self.progress.get(mq, each) if begin else each for mq, each in offsets.items()}
+        return {mq: self._committed(mq, each) for mq, each in asked.items()}
 
     def reset(self, mq: MessageQueue, offset: int) -> None:
         self.progress[mq] = Progress(offset, self.progress.get(mq, Progress(NO_OFFSET)).resets + 1)
@@ -355,7 +358,9 @@ async def test_a_reset_is_not_undone_by_who_is_online() -> None:
 async def test_a_commit_under_way_when_the_reset_was_read_changes_nothing_of_it() -> None:
     server, told = Server(), list[MessageQueue]()
 
-    async def overtaken(offsets: Mapping[MessageQueue, Progress]) -> Mapping[MessageQueue, Committed]:
+    async def overtaken(
+        offsets: Mapping[MessageQueue, Progress], /, *, begin: bool = False
+    ) -> Mapping[MessageQueue, Committed]:
         server.reset(T0, 10)
         assert await store.read_offset(T0, STORE) == 10
         return await server.commit(offsets)
@@ -366,6 +371,15 @@ async def test_a_commit_under_way_when_the_reset_was_read_changes_nothing_of_it(
     assert (store.clone_offset_table(), store.resets(T0), told) == ({T0: 10}, 1, [])
 
 
+@pytest.mark.row("I1")
+async def test_of_two_members_that_begin_a_queue_the_first_one_counts() -> None:
+    server = Server()
+    first, second = remote(server), remote(server)
+    assert [await first.begin(T0, 10), await second.begin(T0, 12)] == [10, 10]
+    assert server.progress[T0].offset == 10
+    assert await second.read_offset(T0, STORE) == 10
+
+
 async def test_a_refusal_that_is_no_reset_is_told() -> None:
     class Refusing(Server):
         def _committed(self, mq: MessageQueue, asked: Progress) -> Committed:
@@ -374,6 +388,8 @@ async def test_a_refusal_that_is_no_reset_is_told() -> None:
     store = remote(Refusing())
     with pytest.raises(PopError, match="mode POP"):
         await store.update_consume_offset_to_broker(T0, 5, is_oneway=False)
+    with pytest.raises(PopError, match="mode POP"):
+        await store.begin(T0, 5)
 
 
 # ---- A store of the user's own ----
