@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 
@@ -41,3 +41,8 @@ class DefaultSource(DataSource):
         from popclient.spark.dead_letters.reading import DeadLetterReader
 
         return DeadLetterReader(self._chosen, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from popclient.spark.dead_letters.streaming import DeadLetterStream
+
+        return DeadLetterStream(self._chosen, schema)

@@ -78,6 +78,7 @@ def test_every_dead_letter_once(spark: SparkSession, url: str) -> None:
         ({"consumerGroup": "radar", "topic": "flights"}, "consumer_group = 'radar' AND topic = 'flights'"),
         ({"namespace": "nobody"}, "group_namespace = 'nobody'"),
         ({"consumerGroup": "nobody"}, "consumer_group = 'nobody'"),
+        ({"startingId": 40, "endingId": 5_000}, "group_namespace = '' AND id >= 40 AND id < 5000"),
         (
             {"startingTimestamp": EPOCH_MS + 1_000_000, "endingTimestamp": EPOCH_MS + 2_000_000, "numPartitions": 3},
             f"group_namespace = '' AND dead_at_ms >= {EPOCH_MS + 1_000_000} AND dead_at_ms < {EPOCH_MS + 2_000_000}",

@@ -13,12 +13,24 @@ from sqlalchemy.exc import ArgumentError
 
 NUM_PARTITIONS = 4
 NUM_PARTITIONS_MAX = 1_000
+BIGINT_MAX = 2**63 - 1
 BACKENDS = ("sqlite", "postgresql")
 
 # Spark hands every name over in lower case.
 _NAMES = {
     name.lower(): name
-    for name in ("url", "namespace", "consumerGroup", "topic", "numPartitions", "startingTimestamp", "endingTimestamp")
+    for name in (
+        "url",
+        "namespace",
+        "consumerGroup",
+        "topic",
+        "numPartitions",
+        "startingTimestamp",
+        "endingTimestamp",
+        "startingId",
+        "endingId",
+        "maxRowsPerTrigger",
+    )
 }
 _PASSWORD = re.compile(r"(?<=:)[^:@/]*(?=@)")
 _WRITE_URL = "write sqlite:///popmq.db or postgresql://user@host/name"
@@ -28,7 +40,8 @@ class Options(NamedTuple):
     """Which dead letters to read, and in how many parts.
 
     url: of the database. namespace: "" is the default one. consumer_group, topic (the one a message came from): None
-    is all. The times a message died at are start (included) to end (excluded), epoch milliseconds.
+    is all. The times a message died at are start (included) to end (excluded), epoch milliseconds; so are ids.
+    max_rows_per_trigger: of a stream; None is whatever there is.
     """
 
     url: str
@@ -38,6 +51,25 @@ class Options(NamedTuple):
     num_partitions: int = NUM_PARTITIONS
     starting_ms: int | None = None
     ending_ms: int | None = None
+    starting_id: int | None = None
+    ending_id: int | None = None
+    max_rows_per_trigger: int | None = None
+
+    def refuse_in_a_stream(self) -> None:
+        """Raise `ValueError` for what only a batch can do."""
+        for name, value in (("endingTimestamp", self.ending_ms), ("endingId", self.ending_id)):
+            if value is not None:
+                raise ValueError(
+                    f"option {name}={value} is for spark.read; a stream has no end: leave it out, or filter the frame"
+                )
+
+    def refuse_in_a_batch(self) -> None:
+        """Raise `ValueError` for what only a stream can do."""
+        if self.max_rows_per_trigger is not None:
+            raise ValueError(
+                f"option maxRowsPerTrigger={self.max_rows_per_trigger} is for spark.readStream; a batch reads all that"
+                " its other options ask for: narrow it with startingId and endingId"
+            )
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -56,6 +88,9 @@ def parse(given: Mapping[str, str]) -> Options:
         num_partitions=_num_partitions(options.get("numpartitions", str(NUM_PARTITIONS))),
         starting_ms=_time_ms(options, "startingTimestamp"),
         ending_ms=_time_ms(options, "endingTimestamp"),
+        starting_id=_count(options, "startingId"),
+        ending_id=_count(options, "endingId"),
+        max_rows_per_trigger=_count(options, "maxRowsPerTrigger"),
     )
 
 
@@ -86,6 +121,13 @@ def _num_partitions(value: str) -> int:
     if not value.strip().isdecimal() or not 1 <= int(value) <= NUM_PARTITIONS_MAX:
         raise ValueError(f"option numPartitions={value!r} is not allowed; give 1 to {NUM_PARTITIONS_MAX}")
     return int(value)
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name.lower())
+    if value is not None and (not value.strip().isdecimal() or not 1 <= int(value) <= BIGINT_MAX):
+        raise ValueError(f"option {name}={value!r} is not allowed; give a whole number from 1")
+    return None if value is None else int(value)
 
 
 def _time_ms(options: Mapping[str, str], name: str) -> int | None:

@@ -15,17 +15,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from sqlalchemy import Connection, Select, column, select, table
+from sqlalchemy import Connection, Select
 
-from popclient.spark.dead_letters.columns import COLUMNS, Column, pick, sources_of, to_arrow
+from popclient.spark.dead_letters.choosing import Ids, chosen, letter_id
+from popclient.spark.dead_letters.columns import Column, pick, sources_of, to_arrow
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import Options
 
 PAGE_ROWS_MAX = 4_096
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 FETCH_ROWS = 64  # few, because a body may have 4 MiB
-
-_VIEW = table("dead_letters", *map(column, [*sources_of(COLUMNS), "group_namespace", "topic_namespace"]))
 
 
 class IdRange(InputPartition):
@@ -41,17 +40,28 @@ class DeadLetterReader(DataSourceReader):
     """Holds no connection: Spark pickles it and sends it to its workers."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        options.refuse_in_a_batch()
         self._options = options
-        self._schema = schema
-        self._columns = pick(schema)
+        self._pages = DeadLetterPages(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of ids of equal width; what dies after this moment belongs to the next data frame."""
-        ids = _chosen(self._options, ["id"])
         with connected(self._options.url) as conn:
-            first = conn.execute(ids.order_by(_VIEW.c.id).limit(1)).scalar()
-            last = conn.execute(ids.order_by(_VIEW.c.id.desc()).limit(1)).scalar()
+            ids = Ids(conn, self._options)
+            first, last = ids.first(), ids.last()
         return [] if first is None or last is None else split(first, last, self._options.num_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._pages.read(partition)
+
+
+class DeadLetterPages:
+    """The dead letters of a range of ids, page by page, in a batch and in a stream."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = pick(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, IdRange):  # Spark's stand-in where there is nothing to read
@@ -73,9 +83,9 @@ def split(first: int, last: int, parts: int) -> list[IdRange]:
 def _pages(conn: Connection, options: Options, columns: Sequence[Column], ids: IdRange) -> Iterator[list[Any]]:
     sources = sources_of(columns)
     body = sources.index("body") if "body" in sources else None
-    query = _chosen(options, sources).where(_VIEW.c.id <= ids.last).order_by(_VIEW.c.id).limit(PAGE_ROWS_MAX)
+    query = chosen(options, sources).where(letter_id <= ids.last).order_by(letter_id).limit(PAGE_ROWS_MAX)
     first = ids.first
-    while rows := _page(conn, query.where(_VIEW.c.id >= first), body):
+    while rows := _page(conn, query.where(letter_id >= first), body):
         yield rows
         first = rows[-1][0] + 1
 
@@ -92,22 +102,3 @@ def _page(conn: Connection, query: Select[Any], body: int | None) -> list[Any]:
             if size >= PAGE_BYTES_MAX:
                 break
     return rows
-
-
-def _chosen(options: Options, sources: Sequence[str]) -> Select[Any]:
-    query = select(*(_VIEW.c[source] for source in sources))
-    names = {
-        "group_namespace": options.namespace,
-        "consumer_group": options.consumer_group,
-        "topic_namespace": options.namespace,
-        "topic": options.topic,
-    }
-    for name, value in names.items():
-        if value is not None:
-            # The empty suffix keeps planners from starting at the name: a page is cheap only in the order of ids.
-            query = query.where(_VIEW.c[name].concat("") == value)
-    if options.starting_ms is not None:
-        query = query.where(_VIEW.c.dead_at_ms >= options.starting_ms)
-    if options.ending_ms is not None:
-        query = query.where(_VIEW.c.dead_at_ms < options.ending_ms)
-    return query

@@ -1,0 +1,128 @@
+"""Dead letters as a stream: what died since the last batch, in the order of ids.
+
+An offset is `{"v": 1, "id": n}`: everything up to n has been read. A batch is the ids after its start up to its end, so
+it can be read again from its two offsets alone, by whichever process comes after a crash. Ids become visible in their
+order (docs/design/0017), so nothing ever appears behind an offset. A message that is sent back and dies again comes
+again, with a new id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+from sqlalchemy import Connection
+
+from popclient.spark.dead_letters.choosing import Ids
+from popclient.spark.dead_letters.database import connected
+from popclient.spark.dead_letters.options import Options
+from popclient.spark.dead_letters.reading import PAGE_ROWS_MAX, DeadLetterPages, split
+
+VERSION = 1
+# Without a trigger of its own Spark asks some ninety times a second whether there is something new.
+LOOK_AGAIN_S = 0.5
+
+
+class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Holds no connection: the process that asks for offsets opens one per question, the workers one per partition."""
+
+    def __init__(
+        self,
+        options: Options,
+        schema: StructType,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        options.refuse_in_a_stream()
+        self._options = options
+        self._pages = DeadLetterPages(options, schema)
+        self._now = now
+        self._sleep = sleep
+        self._initial: int | None = None
+        self._last_of_all: int | None = None  # where a query that reads what is available now ends
+        self._looked: _Looked | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Before the first dead letter that the options ask for. Spark asks twice, and must hear the same."""
+        if self._initial is None:
+            with connected(self._options.url) as conn:
+                ids = Ids(conn, self._options)
+                first = ids.first()
+                self._initial = ids.newest() if first is None else first - 1
+        return _offset(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self._options.max_rows_per_trigger
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with connected(self._options.url) as conn:
+            self._last_of_all = Ids(conn, self._options).newest()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """The end of the next batch; `start` itself while there is nothing new."""
+        after = _id(start)
+        if self._looked is not None and self._looked.after == after:
+            self._sleep(max(0.0, self._looked.at + LOOK_AGAIN_S - self._now()))
+        with connected(self._options.url) as conn:
+            end = self._end(conn, after, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return start if end is None else _offset(end)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """The newest dead letter that the last look saw, for the query's progress."""
+        return None if self._looked is None else _offset(self._looked.newest)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Ranges of ids of equal width, none narrower than a page; a first batch may be empty."""
+        first, last = _id(start) + 1, _id(end)
+        if first > last:
+            return []
+        pages = -(-(last - first + 1) // PAGE_ROWS_MAX)
+        return split(first, last, min(self._options.num_partitions, pages))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._pages.read(partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing to do: reading leaves no mark on a dead letter."""
+
+    def _end(self, conn: Connection, after: int, rows: int | None) -> int | None:
+        """The id that the next batch ends with; what the last look passed over is not looked at again."""
+        found = Ids(conn, self._options)
+        newest = found.newest()
+        if self._last_of_all is not None:
+            newest = min(newest, self._last_of_all)
+        passed = self._looked.passed if self._looked is not None and self._looked.after == after else after
+        end = found.nth(passed, newest, rows) if rows is not None else None
+        end = found.last(passed, newest) if end is None else end
+        passed = max(passed, newest) if end is None else after
+        self._looked = _Looked(after, passed, newest, self._now())
+        return end
+
+
+class _Looked(NamedTuple):
+    """A look for what came after an id: nothing up to `passed` was asked for, `newest` was the newest of all."""
+
+    after: int
+    passed: int
+    newest: int
+    at: float
+
+
+def _offset(number: int) -> dict[str, int]:
+    return {"v": VERSION, "id": number}
+
+
+def _id(offset: dict[str, Any]) -> int:
+    if offset.get("v") != VERSION or not isinstance(offset.get("id"), int):
+        raise ValueError(
+            f"offset {offset} is not one of dead letters, which are like {_offset(12)}; the checkpoint belongs to"
+            " another source: give this query a checkpointLocation of its own"
+        )
+    number: int = offset["id"]
+    return number

@@ -1,0 +1,190 @@
+"""Dead letters as a stream: each once, in the order of ids, over restarts and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import update
+
+pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StructType
+
+from popclient.spark.dead_letters.options import parse
+from popclient.spark.dead_letters.streaming import LOOK_AGAIN_S, DeadLetterStream
+from popserver.store.database import Database
+from popserver.store.schema import dead_letter
+from tests.spark.filled import EPOCH_MS, fill
+from tests.support.postgres import fresh_database, postgres_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COUNT = 1_000
+ONLY_ID = StructType().add("id", LongType())
+Offset = dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/popmq.db"
+        return
+    with fresh_database(request.getfixturevalue("postgres")) as made:
+        yield made
+
+
+def stream(url: str, **options: Any) -> DeadLetterStream:
+    given = {name.lower(): str(value) for name, value in options.items()}
+    return DeadLetterStream(parse({"url": url, **given}), ONLY_ID)
+
+
+def ids_of(reader: DeadLetterStream, start: Offset, end: Offset) -> list[int]:
+    return [
+        number
+        for partition in reader.partitions(start, end)
+        for page in reader.read(partition)
+        for number in page.column("id").to_pylist()
+    ]
+
+
+def at(number: int) -> Offset:
+    return {"v": 1, "id": number}
+
+
+def query(spark: SparkSession, url: str, folder: Path, **options: Any) -> None:
+    """One run over what there is, into Parquet."""
+    letters = spark.readStream.format("popmq").option("url", url).options(**options).load()
+    writing = letters.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    writing.option("path", str(folder / "dead")).trigger(availableNow=True).start().awaitTermination()
+
+
+def written(spark: SparkSession, folder: Path) -> list[int]:
+    return sorted(row.id for row in spark.read.parquet(str(folder / "dead")).select("id").collect())
+
+
+def test_each_once_over_restarts_and_a_replay(spark: SparkSession, tmp_path: Path) -> None:
+    """What died after a run comes with the next; a batch whose commit is lost is the same when it is read again."""
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, COUNT)
+    query(spark, url, tmp_path, maxRowsPerTrigger=300, consumerGroup="billing")
+    expected = [i + 1 for i in range(COUNT - 1) if i % 3]
+    assert written(spark, tmp_path) == expected
+    commits = sorted(int(each.name) for each in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    assert len(commits) == 3  # 666 of them, at most 300 at once
+
+    for name in (str(commits[-1]), f".{commits[-1]}.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    query(spark, url, tmp_path, maxRowsPerTrigger=300, consumerGroup="billing")
+    assert written(spark, tmp_path) == expected
+
+    _die_again(url, 2)
+    query(spark, url, tmp_path, maxRowsPerTrigger=300, consumerGroup="billing")
+    assert written(spark, tmp_path) == [*expected, COUNT + 1]
+
+
+def _die_again(url: str, number: int) -> None:
+    """A dead letter that was sent back and died again has a new id."""
+    database = Database(url)
+    with database.writing.connect() as conn:
+        database.begin(conn)
+        renewed = update(dead_letter).where(dead_letter.c.dead_letter_id == number)
+        conn.execute(renewed.values(dead_letter_id=COUNT + 1))
+        conn.exec_driver_sql("COMMIT")
+    database.close()
+
+
+def test_a_batch_is_a_range_of_ids(url: str) -> None:
+    fill(url, COUNT)
+    reader = stream(url, numPartitions=3)
+    start = reader.initialOffset()
+    assert start == reader.initialOffset() == at(0)
+    assert reader.partitions(start, start) == []
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    assert end == at(10)
+    assert reader.reportLatestOffset() == at(COUNT)
+    assert ids_of(reader, start, end) == list(range(1, 11))
+    # The last one is a stranger's: it is no reason for a batch.
+    assert reader.latestOffset(end, ReadAllAvailable()) == at(COUNT - 1)
+    assert reader.latestOffset(at(COUNT - 1), ReadMaxRows(5)) == at(COUNT - 1)
+    another = stream(url, numPartitions=3)  # in a new process, after a crash
+    assert ids_of(another, end, at(COUNT - 1)) == list(range(11, COUNT))
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({}, 1),
+        ({"startingId": 500}, 500),
+        ({"startingTimestamp": EPOCH_MS + 300_000}, 301),
+        ({"startingTimestamp": EPOCH_MS + 10_000_000}, COUNT + 1),
+        ({"startingId": 5_000_000}, COUNT + 1),
+        ({"topic": "hotels", "startingId": 2}, 6),
+    ],
+)
+def test_where_it_starts(tmp_path: Path, options: dict[str, Any], first: int) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, COUNT)
+    assert stream(url, **options).initialOffset() == at(first - 1)
+
+
+def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 10)
+    reader = stream(url)
+    reader.prepareForTriggerAvailableNow()
+    _die_again(url, 3)
+    assert reader.latestOffset(at(0), ReadAllAvailable()) == at(9)
+    assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
+    assert stream(url).latestOffset(at(9), ReadAllAvailable()) == at(COUNT + 1)
+
+
+def test_an_idle_query_looks_twice_a_second(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 10)
+    slept: list[float] = []
+    reader = DeadLetterStream(parse({"url": url}), ONLY_ID, now=lambda: 100.0, sleep=slept.append)
+    assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
+    assert slept == []
+    _die_again(url, 3)
+    assert reader.latestOffset(at(9), ReadAllAvailable()) == at(COUNT + 1)
+    assert slept == [LOOK_AGAIN_S]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"endingId": 7}, "option endingId=7 is for spark.read; a stream has no end"),
+        ({"endingTimestamp": 7}, "option endingTimestamp=7 is for spark.read"),
+        ({"maxRowsPerTrigger": 0}, "option maxRowsPerTrigger='0' is not allowed; give a whole number from 1"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        stream(f"sqlite:///{tmp_path}/popmq.db", **options)
+
+
+def test_a_strange_checkpoint_is_named(tmp_path: Path) -> None:
+    reader = stream(f"sqlite:///{tmp_path}/popmq.db")
+    with pytest.raises(ValueError, match="is not one of dead letters"):
+        reader.partitions({"v": 1, "q": 3}, at(4))
+
+
+def test_a_refusal_reaches_the_user(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 10)
+    with pytest.raises(PySparkException, match="option endingId=7 is for"):
+        query(spark, url, tmp_path, endingId=7)
+    with pytest.raises(PySparkException, match="option maxRowsPerTrigger=7 is for"):
+        spark.read.format("popmq").option("url", url).option("maxRowsPerTrigger", 7).load().count()
