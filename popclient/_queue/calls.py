@@ -5,35 +5,18 @@ They raise a PopError; UnsupportedByServer where the server does not offer the c
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from popclient import _convert as convert
 from popclient._queue.message_queue import MessageQueue
-from popclient._queue.subscription import is_retry_topic
-from popclient._queue.wire import call, call_legacy, has_legacy, name_of, names_of, offered, queue_of, resource_of
+from popclient._queue.wire import call, call_legacy, has_legacy, name_of, names_of, queue_of, resource_of
 from popclient._session import Session
-from popclient._transport import Link
-from popclient.errors import BadRequest, NotFound, PopError, UnexpectedAnswer, error_of
-from popclient.message import FilterExpression, MessageView
+from popclient.errors import BadRequest, NotFound, PopError, error_of
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-
-EXTRAS_HEADER: Final = "popmq-pull-bin"
-PULL_MARGIN: Final = 3.0  # seconds that a pull's answer may take beyond its hold
-CONNECTING: Final = 1.0  # seconds that may pass before a pull begins; more shorten its hold
-RETRY_TOPIC: Final = "RETRY_TOPIC"  # the property of a retry that says which topic it comes from
-
-
-class Pulled(NamedTuple):
-    """A pull's answer: OK, MESSAGE_NOT_FOUND or ILLEGAL_OFFSET, what was found, and where to go on."""
-
-    code: int
-    messages: list[MessageView]
-    next_offset: int
 
 
 class Progress(NamedTuple):
@@ -77,72 +60,6 @@ class QueueEnd(Enum):
 
     BEGINNING = pb.BEGINNING
     END = pb.END
-
-
-# ---- Pulling ----
-
-
-async def pull(
-    session: Session,
-    group: str,
-    mq: MessageQueue,
-    offset: int,
-    *,
-    batch_size: int,
-    expression: FilterExpression | None,
-    hold: timedelta,
-    extras: legacy.PullExtras | None = None,
-) -> Pulled:
-    """What is in the queue from `offset` on; with nothing there the server holds the call up to `hold`.
-
-    expression: None leaves it to the one in the client's settings. Messages of a retry topic carry the topic that they
-    come from. A pull changes nothing, so one that breaks is repeated within its time.
-    """
-    request = rpc.PullMessageRequest(
-        group=resource_of(session, group),
-        message_queue=await queue_of(session, mq),
-        offset=offset,
-        batch_size=batch_size,
-        filter_expression=None if expression is None else convert.filter_expression(expression),
-    )
-    packed = None if extras is None else extras.SerializeToString()
-
-    async def attempt(link: Link, remaining: float) -> Pulled:
-        request.long_polling_timeout.FromTimedelta(min(hold, timedelta(seconds=max(remaining - PULL_MARGIN, 0.0))))
-        headers: tuple[tuple[str, str | bytes], ...] = session.transport.headers()
-        if packed is not None:
-            headers = (*headers, (EXTRAS_HEADER, packed))
-        return await _read(link.messaging.PullMessage(request, timeout=remaining, metadata=headers), mq)
-
-    patience = CONNECTING + hold.total_seconds() + PULL_MARGIN
-    return await offered(session, "PullMessage", session.transport.call(attempt, patience))
-
-
-async def _read(frames: AsyncIterable[rpc.PullMessageResponse], mq: MessageQueue) -> Pulled:
-    status: pb.Status | None = None
-    next_offset: int | None = None
-    messages: list[MessageView] = []
-    async for frame in frames:
-        kind = frame.WhichOneof("content")
-        if kind == "message":
-            messages.append(_view(frame.message, mq))
-        elif kind == "next_offset":
-            next_offset = frame.next_offset
-        elif kind == "status":
-            status = frame.status
-    if status is not None and status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET):
-        raise error_of(status)
-    if status is None or next_offset is None:
-        missing = "status" if status is None else "next offset"
-        raise UnexpectedAnswer(f"the answer to a pull of queue {mq} has no {missing}")
-    return Pulled(status.code, messages, next_offset)
-
-
-def _view(wire: pb.Message, mq: MessageQueue) -> MessageView:
-    view = MessageView.unheld(wire)
-    if is_retry_topic(mq.topic):
-        view.topic = wire.user_properties.get(RETRY_TOPIC, mq.topic)
-    return view
 
 
 # ---- Offsets ----

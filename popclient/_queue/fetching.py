@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from popclient._push.room import Room
-from popclient._queue import calls
-from popclient._queue.calls import Progress, Pulled
+from popclient._queue import pull_call
+from popclient._queue.calls import Progress
 from popclient._queue.message_queue import MessageQueue
+from popclient._queue.pull_call import Pulled
 from popclient._queue.pull_options import HOLD, PullOptions
 from popclient._queue.pull_status import PullStatus, backwards, pull_status
 from popclient._session import Session, log
@@ -160,7 +161,7 @@ class Fetcher:
         ask = await self._room.ask(self._options.batch_size, self._message_bytes, self._sharing())
         begun = clock()
         try:
-            pulled = await calls.pull(
+            pulled = await pull_call.pull(
                 self._session,
                 self._options.group,
                 self.mq,

@@ -6,13 +6,14 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from popclient._push.looking_on import Onlookers
-from popclient._queue import calls
+from popclient._queue import pull_call
 from popclient._queue.clock import Clock
 from popclient._queue.consuming import ConsumeMessageService
 from popclient._queue.flow import FLOW_CONTROL_PAUSE, FlowLimits, FlowTimes
 from popclient._queue.offset_store import NO_OFFSET, OffsetStore, ReadOffsetType
 from popclient._queue.options import QueueOptions
 from popclient._queue.process_queue import ProcessQueue
+from popclient._queue.pull_call import Pulled
 from popclient._queue.pull_extras import pull_extras
 from popclient._queue.pull_status import PullStatus, backwards, pull_status
 from popclient._queue.pulling import PullMessageService, PullRequest
@@ -157,7 +158,7 @@ class Pulls:
         else:
             self._answered(request, status, answer, subscription, self._clock.now() - began)
 
-    async def _ask(self, request: PullRequest, subscription: Subscription) -> tuple[PullStatus, calls.Pulled]:
+    async def _ask(self, request: PullRequest, subscription: Subscription) -> tuple[PullStatus, Pulled]:
         topic, began = request.message_queue.topic, self._clock.now()
         self._onlookers.before_receive(topic)
         try:
@@ -190,7 +191,7 @@ class Pulls:
         request.next_offset = offset
         return True
 
-    async def _call(self, request: PullRequest, subscription: Subscription) -> calls.Pulled:
+    async def _call(self, request: PullRequest, subscription: Subscription) -> Pulled:
         mq, store = request.message_queue, self._offset_store
         commit_offset, resets = 0, 0
         if isinstance(store, RemoteOffsetStore):  # a store elsewhere, or of the user's own, has its own ways
@@ -203,7 +204,7 @@ class Pulls:
             sub_version=self._standing.sub_version,
             post_subscription=self._options.post_subscription_when_pull,
         )
-        return await calls.pull(
+        return await pull_call.pull(
             self._session,
             self._options.group,
             mq,
@@ -226,7 +227,7 @@ class Pulls:
     # ---- Its answer ----
 
     def _answered(
-        self, request: PullRequest, status: PullStatus, answer: calls.Pulled, subscription: Subscription, took: float
+        self, request: PullRequest, status: PullStatus, answer: Pulled, subscription: Subscription, took: float
     ) -> None:
         if status is PullStatus.OFFSET_ILLEGAL:
             self._standing.give_up_illegal(request, answer.next_offset)

@@ -22,6 +22,7 @@ Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
 LEGACY: Final = "legacy"  # the capability of a server that has popmq.v1.Legacy
+PULL_BATCH: Final = "pull-batch"  # of one whose Legacy has PullBatch
 
 
 # ---- Meeting a server ----
@@ -53,9 +54,13 @@ def _query_offset(link: Link) -> Callable[..., Awaitable[rpc.QueryOffsetResponse
 
 
 async def has_legacy(session: Session) -> bool:
+    return await offers(session, LEGACY)
+
+
+async def offers(session: Session, capability: str) -> bool:
     if not session.settled:
         await session.start()
-    return LEGACY in session.capabilities
+    return capability in session.capabilities
 
 
 # ---- Calling ----

@@ -82,6 +82,24 @@ class QueueServer(ScriptedServer):
                 if late is not None:
                     yield late
 
+    async def PullBatch(self, request: legacy.PullBatchRequest, context: Any) -> Any:  # noqa: N802
+        scripted = await self._answer("PullBatch", request, context)
+        if scripted is not None:
+            return scripted
+        asked = rpc.PullMessageRequest(
+            message_queue=pb.MessageQueue(topic=request.queue.topic, id=request.queue.queue_id),
+            offset=request.offset,
+            batch_size=request.batch_size,
+            filter_expression=request.filter_expression,
+        )
+        while None in (frames := self._pulled(asked)):
+            async with self.filled:
+                await self.filled.wait()
+        status_, *found, end = [frame for frame in frames if frame is not None]
+        return legacy.PullBatchResponse(
+            status=status_.status, messages=[each.message for each in found], next_offset=end.next_offset
+        )
+
     def _pulled(self, request: rpc.PullMessageRequest) -> list[rpc.PullMessageResponse | None]:
         """The frames of an answer; None stands for a wait until a queue is filled."""
         queue = (request.message_queue.topic.name, request.message_queue.id)

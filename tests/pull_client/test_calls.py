@@ -1,4 +1,4 @@
-"""Each call of queue granularity: what it puts on the wire, and what it makes of the answer."""
+"""Each call of queue granularity but the pull: what it puts on the wire, and what it makes of the answer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from popclient import BadRequest, FilterExpression, MessageQueue, PopError, UnexpectedAnswer
+from popclient import BadRequest, MessageQueue, PopError
 from popclient._queue import calls
 from popclient._queue.calls import Committed, GroupMember, Progress, QueueEnd
 from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import OK, status
-from tests.pull_client.queue_server import QueueServer, pull_frames
+from tests.pull_client.queue_server import QueueServer
 
 MQ = MessageQueue("flights", 1)
 OTHER = MessageQueue("flights", 2)
@@ -28,48 +27,6 @@ async def session(server: QueueServer) -> AsyncIterator[Session]:
     session = Session(ClientConfig(server.endpoints, namespace="airline"), pb.PULL_CONSUMER, "g", lambda: settings)
     yield session
     await session.close(0)
-
-
-async def test_a_pull(server: QueueServer, session: Session) -> None:
-    await server.fill(MQ, ["0", "1", "2"])
-    pulled = await calls.pull(
-        session, "g", MQ, 1, batch_size=8, expression=FilterExpression("*"), hold=timedelta(seconds=15)
-    )
-    assert (pulled.code, [message.text for message in pulled.messages], pulled.next_offset) == (pb.OK, ["1", "2"], 3)
-    [request] = server.requests("PullMessage")
-    assert (request.group.name, request.group.resource_namespace) == ("g", "airline")
-    assert (request.message_queue.topic.name, request.message_queue.id) == MQ
-    assert request.message_queue.broker.name == "broker"
-    assert (request.offset, request.batch_size, request.long_polling_timeout.ToSeconds()) == (1, 8, 15)
-    assert calls.EXTRAS_HEADER not in server.metadata["PullMessage"]
-
-
-async def test_what_a_pull_carries_besides(server: QueueServer, session: Session) -> None:
-    await server.fill(MQ, ["0"])
-    extras = legacy.PullExtras(sys_flag=7, commit_offset=77, resets=2, sub_version=1_700_000_000_000)
-    await calls.pull(session, "g", MQ, 0, batch_size=1, expression=None, hold=timedelta(0), extras=extras)
-    sent: object = server.metadata["PullMessage"][calls.EXTRAS_HEADER]
-    assert isinstance(sent, bytes)
-    assert legacy.PullExtras.FromString(sent) == extras
-    [request] = server.requests("PullMessage")
-    assert not request.HasField("filter_expression")
-    assert request.long_polling_timeout.ToTimedelta() == timedelta(0)
-
-
-@pytest.mark.parametrize(
-    ("frames", "missing"),
-    [
-        (pull_frames(pb.OK, [], 1)[1:], "status"),
-        (pull_frames(pb.OK, [], 1)[:1], "next offset"),
-        ([], "status"),
-    ],
-)
-async def test_half_an_answer_is_none(
-    server: QueueServer, session: Session, frames: list[rpc.PullMessageResponse], missing: str
-) -> None:
-    server.answers["PullMessage"] = lambda _: frames
-    with pytest.raises(UnexpectedAnswer, match=f"a pull of queue flights:1 has no {missing}"):
-        await calls.pull(session, "g", MQ, 0, batch_size=1, expression=None, hold=timedelta(0))
 
 
 async def test_the_offsets_of_a_queue(server: QueueServer, session: Session) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from popclient import MessageQueue, ServerError, Unauthorized, UnsupportedByServer, aio
-from popclient._queue import calls
+from popclient._queue import calls, pull_call
 from popclient._queue.calls import Progress, QueueEnd
 from popclient._queue.wire import open_session
 from popclient._session import Session
@@ -105,7 +105,9 @@ async def test_a_server_that_fails_now_is_not_taken_for_one_that_cannot() -> Non
 
 
 CALLS: dict[str, Callable[[Session], Any]] = {
-    "PullMessage": lambda session: calls.pull(session, "g", MQ, 0, batch_size=1, expression=None, hold=timedelta(0)),
+    "PullMessage": lambda session: pull_call.pull(
+        session, "g", MQ, 0, batch_size=1, expression=None, hold=timedelta(0)
+    ),
     "GetOffset": lambda session: calls.fetch_offsets(session, "g", [MQ]),
     "UpdateOffset": lambda session: calls.commit_offsets(session, "g", {MQ: Progress(1)}),
     "QueryOffset": lambda session: calls.query_offset(session, MQ, QueueEnd.END),

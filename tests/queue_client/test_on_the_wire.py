@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from popclient import ClientConfig, MessageQueue
-from popclient._queue import calls
+from popclient._queue import pull_call
 from popclient._queue.offset_store import NO_OFFSET, OFFSET_ERROR, ReadOffsetType
 from popclient._queue.pull_extras import pull_extras
 from popclient._queue.pull_status import PullStatus, pull_status
@@ -59,7 +59,7 @@ async def test_a_pull_says_all_that_the_fields_pulls_say() -> None:
     async with HeedingServer() as server, session_with(server) as session:
         await server.fill(T0, ["a", "b"])
         hold = timedelta(seconds=15)
-        pulled = await calls.pull(
+        pulled = await pull_call.pull(
             session,
             "g",
             T0,
