@@ -224,6 +224,11 @@ class MessageView:
         return self._body
 
     @property
+    def stored_body(self) -> bytes:
+        """The body as the server has it: still packed, if its sender packed it."""
+        return self._wire.body
+
+    @property
     def text(self) -> str:
         """The body as UTF-8."""
         return self.body.decode()

@@ -15,10 +15,13 @@ from popclient.cli import UsageError
 from popclient.config import ClientConfig, Tls
 
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_RATE = re.compile(r"([0-9]{1,9})/([smh])")
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION_S_MAX = 3_650 * 86_400
 _NO_FILES = ("public", "any")  # whom --ca may name besides a file's CA
 _EDGES = ("BEGINNING", "END")
+CLASSIFIERS = ("reason", "tag", "topic", "attempt", "message_group")
+PROPERTY = "property:"
 _RESOURCE_KINDS = ("topic", "group")
 
 
@@ -50,6 +53,28 @@ def place(written: str) -> str | datetime:
         ) from None
 
 
+def moment(written: str) -> datetime:
+    """`2026-11-20T10:00`, in the time zone of this machine unless it says, or a duration ago by its clock: `2h`."""
+    try:
+        return datetime.fromisoformat(written).astimezone()
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.now().astimezone() - duration(written)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"'{written}' is no time; write 2026-11-20T10:00, 2026-11-20T10:00+01:00, or how long ago: 30m, 2h, 3d"
+        ) from None
+
+
+def rate(written: str) -> float:
+    """`100/s`, `30/m` or `500/h`, as so many a second."""
+    found = _RATE.fullmatch(written)
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"'{written}' is no rate; write 100/s, 30/m or 500/h")
+    return int(found[1]) / _UNIT_S[found[2]]
+
+
 def number(least: int, most: int) -> Callable[[str], int]:
     """A whole number from `least` to `most`."""
 
@@ -63,6 +88,20 @@ def number(least: int, most: int) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def numbers(least: int, most: int) -> Callable[[str], list[int]]:
+    """Whole numbers within limits, separated by commas: `4,7,9`."""
+    one = number(least, most)
+    return lambda written: [one(part.strip()) for part in written.split(",")]
+
+
+def classifier(written: str) -> str:
+    """What dead letters can be told apart by: one of their own facts, or `property:NAME`."""
+    if written not in CLASSIFIERS and (not written.startswith(PROPERTY) or written == PROPERTY):
+        known = ", ".join(CLASSIFIERS)
+        raise argparse.ArgumentTypeError(f"'{written}' tells none apart; write {known} or {PROPERTY}NAME")
+    return written
 
 
 def key_value(written: str) -> tuple[str, str]:

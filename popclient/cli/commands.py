@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from popclient.cli.arguments import actions as actions_named
 from popclient.cli.arguments import duration, durations, key_value, number, place, resource, secret_source
+from popclient.cli.dlq_commands import add_dlq
+from popclient.cli.parsers import add_actions, add_command
 
 QUEUES_MAX = 2**31 - 1  # of the wire; what a topic may have, the server says
 ATTEMPTS_MAX = 2**31 - 1
@@ -22,25 +22,25 @@ SHOWN_MAX = 100
 
 def add_commands(commands: Any) -> None:
     """Add the client's commands to the `popmq` command line."""
-    _add_topic(_actions(commands, "topic", "look after topics"))
-    _add_group(_actions(commands, "group", "look after consumer groups"))
-    _add_message(_actions(commands, "message", "send, receive and look at messages"))
-    _add_filter(_actions(commands, "filter", "try SQL filters"))
-    _add_dlq(_actions(commands, "dlq", "look at dead letters"))
-    _add_acl(_actions(commands, "acl", "look after users and what they may do"))
+    _add_topic(add_actions(commands, "topic", "look after topics"))
+    _add_group(add_actions(commands, "group", "look after consumer groups"))
+    _add_message(add_actions(commands, "message", "send, receive and look at messages"))
+    _add_filter(add_actions(commands, "filter", "try SQL filters"))
+    add_dlq(add_actions(commands, "dlq", "look at dead letters, send them back, keep them elsewhere, remove them"))
+    _add_acl(add_actions(commands, "acl", "look after users and what they may do"))
     _add_relay(commands)
     _add_why(commands)
-    _add(commands, "status", "the server in numbers, and how far each group is behind", "status:show")
+    add_command(commands, "status", "the server in numbers, and how far each group is behind", "status:show")
 
 
 def _add_topic(actions: Any) -> None:
-    create = _add(actions, "create", "make a topic", "topics:create")
+    create = add_command(actions, "create", "make a topic", "topics:create")
     create.add_argument("name", metavar="NAME")
     _add_queues(create, "message queues (8)")
     _add_types(create, "a message type it accepts; may be repeated (NORMAL)")
-    _add(actions, "list", "every topic", "topics:list_all")
-    _add(actions, "show", "one topic and its queues", "topics:show").add_argument("name", metavar="NAME")
-    update = _add(actions, "update", "add queues, change what is accepted", "topics:update")
+    add_command(actions, "list", "every topic", "topics:list_all")
+    add_command(actions, "show", "one topic and its queues", "topics:show").add_argument("name", metavar="NAME")
+    update = add_command(actions, "update", "add queues, change what is accepted", "topics:update")
     update.add_argument("name", metavar="NAME")
     _add_queues(update, "how many message queues to have; it only grows")
     _add_types(update, "a message type it accepts from now on; may be repeated")
@@ -48,7 +48,7 @@ def _add_topic(actions: Any) -> None:
 
 
 def _add_group(actions: Any) -> None:
-    create = _add(actions, "create", "make a consumer group", "groups:create")
+    create = add_command(actions, "create", "make a consumer group", "groups:create")
     create.add_argument("name", metavar="NAME")
     _add_policy(create, "(17)", "(10s,30s,1m … 2h)", "(3s)", "(errors)")
     create.add_argument(
@@ -56,9 +56,11 @@ def _add_group(actions: Any) -> None:
         choices=("earliest", "latest"),
         help="where it starts in a topic it meets for the first time (earliest)",
     )
-    _add(actions, "list", "every consumer group", "groups:list_all")
-    _add(actions, "show", "one group, and how far it is behind", "groups:show").add_argument("name", metavar="NAME")
-    update = _add(actions, "update", "change attempts, retry intervals or history", "groups:update")
+    add_command(actions, "list", "every consumer group", "groups:list_all")
+    add_command(actions, "show", "one group, and how far it is behind", "groups:show").add_argument(
+        "name", metavar="NAME"
+    )
+    update = add_command(actions, "update", "change attempts, retry intervals or history", "groups:update")
     update.add_argument("name", metavar="NAME")
     _add_policy(update, "", "", "", "")
     _add_delete(actions, "delete a group with its progress and its dead letters", "groups:delete")
@@ -66,11 +68,11 @@ def _add_group(actions: Any) -> None:
 
 
 def _add_progress(actions: Any) -> None:
-    lag = _add(actions, "lag", "how far a group is behind, queue by queue", "progress:lag")
+    lag = add_command(actions, "lag", "how far a group is behind, queue by queue", "progress:lag")
     lag.add_argument("group", metavar="GROUP")
     lag.add_argument("--topic", help="in that one alone")
 
-    reset = _add(actions, "reset", "let a group go on elsewhere, back or ahead; see --dry-run", "progress:reset")
+    reset = add_command(actions, "reset", "let a group go on elsewhere, back or ahead; see --dry-run", "progress:reset")
     reset.add_argument("group", metavar="GROUP")
     reset.add_argument("topic", metavar="TOPIC")
     where = reset.add_mutually_exclusive_group(required=True)
@@ -79,28 +81,28 @@ def _add_progress(actions: Any) -> None:
     reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="in one queue only (all)")
     reset.add_argument("--dry-run", action="store_true", help="only show what would be")
 
-    skip = _add(actions, "skip", "one message is done for the group, unread", "progress:skip")
+    skip = add_command(actions, "skip", "one message is done for the group, unread", "progress:skip")
     skip.add_argument("group", metavar="GROUP")
     skip.add_argument("message_id", metavar="ID")
     skip.add_argument("--topic", help="look there alone")
 
-    clone = _add(actions, "clone", "let a group begin where another one stands", "progress:clone")
+    clone = add_command(actions, "clone", "let a group begin where another one stands", "progress:clone")
     clone.add_argument("source", metavar="SOURCE")
     clone.add_argument("group", metavar="GROUP")
     clone.add_argument("--topic", help="in that one alone")
 
-    offsets = _actions(actions, "offsets", "a group's progress as a file")
-    export = _add(offsets, "export", "write it, as the classic JSON", "offsets:write")
+    offsets = add_actions(actions, "offsets", "a group's progress as a file")
+    export = add_command(offsets, "export", "write it, as the classic JSON", "offsets:write")
     export.add_argument("group", metavar="GROUP")
     export.add_argument("file", metavar="FILE", nargs="?", default="-", help="(standard output)")
-    load = _add(offsets, "import", "set it to what such a file says", "offsets:read")
+    load = add_command(offsets, "import", "set it to what such a file says", "offsets:read")
     load.add_argument("group", metavar="GROUP")
     load.add_argument("file", metavar="FILE", help="- reads standard input")
     load.add_argument("--as", dest="name_in_file", metavar="NAME", help="what the file calls the group (GROUP)")
 
 
 def _add_message(actions: Any) -> None:
-    send = _add(actions, "send", "send a message", "messages:send")
+    send = add_command(actions, "send", "send a message", "messages:send")
     send.add_argument("topic", metavar="TOPIC")
     send.add_argument("body", metavar="BODY", help="the body; - reads it from standard input")
     send.add_argument("--tag", help="one word that consumers can select by")
@@ -111,7 +113,7 @@ def _add_message(actions: Any) -> None:
     send.add_argument("--delay", type=duration, help="deliver it so much later")
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="how many times to send it (1)")
 
-    receive = _add(actions, "receive", "take messages for a group", "messages:receive")
+    receive = add_command(actions, "receive", "take messages for a group", "messages:receive")
     receive.add_argument("topic", metavar="TOPIC")
     receive.add_argument("--group", required=True, help="the consumer group to receive for")
     receive.add_argument("--max", type=number(1, RECEIVE_MAX), default=RECEIVE_MAX, help="at most so many (32)")
@@ -131,7 +133,7 @@ def _add_message(actions: Any) -> None:
         help="done once printed: they never come again; without it they come again when --invisible is over",
     )
 
-    peek = _add(actions, "peek", "look at the oldest messages, holding nothing", "messages:peek")
+    peek = add_command(actions, "peek", "look at the oldest messages, holding nothing", "messages:peek")
     peek.add_argument("topic", metavar="TOPIC")
     peek.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="of one queue only")
     peek.add_argument(
@@ -139,22 +141,22 @@ def _add_message(actions: Any) -> None:
     )
     _add_max(peek)
 
-    scheduled = _add(actions, "scheduled", "delayed messages and halves of transactions", "scheduled:list_all")
+    scheduled = add_command(actions, "scheduled", "delayed messages and halves of transactions", "scheduled:list_all")
     scheduled.add_argument("--topic", required=True)
     scheduled.add_argument("--max", type=number(1, SEND_MAX), default=100, help="how many to show, by due time (100)")
 
-    cancel = _add(actions, "cancel", "take back what is scheduled; it cannot be undone", "scheduled:cancel")
+    cancel = add_command(actions, "cancel", "take back what is scheduled; it cannot be undone", "scheduled:cancel")
     cancel.add_argument("message_id", metavar="ID", nargs="*", help="a message's id")
     cancel.add_argument("--topic", required=True)
     cancel.add_argument("--key", help="all that have this key, at most 1,000 at once")
 
-    get = _add(actions, "get", "one message: its state in every group, and its history", "messages:get")
+    get = add_command(actions, "get", "one message: its state in every group, and its history", "messages:get")
     get.add_argument("message_id", metavar="ID")
     get.add_argument("--topic", help="look there alone")
 
 
 def _add_filter(actions: Any) -> None:
-    test = _add(actions, "test", "what a SQL filter would have wanted of stored messages", "filters:test")
+    test = add_command(actions, "test", "what a SQL filter would have wanted of stored messages", "filters:test")
     test.add_argument("expression", metavar="EXPRESSION", help="such as \"a > 3 AND TAGS IN ('x', 'y')\"")
     test.add_argument("--topic", required=True, help="whose messages to judge")
     test.add_argument("--last", type=duration, metavar="DURATION", help="those stored in this time (all)")
@@ -163,28 +165,15 @@ def _add_filter(actions: Any) -> None:
     )
 
 
-def _add_dlq(actions: Any) -> None:
-    listing = _add(actions, "list", "a group's dead letters, oldest first", "dead_letters:list_some")
-    listing.add_argument("group", metavar="GROUP")
-    listing.add_argument("--topic", help="those that came from there")
-    listing.add_argument(
-        "--after", type=number(0, ID_MAX), default=0, metavar="ID", help="those after the one with this number"
-    )
-    _add_max(listing)
-    show = _add(actions, "show", "one dead letter", "dead_letters:show")
-    show.add_argument("group", metavar="GROUP")
-    show.add_argument("message_id", metavar="ID", help="the message's id")
-
-
 def _add_why(commands: Any) -> None:
-    why = _add(commands, "why", "why a message is where it is, in one sentence", "why:explain")
+    why = add_command(commands, "why", "why a message is where it is, in one sentence", "why:explain")
     why.add_argument("message_id", metavar="ID")
     why.add_argument("--group", required=True, help="the consumer group that waits for it")
     why.add_argument("--topic", help="look there alone")
 
 
 def _add_relay(commands: Any) -> None:
-    relay = _add(commands, "relay", "send what an outbox table holds, until stopped", "outbox:relay")
+    relay = add_command(commands, "relay", "send what an outbox table holds, until stopped", "outbox:relay")
     relay.add_argument(
         "--database-url", required=True, metavar="URL", help="SQLAlchemy's URL of the database with the outbox"
     )
@@ -192,7 +181,7 @@ def _add_relay(commands: Any) -> None:
 
 
 def _add_acl(actions: Any) -> None:
-    user = _actions(actions, "user", "look after users")
+    user = add_actions(actions, "user", "look after users")
     add = _add_offline(user, "add", "make a user", "acl:add_user")
     add.add_argument("name", metavar="ACCESS_KEY")
     add.add_argument("--admin", action="store_true", help="it may do everything, and administer the server")
@@ -207,7 +196,7 @@ def _add_acl(actions: Any) -> None:
     remove.add_argument("name", metavar="ACCESS_KEY")
     remove.add_argument("--yes", action="store_true", help="do not ask")
 
-    policy = _actions(actions, "policy", "say what users may do")
+    policy = add_actions(actions, "policy", "say what users may do")
     add = _add_offline(policy, "add", "allow a user something, or deny it; a denial wins", "acl:add_policy")
     add.add_argument("user", metavar="ACCESS_KEY")
     add.add_argument("effect", type=str.upper, choices=("ALLOW", "DENY"), metavar="allow|deny")
@@ -226,7 +215,7 @@ def _add_acl(actions: Any) -> None:
 
 def _add_offline(commands: Any, name: str, text: str, work: str) -> argparse.ArgumentParser:
     """A command that needs no server where it is told the database."""
-    parser = _add(commands, name, text, work)
+    parser = add_command(commands, name, text, work)
     parser.add_argument("--database-url", metavar="URL", help="do it on this database, while no server runs")
     return parser
 
@@ -281,32 +270,10 @@ def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_o
 
 
 def _add_delete(actions: Any, text: str, work: str) -> None:
-    delete = _add(actions, "delete", text, work)
+    delete = add_command(actions, "delete", text, work)
     delete.add_argument("name", metavar="NAME")
     delete.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _add_max(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max", type=number(1, PAGE_MAX), default=32, metavar="N", help="at most so many (32)")
-
-
-def _actions(commands: Any, name: str, text: str) -> Any:
-    return commands.add_parser(name, help=text, description=text).add_subparsers(
-        title="actions", metavar="ACTION", dest="action", required=True
-    )
-
-
-def _add(commands: Any, name: str, text: str, work: str) -> argparse.ArgumentParser:
-    """A command, and where its work is done: `module:function`, loaded when it is run."""
-    epilog = "Everywhere: --endpoint, --namespace, --json; see popmq --help."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, epilog=epilog)
-    parser.set_defaults(run=_later(*work.split(":")))
-    return parser
-
-
-def _later(module: str, function: str) -> Callable[[argparse.Namespace], int]:
-    def run(arguments: argparse.Namespace) -> int:
-        status: int = getattr(import_module(f"popclient.cli.{module}"), function)(arguments)
-        return status
-
-    return run

@@ -131,7 +131,7 @@ def message_document(message: MessageView) -> dict[str, Any]:
         "stored_at": utc(message.store_timestamp),
         "deliver_at": utc(message.delivery_timestamp),
         "dead_letter_of": None if origin is None else {"topic": origin.topic, "message_id": origin.message_id},
-        **_body_document(body_of(message)),
+        **body_document(body_of(message)),
     }
 
 
@@ -155,7 +155,8 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
     ]
 
 
-def _body_document(body: bytes | None) -> dict[str, Any]:
+def body_document(body: bytes | None) -> dict[str, Any]:
+    """A body and its size: as text or, where it is none, as base64."""
     if body is None:
         return {"size": None, "body": None}
     try:

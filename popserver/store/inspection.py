@@ -220,7 +220,7 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
     if not facts:
         raise MessageNotFound(
             f"group '{group_name}' has no dead letter with message id '{_short(message_id)}';"
-            f" list them with: popmq dlq list {group_name.name}"
+            f" list them with: popmq dlq list --group {group_name.name}"
         )
     return _dead_letters(conn, of_group, facts)[0]
 

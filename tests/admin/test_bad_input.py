@@ -217,7 +217,7 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
         "GetDeadLetter",
         admin.GetDeadLetterRequest(group=GROUP, message_id="m1"),
         pb.MESSAGE_NOT_FOUND,
-        ("'m1'", "popmq dlq list counters"),
+        ("'m1'", "popmq dlq list --group counters"),
     ),
     (
         "GetDeadLetter",

@@ -20,24 +20,26 @@ def dead(shell: Shell) -> list[str]:
 
 @pytest.mark.row("L7")
 def test_list(shell: Shell, dead: list[str]) -> None:
-    headings, *rows = shell.ok("dlq", "list", "counters").lines
+    headings, *rows = shell.ok("dlq", "list", "--group", "counters").lines
     assert headings.split()[:4] == ["ID", "MESSAGE", "ID", "TOPIC"]
     assert [row.split()[1] for row in rows] == dead
     assert all(row.endswith("hello") for row in rows)
-    first, second = shell.json("dlq", "list", "counters")
+    first, second = shell.json("dlq", "list", "--group", "counters")
     assert [first["message_id"], second["message_id"]] == dead
     assert (first["topic"], first["delivery_attempt"], first["group"]) == ("flights", 1, "counters")
     assert first["dead_at"] == "2025-01-01T00:00:30.000Z"
     assert first["message"]["dead_letter_of"] == {"topic": "flights", "message_id": dead[0]}
     assert first["message"]["tag"] == "UA"
-    assert shell.json("dlq", "list", "counters", "--max", "1") == [first]
-    assert shell.json("dlq", "list", "counters", "--after", str(first["id"])) == [second]
-    assert shell.json("dlq", "list", "counters", "--topic", "flights") == [first, second]
+    assert shell.json("dlq", "list", "--group", "counters", "--max", "1") == [first]
+    assert shell.json("dlq", "list", "--group", "counters", "--after", str(first["id"])) == [second]
+    assert shell.json("dlq", "list", "--group", "counters", "--topic", "flights") == [first, second]
 
 
 def test_show(shell: Shell, dead: list[str]) -> None:
-    assert shell.json("dlq", "show", "counters", dead[1]) == shell.json("dlq", "list", "counters")[1]
-    lines = shell.ok("dlq", "show", "counters", dead[1]).lines
+    assert (
+        shell.json("dlq", "show", "--group", "counters", dead[1]) == shell.json("dlq", "list", "--group", "counters")[1]
+    )
+    lines = shell.ok("dlq", "show", "--group", "counters", dead[1]).lines
     assert "came from       flights" in lines
     assert f"dead letter of  flights {dead[1]}" in lines
     assert lines[-1] == "hello"
@@ -45,12 +47,12 @@ def test_show(shell: Shell, dead: list[str]) -> None:
 
 def test_what_is_not_there(shell: Shell) -> None:
     shell.ok("group", "create", "counters")
-    assert shell.ok("dlq", "list", "counters").lines == ["no dead letters"]
-    assert shell("dlq", "list", "nobody").status == 4
-    assert shell("dlq", "list", "counters", "--topic", "nowhere").status == 4
-    missing = shell("dlq", "show", "counters", "nope")
+    assert shell.ok("dlq", "list", "--group", "counters").lines == ["no dead letters"]
+    assert shell("dlq", "list", "--group", "nobody").status == 4
+    assert shell("dlq", "list", "--group", "counters", "--topic", "nowhere").status == 4
+    missing = shell("dlq", "show", "--group", "counters", "nope")
     assert missing.status == 4
-    assert "popmq dlq list counters" in missing.err
+    assert "popmq dlq list --group counters" in missing.err
 
 
 def test_status(shell: Shell, dead: list[str]) -> None:

@@ -34,7 +34,7 @@ def test_an_id_is_found_in_any_case(shell: Shell) -> None:
     assert told[0] == told[1]
     shell.json("message", "receive", "flights", "--group", "counters", "--invisible", "10s")
     shell.broker.clock.advance("11s")
-    assert shell.json("dlq", "show", "counters", typed)["message_id"] == sent["message_id"]
+    assert shell.json("dlq", "show", "--group", "counters", typed)["message_id"] == sent["message_id"]
     another = typed[:-1] + ("0" if typed[-1] != "0" else "1")
     assert shell("message", "get", another).status == 4
 

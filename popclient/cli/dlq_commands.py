@@ -1,0 +1,114 @@
+"""`popmq dlq …`: what each of its commands is called and takes, and the selection that all of them share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+from popclient.cli.arguments import classifier, moment, number, numbers, rate
+from popclient.cli.parsers import add_command
+
+ID_MAX: Final = 2**63 - 1
+SHOWN_MAX: Final = 1_000_000
+FUNCTION: Final = "MODULE:FUNCTION"
+
+
+def add_dlq(actions: Any) -> None:
+    listing = add_command(actions, "list", "a group's dead letters, oldest first", "dead_letters:list_some", alias="ls")
+    _add_selection(listing)
+    listing.add_argument(
+        "--after", type=number(0, ID_MAX), default=0, metavar="ID", help="those after the one with this number"
+    )
+    _add_max(listing, 32)
+
+    show = add_command(actions, "show", "one dead letter", "dead_letters:show")
+    show.add_argument("message_id", metavar="ID", help="the message's id, or the dead letter's number")
+    show.add_argument("--group", required=True, help="the consumer group that gave it up")
+
+    classify = add_command(actions, "classify", "how many there are of each kind", "dlq_classify:classify")
+    _add_selection(classify)
+    by = classify.add_mutually_exclusive_group()
+    by.add_argument(
+        "--by",
+        type=classifier,
+        default="reason",
+        metavar="WHAT",
+        help="reason, tag, topic, attempt, message_group or property:NAME (reason)",
+    )
+    by.add_argument("--with", dest="function", metavar=FUNCTION, help="your function: a DeadLetter in, its class out")
+
+    _add_redrive(actions)
+
+    export = add_command(actions, "export", "write them to a file", "dlq_export:export")
+    _add_selection(export)
+    export.add_argument("--to", required=True, type=Path, metavar="FILE", help="FILE.parquet or FILE.jsonl")
+    export.add_argument("--force", action="store_true", help="in place of a file that is there")
+
+    purge = add_command(actions, "purge", "remove them for ever; without --yes, say how many", "dead_letters:purge")
+    _add_selection(purge)
+    purge.add_argument("--yes", action="store_true", help="do it")
+
+
+def _add_redrive(actions: Any) -> None:
+    redrive = add_command(actions, "redrive", "send them back, by a plan; see --dry-run", "redrives:redrive")
+    _add_selection(redrive, needed=False)
+    redrive.add_argument("--dry-run", action="store_true", help="plan it and show the plan; nothing moves")
+    redrive.add_argument("--plan", metavar="PLAN", help="run this plan, or go on with it (a new one)")
+    redrive.add_argument("--rate", type=rate, metavar="RATE", help="at most so many, such as 100/s, 30/m or 500/h")
+    redrive.add_argument("--reason", default="", metavar="TEXT", help="why, for the record")
+    redrive.add_argument("--to", metavar="TOPIC", help="to that topic, for all its groups (back to the group alone)")
+    redrive.add_argument(
+        "--repair",
+        metavar=FUNCTION,
+        help="your function: a DeadLetter in, a Repair out, or None to leave it where it is",
+    )
+    _add_max(redrive, 32, "of a dry run, show at most so many (32)")
+
+    plans = add_command(actions, "plans", "what was sent back, or is to be; newest first", "redrives:list_plans")
+    plans.add_argument("--group", help="of that group alone")
+    plan = add_command(actions, "plan", "one plan: its messages, and what became of each", "redrives:show_plan")
+    plan.add_argument("plan", metavar="PLAN")
+    _add_max(plan, 100)
+    cancel = add_command(actions, "cancel", "leave the rest of a plan where it is", "redrives:cancel")
+    cancel.add_argument("plan", metavar="PLAN")
+
+
+def _add_selection(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
+    parser.add_argument("--group", required=needed, help="the consumer group that gave them up")
+    parser.add_argument("--topic", help="those that came from there")
+    parser.add_argument(
+        "--from",
+        dest="dead_from",
+        type=moment,
+        metavar="WHEN",
+        help="that died then or later: 2026-11-20T10:00, or a duration ago such as 2h",
+    )
+    parser.add_argument("--until", dest="dead_until", type=moment, metavar="WHEN", help="that died before then")
+    parser.add_argument(
+        "--where",
+        default="",
+        metavar="SQL",
+        help="a SQL filter on properties, TAGS, REASON, ATTEMPT, TOPIC, MESSAGE_ID and MESSAGE_GROUP",
+    )
+    parser.add_argument(
+        "--id",
+        dest="ids",
+        action="extend",
+        type=numbers(1, ID_MAX),
+        default=[],
+        metavar="ID",
+        help="the one with this number; may be repeated, or 4,7,9",
+    )
+    if needed:
+        parser.add_argument("--redriven-too", action="store_true", help="those that were sent back already as well")
+
+
+def _add_max(parser: argparse.ArgumentParser, default: int, text: str | None = None) -> None:
+    parser.add_argument(
+        "--max",
+        type=number(1, SHOWN_MAX),
+        default=default,
+        metavar="N",
+        help=text or f"at most so many ({default})",
+    )

@@ -1,0 +1,137 @@
+"""The files that dead letters are exported to; each is whole on the disk when its context ends without an error."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from popclient.admin import DeadLetter
+from popclient.cli.output import body_document, body_of, utc
+
+# What is held in memory before it is written: a row group of Parquet.
+ROWS_HELD: Final = 10_000
+BYTES_HELD: Final = 32 * 1024 * 1024
+
+
+class Output(Protocol):
+    """A file that dead letters are added to, one by one."""
+
+    def __init__(self, path: Path) -> None: ...
+    def add(self, letter: DeadLetter) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class JsonLines:
+    """One JSON object per line. Times are ISO 8601 in UTC; a body that is no text stands in `body_base64`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+
+    def add(self, letter: DeadLetter) -> None:
+        row = row_of(letter)
+        times = {name: utc(value) for name, value in row.items() if name.endswith("_timestamp")}
+        self._file.write(json.dumps({**row, **times, **body_document(row["body"])}, ensure_ascii=False) + "\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if error is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+
+
+class Parquet:
+    """The columns and types of `spark.read.format("popmq")`."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        self._path = path
+        self._schema = pa.schema(
+            [
+                ("message_id", pa.string()),
+                ("topic", pa.string()),
+                ("consumer_group", pa.string()),
+                ("tag", pa.string()),
+                ("keys", pa.list_(pa.string())),
+                ("properties", pa.map_(pa.string(), pa.string())),
+                ("message_group", pa.string()),
+                ("message_type", pa.string()),
+                ("queue_id", pa.int32()),
+                ("queue_offset", pa.int64()),
+                ("body", pa.binary()),
+                ("born_timestamp", pa.timestamp("us", tz="UTC")),
+                ("store_timestamp", pa.timestamp("us", tz="UTC")),
+                ("dead_timestamp", pa.timestamp("us", tz="UTC")),
+                ("delivery_attempt", pa.int32()),
+                ("reason", pa.string()),
+                ("redrive_state", pa.string()),
+                ("plan_id", pa.string()),
+                ("id", pa.int64()),
+            ]
+        )
+        self._table = pa.Table.from_pylist
+        self._writer = parquet.ParquetWriter(path, self._schema)
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, letter: DeadLetter) -> None:
+        row = row_of(letter)
+        self._rows.append({**row, "properties": list(row["properties"].items())})
+        self._bytes += len(row["body"] or b"")
+        if len(self._rows) >= ROWS_HELD or self._bytes >= BYTES_HELD:
+            self._flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._writer:
+            if error is None:
+                self._flush()
+        if error is None:
+            with self._path.open("rb") as written:
+                os.fsync(written.fileno())
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._table(self._rows, schema=self._schema))
+            self._rows, self._bytes = [], 0
+
+
+def row_of(letter: DeadLetter) -> dict[str, Any]:
+    """The columns of a dead letter by their names; a body that does not unpack is given as it is stored."""
+    message = letter.message
+    body = body_of(message) if message else None
+    return {
+        "message_id": letter.origin_message_id,
+        "topic": letter.topic or None,
+        "consumer_group": letter.group,
+        "tag": message.tag if message else None,
+        "keys": list(message.keys) if message else [],
+        "properties": message.properties if message else {},
+        "message_group": message.message_group if message else None,
+        "message_type": message.message_type if message else None,
+        "body": message.stored_body if message and body is None else body,
+        "born_timestamp": message.born_timestamp if message else None,
+        "store_timestamp": message.store_timestamp if message else None,
+        "dead_timestamp": letter.dead_at,
+        "delivery_attempt": letter.delivery_attempt,
+        "reason": letter.reason,
+        "redrive_state": letter.redrive_state or None,
+        "plan_id": letter.plan_id or None,
+        "id": letter.id,
+    }

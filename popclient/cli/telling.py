@@ -1,0 +1,26 @@
+"""How far long work has come, on standard error: the first and the last word, and one a second between."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+EVERY_S: Final = 1.0
+
+
+class Telling:
+    """`say` is always heard; `progress` once a second, so that neither a terminal nor a log drowns."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._said_at = now()
+
+    def say(self, sentence: str) -> None:
+        self._said_at = self._now()
+        print(sentence, file=sys.stderr, flush=True)
+
+    def progress(self, sentence: str) -> None:
+        if self._now() - self._said_at >= EVERY_S:
+            self.say(sentence)
