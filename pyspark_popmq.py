@@ -1,48 +1,77 @@
-"""Makes `spark.read.format("popmq")` known to Spark, which looks for modules of this name by itself.
+"""Makes `format("popmq")` known to Spark, which looks for modules of this name by itself.
 
 Every Spark session on this machine imports it at its first look-up of a format, so it imports the rest only when used.
+What is read follows from the options: `url` reads the dead letters of a database; `endpoints` reads topics from a
+server, in the mode that `mode` names. What is written is sent to the server at `endpoints`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
     from pyspark.sql.types import StructType
 
 
+class Room(Protocol):
+    """What a package that reads offers. Its verbs raise `ValueError` naming the option and what is allowed."""
+
+    def schema(self, options: Mapping[str, str], /) -> str:
+        """All columns, as Spark's DDL."""
+
+    def reader(self, options: Mapping[str, str], schema: StructType, /) -> DataSourceReader: ...
+
+    def stream_reader(self, options: Mapping[str, str], schema: StructType, /) -> DataSourceStreamReader: ...
+
+
+# By the option `mode`; the packages are popclient.spark.<mode>.
+MODES = ("queue", "lease", "journal")
+
+
 class DefaultSource(DataSource):
-    """The dead letters of a PopMQ database, in a batch.
-
-    Options: url (of the database; needed), namespace, consumerGroup, topic, startingTimestamp, endingTimestamp (when it
-    died; epoch milliseconds or ISO 8601 with a zone, the end excluded), numPartitions (4).
-    Raises `ValueError`, naming the option, its value and what is allowed.
-    """
-
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        from popclient.spark.dead_letters.options import parse
-
-        self._chosen = parse(options)
+    """PopMQ's messages and dead letters, in batches and streams; a sink for messages. See docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
         return "popmq"
 
     def schema(self) -> str:
-        from popclient.spark.dead_letters.columns import SCHEMA
-
-        return SCHEMA
+        return self._room().schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from popclient.spark.dead_letters.reading import DeadLetterReader
-
-        return DeadLetterReader(self._chosen, schema)
+        return self._room().reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from popclient.spark.dead_letters.streaming import DeadLetterStream
+        return self._room().stream_reader(self.options, schema)
 
-        return DeadLetterStream(self._chosen, schema)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from popclient.spark.sink.options import writer
+
+        return writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from popclient.spark.sink.options import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)
+
+    def _room(self) -> Room:
+        """Who reads what the options ask for."""
+        from popclient.spark.given import Given
+
+        given = Given(self.options)
+        if "url" not in given and "endpoints" not in given:
+            raise given.refuse("url", "give the database to read dead letters from, or endpoints, a server's host:port")
+        if "url" in given and "endpoints" in given:
+            raise given.refuse("endpoints", "it reads topics, and url reads dead letters: give one of them")
+        name = "dead_letters" if "url" in given else given.choice("mode", "queue", MODES)
+        return cast("Room", import_module(f"popclient.spark.{name}"))

@@ -1,0 +1,136 @@
+"""What the user gave as options. A refusal names the option, its value and what is allowed; it shows no secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Final, overload
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SECRET: Final = re.compile("secret|token|password", re.IGNORECASE)
+BIGINT_MAX: Final = 2**63 - 1
+
+
+class Given:
+    """The options of one source or sink, by the names that users write, whatever the case Spark hands them over in.
+
+    aliases: other names of options, by the name that is meant; of two that are given the meant one counts.
+    """
+
+    def __init__(self, options: Mapping[str, str], aliases: Mapping[str, str] | None = None) -> None:
+        meant = {alias.lower(): name.lower() for alias, name in (aliases or {}).items()}
+        given = {name.lower(): value for name, value in options.items()}
+        renamed = {meant[name]: value for name, value in given.items() if name in meant}
+        self._values = {**renamed, **{name: value for name, value in given.items() if name not in meant}}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def refuse_others(self, allowed: Iterable[str]) -> None:
+        """Raises `ValueError` for the first option that is none of the allowed."""
+        names = list(allowed)
+        known = {name.lower() for name in names}
+        for name, value in self._values.items():
+            if name not in known:
+                raise ValueError(f"option {name}={_shown(name, value)} is unknown here; allowed are {', '.join(names)}")
+
+    def refuse(self, name: str, allowed: str) -> ValueError:
+        """The error about an option's value, to be raised; `allowed` says what would be taken."""
+        value = self._values.get(name.lower())
+        if value is None:
+            return ValueError(f"option {name} is missing; {allowed}")
+        return ValueError(f"option {name}={_shown(name, value)} is not allowed; {allowed}")
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """As it was given; raises for a blank one."""
+        value = self._values.get(name.lower())
+        if value is None:
+            return default
+        if not value.strip():
+            raise self.refuse(name, "it is blank: give a value, or leave the option out")
+        return value.strip()
+
+    def needed(self, name: str, what: str) -> str:
+        """Raises where it is missing; `what` says what it is good for."""
+        value = self.text(name)
+        if value is None:
+            raise self.refuse(name, what)
+        return value
+
+    @overload
+    def number(self, name: str, default: int, least: int = 0, most: int = BIGINT_MAX) -> int: ...
+    @overload
+    def number(self, name: str, default: None, least: int = 0, most: int = BIGINT_MAX) -> int | None: ...
+    def number(self, name: str, default: int | None, least: int = 0, most: int = BIGINT_MAX) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return default
+        allowed = f"give a whole number from {least}" + ("" if most == BIGINT_MAX else f" to {most}")
+        if not re.fullmatch(r"-?[0-9]+", value) or not least <= int(value) <= most:
+            raise self.refuse(name, allowed)
+        return int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise self.refuse(name, "give true or false")
+        return value.lower() == "true"
+
+    def choice(self, name: str, default: str, allowed: Collection[str]) -> str:
+        """One of the allowed, as those are written, whatever the case it was given in."""
+        value = self.text(name)
+        if value is None:
+            return default
+        for each in allowed:
+            if each.lower() == value.lower():
+                return each
+        raise self.refuse(name, f"give {' or '.join(allowed)}")
+
+    @overload
+    def duration_ms(self, name: str, default: int, least: int = 0, most: int = BIGINT_MAX) -> int: ...
+    @overload
+    def duration_ms(self, name: str, default: None, least: int = 0, most: int = BIGINT_MAX) -> int | None: ...
+    def duration_ms(self, name: str, default: int | None, least: int = 0, most: int = BIGINT_MAX) -> int | None:
+        """Milliseconds; written as `500ms`, `10s`, `5m`, `2h`, or as a number of seconds."""
+        value = self.text(name)
+        if value is None:
+            return default
+        written = _DURATION.fullmatch(value)
+        duration_ms = round(float(written[1]) * _UNIT_MS[written[2] or "s"]) if written else -1
+        if not least <= duration_ms <= most:
+            limit = "" if most == BIGINT_MAX else f" to {most} ms"
+            raise self.refuse(name, f"give a duration such as 500ms, 10s, 5m or 2h, from {least} ms{limit}")
+        return duration_ms
+
+    def time_ms(self, name: str) -> int | None:
+        """Epoch milliseconds; written so, or as ISO 8601 with a zone."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if re.fullmatch("[0-9]+", value) and int(value) <= BIGINT_MAX:
+            return int(value)
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            time = None
+        if time is None or time.tzinfo is None:
+            raise self.refuse(name, "give epoch milliseconds, or a time with its zone such as 2013-02-08T00:00:00Z")
+        return round(time.timestamp() * 1_000)
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Several, separated by commas, each once and in order; empty for an option that is missing."""
+        value = self.text(name)
+        if value is None:
+            return ()
+        parts = [part.strip() for part in value.split(",")]
+        if "" in parts:
+            raise self.refuse(name, "one of the names is blank: give names separated by commas")
+        return tuple(dict.fromkeys(parts))
+
+
+def _shown(name: str, value: str) -> str:
+    return "***" if _SECRET.search(name) else repr(value)

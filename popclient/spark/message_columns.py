@@ -1,0 +1,227 @@
+"""The columns of a live message, named as the wire names its fields, or as Kafka's source names its own.
+
+Messages arrive one by one, or as Arrow tables from a server that sends many at once; both become record batches of
+exactly the schema that Spark expects.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+
+from popclient.message import MessageView
+from popproto.v2 import definition_pb2 as pb
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+LAYOUTS: Final = ("popmq", "kafka")
+# A packed body larger than this is handed over packed: 4 MiB can unpack to 4 GiB.
+UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
+# Of one record batch.
+BATCH_ROWS_MAX: Final = 10_000
+BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_LOG_APPEND_TIME: Final = 1  # what Kafka calls a timestamp that the server has set
+
+
+class Source(NamedTuple):
+    """A field of a message: its Arrow type, and how it is read from the wire."""
+
+    type: pa.DataType
+    read: Callable[[pb.Message], Any]
+
+
+class Column(NamedTuple):
+    """`make` turns the arrays of `sources` into the column that Spark sees."""
+
+    name: str
+    type: str
+    sources: tuple[str, ...]
+    make: Callable[..., pa.Array]
+
+
+# ---- Messages as they travel ----
+
+
+def _micros(
+    name: Literal["born_timestamp", "store_timestamp", "delivery_timestamp"],
+) -> Callable[[pb.Message], int | None]:
+    def read(wire: pb.Message) -> int | None:
+        system = wire.system_properties
+        return getattr(system, name).ToMicroseconds() if system.HasField(name) else None
+
+    return read
+
+
+def _optional(name: Literal["tag", "message_group"]) -> Callable[[pb.Message], str | None]:
+    def read(wire: pb.Message) -> str | None:
+        system = wire.system_properties
+        return getattr(system, name) if system.HasField(name) else None
+
+    return read
+
+
+def body_of(wire: pb.Message) -> bytes:
+    """The body, unpacked; as it came where it does not unpack."""
+    if wire.system_properties.body_encoding != pb.GZIP:
+        return wire.body
+    stream = zlib.decompressobj(47)  # a gzip or a zlib stream, whichever it is
+    try:
+        body = stream.decompress(wire.body, UNPACKED_BYTES_MAX)
+    except zlib.error:
+        return wire.body
+    return body if stream.eof else wire.body
+
+
+SOURCES: Final[dict[str, Source]] = {
+    "message_id": Source(pa.string(), lambda wire: wire.system_properties.message_id),
+    "topic": Source(pa.string(), lambda wire: wire.topic.name),
+    "tag": Source(pa.string(), _optional("tag")),
+    "keys": Source(pa.list_(pa.string()), lambda wire: list(wire.system_properties.keys)),
+    "message_group": Source(pa.string(), _optional("message_group")),
+    "message_type": Source(pa.string(), lambda wire: pb.MessageType.Name(wire.system_properties.message_type)),
+    "queue_id": Source(pa.int32(), lambda wire: wire.system_properties.queue_id),
+    "queue_offset": Source(pa.int64(), lambda wire: wire.system_properties.queue_offset),
+    "body": Source(pa.binary(), body_of),
+    "properties": Source(pa.map_(pa.string(), pa.string()), lambda wire: list(wire.user_properties.items())),
+    "born_timestamp": Source(_TIME, _micros("born_timestamp")),
+    "store_timestamp": Source(_TIME, _micros("store_timestamp")),
+    "delivery_timestamp": Source(_TIME, _micros("delivery_timestamp")),
+    "delivery_attempt": Source(pa.int32(), lambda wire: wire.system_properties.delivery_attempt),
+}
+
+# ---- Columns as Spark sees them ----
+
+
+def _as_it_is(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _kafka_key(keys: pa.Array, groups: pa.Array) -> pa.Array:
+    both = zip(keys.to_pylist(), groups.to_pylist(), strict=True)
+    words = [several[0] if several else group for several, group in both]
+    return pa.array([None if word is None else word.encode() for word in words], pa.binary())
+
+
+def _kafka_headers(properties: pa.Array) -> pa.Array:
+    rows = [[{"key": key, "value": value.encode()} for key, value in each or ()] for each in properties.to_pylist()]
+    return pa.array(rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+def _log_append_time(array: pa.Array) -> pa.Array:
+    return pa.array([_LOG_APPEND_TIME] * len(array), pa.int32())
+
+
+_OWN: Final = tuple(
+    Column(name, kind, (name,), _as_it_is)
+    for name, kind in {
+        "message_id": "string",
+        "topic": "string",
+        "tag": "string",
+        "keys": "array<string>",
+        "message_group": "string",
+        "message_type": "string",
+        "queue_id": "int",
+        "queue_offset": "bigint",
+        "body": "binary",
+        "properties": "map<string,string>",
+        "born_timestamp": "timestamp",
+        "store_timestamp": "timestamp",
+        "delivery_timestamp": "timestamp",
+        "delivery_attempt": "int",
+    }.items()
+)
+_KAFKA: Final = (
+    Column("key", "binary", ("keys", "message_group"), _kafka_key),
+    Column("value", "binary", ("body",), _as_it_is),
+    Column("topic", "string", ("topic",), _as_it_is),
+    Column("partition", "int", ("queue_id",), _as_it_is),
+    Column("offset", "bigint", ("queue_offset",), _as_it_is),
+    Column("timestamp", "timestamp", ("store_timestamp",), _as_it_is),
+    Column("timestampType", "int", ("queue_id",), _log_append_time),
+)
+_KAFKA_HEADERS: Final = Column("headers", "array<struct<key:string,value:binary>>", ("properties",), _kafka_headers)
+
+
+def columns_of(layout: str, *, include_headers: bool = False) -> tuple[Column, ...]:
+    """All columns of a layout. include_headers: the properties too, in Kafka's."""
+    if layout == "popmq":
+        return _OWN
+    return (*_KAFKA, _KAFKA_HEADERS) if include_headers else _KAFKA
+
+
+def schema_of(columns: Iterable[Column]) -> str:
+    """As Spark's DDL."""
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
+
+
+class MessageColumns:
+    """The columns that a schema asks for, in its order; raises `ValueError` for a name or a type there is not."""
+
+    def __init__(self, schema: StructType, there: Sequence[Column] = _OWN) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        by_name = {column.name.lower(): column for column in there}
+        self._columns: list[Column] = []
+        for field in schema.fields:
+            column, kind = by_name.get(field.name.lower()), field.dataType.simpleString()
+            if column is None:
+                names = ", ".join(each.name for each in there)
+                raise ValueError(f"column {field.name!r} is unknown; a message has {names}")
+            if kind != column.type:
+                raise ValueError(f"column {field.name!r} is {column.type}, not {kind}; cast it after reading")
+            self._columns.append(column)
+        self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    @property
+    def sources(self) -> list[str]:
+        """The fields of a message that these columns need, each once; never none."""
+        needed = dict.fromkeys(source for column in self._columns for source in column.sources)
+        return list(needed) or ["queue_id"]
+
+    def of_messages(self, messages: Iterable[MessageView]) -> Iterator[pa.RecordBatch]:
+        """In batches of a bounded size."""
+        rows: list[pb.Message] = []
+        size = 0
+        for message in messages:
+            wire = message._wire
+            if message.topic != wire.topic.name:
+                wire.topic.name = message.topic  # of a retry: where it comes from
+            rows.append(wire)
+            size += len(wire.body)
+            if len(rows) >= BATCH_ROWS_MAX or size >= BATCH_BYTES_MAX:
+                yield self._of_wire(rows)
+                rows, size = [], 0
+        if rows:
+            yield self._of_wire(rows)
+
+    def of_chunk(self, chunk: bytes) -> Iterator[pa.RecordBatch]:
+        """Of a whole Arrow IPC stream with these columns' sources, as `popmq.v1.Bulk` sends it."""
+        with pa.ipc.open_stream(chunk) as reader:
+            for batch in reader:
+                if batch.num_rows:
+                    yield self._of_arrays({name: batch.column(name) for name in self.sources}, batch.num_rows)
+
+    def _of_wire(self, rows: Sequence[pb.Message]) -> pa.RecordBatch:
+        arrays = {
+            name: pa.array([SOURCES[name].read(wire) for wire in rows], SOURCES[name].type) for name in self.sources
+        }
+        return self._of_arrays(arrays, len(rows))
+
+    def _of_arrays(self, arrays: dict[str, pa.Array], count: int) -> pa.RecordBatch:
+        made = [
+            _as_type(column.make(*(arrays[name] for name in column.sources)), field.type)
+            for column, field in zip(self._columns, self.arrow, strict=True)
+        ]
+        if not made:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+        return pa.RecordBatch.from_arrays(made, schema=self.arrow)
+
+
+def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    return array if array.type == wanted else array.cast(wanted)

@@ -1,0 +1,67 @@
+"""Which server a source or sink speaks to, and as whom: the options that all of them share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from popclient.config import ClientConfig, Tls
+from popclient.spark.given import Given
+
+# The options that `server_of` reads.
+SERVER_OPTIONS: Final = (
+    "endpoints",
+    "namespace",
+    "accessKey",
+    "accessSecret",
+    "sessionToken",
+    "tls",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "tlsServerName",
+    "requestTimeout",
+)
+REQUEST_TIMEOUT_MS: Final = 30_000
+_TLS: Final = ("off", "on", "insecure")
+
+
+def server_of(given: Given) -> ClientConfig:
+    """The server, with a patience in which it may restart; raises `ValueError` naming the option.
+
+    Keys that are not given are looked for in the environment, here and not in the workers.
+    """
+    endpoints = given.needed("endpoints", "give the server's host:port, or several separated by ';'")
+    timeout_ms = given.duration_ms("requestTimeout", REQUEST_TIMEOUT_MS, least=100)
+    try:
+        return ClientConfig(
+            endpoints=endpoints,
+            namespace=given.text("namespace") or "",
+            access_key=given.text("accessKey") or "",
+            access_secret=given.text("accessSecret") or "",
+            session_token=given.text("sessionToken") or "",
+            tls=_tls(given),
+            request_timeout=timeout_ms / 1_000,
+            max_attempts=10,
+            tracing="off",
+        )
+    except ValueError as refusal:
+        raise ValueError(f"the options about the server do not hold: {refusal}") from None
+
+
+def _tls(given: Given) -> bool | Tls:
+    ca, cert, key = (_path(given, name) for name in ("tlsCa", "tlsCert", "tlsKey"))
+    server_name = given.text("tlsServerName")
+    named = ca or cert or key or server_name
+    how = given.choice("tls", "on" if named else "off", _TLS)
+    if how == "off":
+        if named:
+            raise given.refuse("tls", "with tlsCa, tlsCert, tlsKey or tlsServerName it is on or insecure")
+        return False
+    return Tls(ca=ca, cert=cert, key=key, insecure=how == "insecure", server_name=server_name)
+
+
+def _path(given: Given, name: str) -> str | None:
+    """Workers may run in another folder than the one the user wrote this path in."""
+    written = given.text(name)
+    return None if written is None else str(Path(written).absolute())
