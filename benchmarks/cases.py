@@ -220,8 +220,10 @@ CASES: dict[str, Case] = {
     "receive_each": Case(
         f"receive 32 + ack each, {CONSUMERS} consumers", _receive("raw.receive", CONSUMERS, ack_each=True)
     ),
-    "pull_x1": Case("pull 32, 1 caller", pull(1)),
-    "pull": Case(f"pull 32, {CONSUMERS} callers", pull(CONSUMERS)),
+    "pull_x1": Case("pull 32 in one piece, 1 caller", pull(1, in_one_piece=True)),
+    "pull": Case(f"pull 32 in one piece, {CONSUMERS} callers", pull(CONSUMERS, in_one_piece=True)),
+    "pull_frames_x1": Case("pull 32 by PullMessage, 1 caller", pull(1, in_one_piece=False)),
+    "pull_frames": Case(f"pull 32 by PullMessage, {CONSUMERS} callers", pull(CONSUMERS, in_one_piece=False)),
     "client_receive_batch": Case(
         f"popclient receive 32 + batch ack, {CONSUMERS} tasks", _receive("client.receive", CONSUMERS, ack_each=False)
     ),

@@ -1,6 +1,6 @@
 """Load by bare gRPC calls that name their place: pulls, seeks by time, first receives of new groups.
 
-The messages of a pull are counted, and left as bytes: what a member does with them is not the server's cost.
+The messages of a pull are counted, and left alone: what a member does with them is not the server's cost.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -41,6 +41,11 @@ class PullWire(Wire):
         super().__init__(endpoint)
         self._pull: Any = self.channel.unary_stream(
             SERVICE + "PullMessage", request_serializer=wire.PullMessageRequest.SerializeToString
+        )
+        self._pull_batch = self.channel.unary_unary(
+            "/popmq.v1.Legacy/PullBatch",
+            request_serializer=legacy_pb2.PullBatchRequest.SerializeToString,
+            response_deserializer=legacy_pb2.PullBatchResponse.FromString,
         )
         self._query_offset = self.channel.unary_unary(
             SERVICE + "QueryOffset",
@@ -80,6 +85,19 @@ class PullWire(Wire):
             if others.HasField("status") and others.status.code != pb.OK:
                 raise RuntimeError(f"a pull at {offset} of queue {queue_id} failed: {others.status}")
         return frames, others.next_offset
+
+    async def pull_batch(self, group: str, topic: str, queue_id: int, offset: int) -> tuple[Sequence[pb.Message], int]:
+        """The same in one piece."""
+        request = legacy_pb2.PullBatchRequest(
+            group=pb.Resource(name=group),
+            queue=legacy_pb2.QueueName(topic=pb.Resource(name=topic), queue_id=queue_id),
+            offset=offset,
+            batch_size=BATCH_SIZE,
+            filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
+        )
+        answer = await self._pull_batch(request, metadata=HEADERS, timeout=30)
+        _check(answer.status, f"a pull at {offset} of queue {queue_id}")
+        return answer.messages, answer.next_offset
 
     async def query_offset(
         self, topic: str, queue_id: int, policy: pb.QueryOffsetPolicy.ValueType, at_ms: int | None = None
@@ -130,13 +148,16 @@ class PullLoad:
         self._wire = PullWire(endpoint)
         self._server_pid = server_pid
 
-    async def walk(self, topic: str, group: str, callers: int, warm_up: float, seconds: float) -> dict[str, Any]:
+    async def walk(
+        self, topic: str, group: str, in_one_piece: bool, callers: int, warm_up: float, seconds: float
+    ) -> dict[str, Any]:
         """Closed loop: each caller has a queue, pulls 32 from it, goes on at the next offset, and commits as it goes.
 
         As many callers as there are queues are the members of one group; more are in groups of their own. Whoever has
         come to the end of its queue begins again as a member of another group.
         """
         meter, stretches = Meter(), await self._wire.stretches(group, topic)
+        pull = self._wire.pull_batch if in_one_piece else self._wire.pull
         loop_begun = time.perf_counter()
 
         async def caller(number: int) -> None:
@@ -150,8 +171,8 @@ class PullLoad:
                     await self._wire.commit(name, topic, own.queue_id, offset)
                     commit_at += COMMIT_EVERY_S
                 begun = time.perf_counter()
-                frames, offset = await self._wire.pull(name, topic, own.queue_id, offset)
-                meter.done(len(frames), begun)
+                found, offset = await pull(name, topic, own.queue_id, offset)
+                meter.done(len(found), begun)
                 if offset >= own.end:
                     name, offset = next(names), own.begin
 

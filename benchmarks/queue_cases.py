@@ -10,13 +10,14 @@ from benchmarks.case import STOCK_TOPIC, Figures, Rounds, in_turns, window
 OVER_TIME_TOPIC = "bench-over-time"
 
 
-def pull(callers: int) -> Callable[[Bench], Rounds]:
-    """Pulls from the stock that the receive cases read."""
+def pull(callers: int, *, in_one_piece: bool) -> Callable[[Bench], Rounds]:
+    """Pulls from the stock that the receive cases read: as our own clients make them, or by the standard call."""
 
     def measure(bench: Bench) -> Rounds:
         def once(name: str, number: int) -> Figures:
-            group = f"bench-pull-{callers}-{number}"
-            return bench.load(name).run("pull.walk", topic=STOCK_TOPIC, group=group, callers=callers, **window(bench))
+            group = f"bench-pull-{callers}-{'batch' if in_one_piece else 'frames'}-{number}"
+            options = {"topic": STOCK_TOPIC, "group": group, "callers": callers, "in_one_piece": in_one_piece}
+            return bench.load(name).run("pull.walk", **options, **window(bench))
 
         bench.stock(STOCK_TOPIC)
         return in_turns(bench, bench.names, once)
