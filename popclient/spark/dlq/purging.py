@@ -1,0 +1,37 @@
+"""Removes dead letters that have been archived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from popclient.admin import DeadLetterSelection
+from popclient.admin.pace import STEP_MAX
+from popclient.config import ClientConfig
+from popclient.spark.dlq.asking import patient, server, tried_again
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def purge(dead: DataFrame, endpoints: str | ClientConfig, *, group: str) -> int:
+    """Remove exactly these dead letters of `group`, with their copies, for ever; how many there were.
+
+    May be run again after a failure. What was redriven and is not done yet stays.
+    """
+    rows = dead.select("id").mapInArrow(partial(_purge, patient(endpoints), group), "purged long")
+    return sum(row.purged for row in rows.collect())
+
+
+def _purge(config: ClientConfig, group: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    purged = 0
+    ids = (number for batch in batches for number in batch.column("id").to_pylist())
+    with server(config) as admin:
+        while step := tuple(islice(ids, STEP_MAX)):
+            selection = DeadLetterSelection(group, ids=step, redriven_too=True)
+            purged += tried_again(partial(admin.purge_dead_letters, selection))
+    yield pa.RecordBatch.from_pydict({"purged": [purged]})

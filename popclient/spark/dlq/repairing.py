@@ -1,0 +1,116 @@
+"""What is to be different in messages that go back, and a look at it before anything moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sql
+
+from popclient.admin import Repair
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+REPAIR: Final = "repair"
+_TYPES: Final = {"body": "binary", "tag": "string", "keys": "array<string>", "properties": "map<string,string>"}
+_TYPE: Final = "struct<" + ",".join(f"{name}:{kind}" for name, kind in _TYPES.items()) + ">"
+# What stands in a repair for a value that is taken away; absent is what stays as it is.
+_NOTHING: Final = {"body": "X''", "tag": "''", "keys": "array()", "properties": "map()"}
+
+
+def repair(
+    dead: DataFrame,
+    by: Callable[[Row], Repair | None] | None = None,
+    *,
+    body: str | Column | None = None,
+    tag: str | Column | None = None,
+    keys: str | Column | None = None,
+    properties: str | Column | None = None,
+) -> DataFrame:
+    """The dead letters with one more column, `repair`: what is different in each, NULL for one that goes back as it is.
+
+    body, tag, keys, properties: SQL expressions or Spark columns of the new values; a row for which one gives the old
+    value is not repaired by it. by: a function of a row instead, which Spark calls in its workers.
+    """
+    wanted = {"body": body, "tag": tag, "keys": keys, "properties": properties}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if (by is None) == (not given):
+        raise ValueError("repair takes a function of a row, or new values of body, tag, keys or properties: give one")
+    if by is not None:
+        called = sql.udf(_Called(by), _TYPE, useArrow=False)(sql.struct(*[dead[name] for name in dead.columns]))
+        return dead.withColumn(REPAIR, called)
+    parts = [_different(name, given[name]) if name in given else _unchanged(name) for name in _TYPES]
+    something = reduce(or_, [part.isNotNull() for part in parts])
+    return dead.withColumn(REPAIR, sql.when(something, sql.struct(*parts)))
+
+
+def plan(dead: DataFrame, *, target: str | None = None, reason: str | Column = "") -> DataFrame:
+    """What `redrive` would do, without doing it: dead_letter_id, message_id, topic, target, change, changed, reason.
+
+    target: NULL is back to the group alone. change: NONE or REPAIR; changed: the names of what is different.
+    reason: as `redrive` takes it.
+    """
+    changed = changed_of(dead)
+    return dead.select(
+        sql.col("id").alias("dead_letter_id"),
+        "message_id",
+        "topic",
+        sql.lit(target).cast("string").alias("target"),
+        sql.when(sql.size(changed) > 0, "REPAIR").otherwise("NONE").alias("change"),
+        changed.alias("changed"),
+        reason_of(dead, reason).alias("reason"),
+    )
+
+
+def changed_of(dead: DataFrame) -> Column:
+    """The names of what a row's repair makes different, none for a row without one."""
+    if REPAIR not in dead.columns:
+        return sql.array().cast("array<string>")
+    names = [sql.when(sql.col(REPAIR)[name].isNotNull(), sql.lit(name)) for name in _TYPES]
+    return sql.array_compact(sql.array(*names))
+
+
+def repair_of(dead: DataFrame) -> Column:
+    """The column `repair`, NULL in every row of a frame that has none."""
+    return sql.col(REPAIR) if REPAIR in dead.columns else sql.lit(None).cast(_TYPE).alias(REPAIR)
+
+
+def reason_of(dead: DataFrame, reason: str | Column) -> Column:
+    """Why each goes back: a text for all, a column, or the class where a frame has been classified."""
+    if not isinstance(reason, str):
+        return reason
+    return sql.col("class") if not reason and "class" in dead.columns else sql.lit(reason)
+
+
+class _Called:
+    """A user's function of a row, whose answer Spark takes as a struct."""
+
+    def __init__(self, by: Callable[[Row], Repair | None]) -> None:
+        self._by = by
+
+    def __call__(self, row: Row) -> tuple[object, ...] | None:
+        found = self._by(row)
+        if found is None or not found.changed:
+            return None
+        body = found.body.encode() if isinstance(found.body, str) else found.body
+        keys = None if found.keys is None else list(found.keys)
+        return body, found.tag, keys, None if found.properties is None else dict(found.properties)
+
+
+def _different(name: str, value: str | Column) -> Column:
+    wanted = (sql.expr(value) if isinstance(value, str) else value).cast(_TYPES[name])
+    same = _comparable(name, wanted).eqNullSafe(_comparable(name, sql.col(name)))
+    nothing = sql.expr(_NOTHING[name]).cast(_TYPES[name])
+    return sql.when(~same, sql.coalesce(wanted, nothing)).alias(name)
+
+
+def _unchanged(name: str) -> Column:
+    return sql.lit(None).cast(_TYPES[name]).alias(name)
+
+
+def _comparable(name: str, value: Column) -> Column:
+    """Spark compares no maps."""
+    return sql.array_sort(sql.map_entries(value)) if name == "properties" else value
