@@ -1,0 +1,236 @@
+"""The journal: a folder of segments that one query writes and reads.
+
+Whoever appends waits until it is durable. Those who come while a segment is being written share the next one, and so
+one fsync, whatever their number.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from popclient.spark.journal import segment as segments
+from popclient.spark.journal.seen import Seen, identity
+from popclient.spark.journal.segment import Segment
+
+# The process of a query that was just stopped has the lock for a moment longer.
+LOCK_PATIENCE_S: Final = 10.0
+SEGMENT_MESSAGES: Final = 10_000
+_ANOTHER_JOURNAL: Final = (
+    "it belongs to another journal, or somebody has removed files; give that journal's path, or begin with a new"
+    " checkpoint"
+)
+_IDENTIFYING: Final = ("topic", "message_id")
+
+
+class JournalFailed(RuntimeError):
+    """The journal cannot do what it must; the sentence names the path and the way out."""
+
+
+class Journal:
+    """The journal at a path; `open` makes it this process's.
+
+    dedupe_messages: of how many messages, the newest ones, the ids are known. segment_messages: at most in a segment.
+    """
+
+    def __init__(self, path: Path, dedupe_messages: int, segment_messages: int = SEGMENT_MESSAGES) -> None:
+        self.path = path
+        self.failure: JournalFailed | None = None
+        self._segment_messages = segment_messages
+        self._seen = Seen(path, dedupe_messages)
+        self._segments: dict[int, Segment] = {}
+        self._changed = threading.Condition()
+        self._waiting: list[_Appended] = []
+        self._writing = threading.Lock()
+        self._lock = -1
+
+    # ---- Its beginning ----
+
+    def open(self, patience_s: float = LOCK_PATIENCE_S) -> None:
+        """Raises JournalFailed where the folder cannot be used, or another query uses it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock(patience_s)
+            segments.remove_unfinished(self.path)
+            self._seen.load()
+            self._load()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise self._failed(f"cannot be opened: {error}; give a folder that the driver may write to") from error
+
+    def _take_lock(self, patience_s: float) -> None:
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + patience_s
+        while not self._try_lock():
+            if time.monotonic() > deadline:
+                holder = os.pread(self._lock, 64, 0).decode() or "another one"
+                raise self._failed(f"is in use by process {holder}; give each query a journalPath of its own")
+            time.sleep(0.1)
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _load(self) -> None:
+        found = sorted(filter(None, map(segments.segment_at, self.path.iterdir())))
+        present = [each for each in found if each.seq > self._seen.last_removed]
+        for number, each in enumerate(present):
+            if each.seq != present[0].seq + number:
+                raise self._failed(f"lacks segment {present[0].seq + number} of {each.seq}: somebody has removed it")
+            self._segments[each.seq] = each
+            self._seen.add(each.seq, _identities(segments.read_columns(each.path, _IDENTIFYING)))
+        for each in found[: len(found) - len(present)]:  # its ids were written down, then there was a crash
+            each.path.unlink()
+
+    def close(self) -> None:
+        """Gives the lock back."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # ---- Writing ----
+
+    def append(self, messages: Sequence[pa.RecordBatch]) -> None:
+        """Returns when all of them are durable; those that the journal has had are dropped.
+
+        Any thread may call it. Raises JournalFailed, then and ever after: nothing of it may be acked.
+        """
+        mine = _Appended(messages)
+        with self._changed:
+            self._waiting.append(mine)
+        with self._writing:
+            if not mine.is_durable:
+                self._write_all_that_waits()
+
+    def _write_all_that_waits(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        with self._changed:
+            taken, self._waiting = self._waiting, []
+        self._guarded(lambda: self._write([batch for each in taken for batch in each.messages]))
+        for each in taken:
+            each.is_durable = True
+
+    def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        fresh = self._without_known(batches)
+        for first in range(0, fresh.num_rows, self._segment_messages):
+            part = fresh.slice(first, self._segment_messages)
+            written = segments.write(self.path, self.last + 1, part)
+            self._seen.add(written.seq, _identities(part))
+            with self._changed:
+                self._segments[written.seq] = written
+                self._changed.notify_all()
+
+    def _without_known(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        table = pa.Table.from_batches(batches)
+        if not self._seen.window:
+            return table
+        first_of: dict[str, int] = {}
+        for row, each in enumerate(_identities(table)):
+            if each not in self._seen:
+                first_of.setdefault(each, row)
+        return table if len(first_of) == table.num_rows else table.take(pa.array(first_of.values(), pa.int64()))
+
+    # ---- Reading ----
+
+    @property
+    def last(self) -> int:
+        """The number of the newest segment, be it removed; 0 in a new journal."""
+        with self._changed:
+            return next(reversed(self._segments), self._seen.last_removed)
+
+    @property
+    def first(self) -> int:
+        """The oldest segment that is there; the one after `last` where there is none."""
+        with self._changed:
+            return next(iter(self._segments), self._seen.last_removed + 1)
+
+    def require(self, seq: int) -> None:
+        """Raises JournalFailed unless a stream can go on after this segment."""
+        if seq > self.last:
+            raise self._failed(
+                f"ends at segment {self.last}, and the checkpoint has read up to {seq}: {_ANOTHER_JOURNAL}"
+            )
+        self.between(seq, self.last)
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """The segments after `start` up to `end`; raises JournalFailed where one of them is gone."""
+        with self._changed:
+            missing = next((seq for seq in range(start + 1, end + 1) if seq not in self._segments), None)
+            if missing is None:
+                return [self._segments[seq] for seq in range(start + 1, end + 1)]
+        raise self._failed(
+            f"has segments {self.first} to {self.last}, and the checkpoint asks for {missing}: {_ANOTHER_JOURNAL}"
+        )
+
+    def messages_after(self, seq: int) -> int:
+        return sum(each.messages for each in self.between(seq, self.last))
+
+    def bytes_after(self, seq: int) -> int:
+        return sum(each.bytes for each in self.between(seq, self.last))
+
+    def wait_beyond(self, seq: int, timeout_s: float) -> bool:
+        """Is there a segment after this one, within so many seconds?"""
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure is not None or self.last > seq, timeout_s)
+            return self.last > seq
+
+    # ---- Removing ----
+
+    def remove(self, end: int) -> None:
+        """Segments up to `end` will not be asked for again. Their ids stay known."""
+        first = self.first
+        if end < first:
+            return
+        with self._writing:  # the ids are the writer's
+            self._guarded(lambda: self._remove(first, end))
+
+    def _remove(self, first: int, end: int) -> None:
+        self._seen.keep(first, end)
+        with self._changed:
+            gone = [self._segments.pop(seq) for seq in range(first, end + 1)]
+        for each in gone:
+            each.path.unlink(missing_ok=True)
+
+    # ---- What goes wrong ----
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, pa.ArrowException) as error:
+            self.failure = self._failed(
+                f"cannot be written: {error}; what it does not hold is not acked and comes again; make room, or let the"
+                " driver write there, and start the query again"
+            )
+            with self._changed:
+                self._changed.notify_all()
+            raise self.failure from error
+
+    def _failed(self, sentence: str) -> JournalFailed:
+        return JournalFailed(f"the journal at journalPath='{self.path}' {sentence}")
+
+
+class _Appended:
+    """What one caller waits for."""
+
+    __slots__ = ("is_durable", "messages")
+
+    def __init__(self, messages: Sequence[pa.RecordBatch]) -> None:
+        self.messages = messages
+        self.is_durable = False
+
+
+def _identities(messages: pa.Table) -> list[str]:
+    topics, message_ids = (messages.column(name).to_pylist() for name in _IDENTIFYING)
+    return [identity(topic, message_id) for topic, message_id in zip(topics, message_ids, strict=True)]

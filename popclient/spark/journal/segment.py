@@ -1,0 +1,96 @@
+"""A segment: some messages in an Arrow file that is never changed.
+
+The name says its number, which is the stream's offset, and how many messages it holds: `000000000042-250.arrow`. It is
+written under another name and renamed when it is durable, so that there is no half a segment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+import pyarrow as pa
+
+_NAME: Final = re.compile(r"(\d{12,})-(\d+)\.arrow")
+_UNFINISHED: Final = ".tmp"
+
+
+class Segment(NamedTuple):
+    """`seq` counts from 1 without gaps; `bytes` is the file's size."""
+
+    seq: int
+    messages: int
+    bytes: int
+    path: Path
+
+
+def name_of(seq: int, messages: int) -> str:
+    return f"{seq:012d}-{messages}.arrow"
+
+
+def segment_at(path: Path) -> Segment | None:
+    """The segment that a file is; None for any other file, an unfinished segment among them."""
+    named = _NAME.fullmatch(path.name)
+    return Segment(int(named[1]), int(named[2]), path.stat().st_size, path) if named else None
+
+
+def write(folder: Path, seq: int, messages: pa.Table) -> Segment:
+    """Makes a segment of them, durable on return; raises OSError."""
+    path = folder / name_of(seq, messages.num_rows)
+    write_durably(path, lambda file: _write_arrow(file, messages))
+    return Segment(seq, messages.num_rows, path.stat().st_size, path)
+
+
+def _write_arrow(file: IO[bytes], messages: pa.Table) -> None:
+    with pa.ipc.new_stream(file, messages.schema) as writer:
+        writer.write_table(messages)
+
+
+def open_chunk(path: str) -> pa.Buffer:
+    """The Arrow IPC stream that a segment is, unread. Raises OSError."""
+    with pa.memory_map(path) as file:
+        return file.read_buffer()
+
+
+def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
+    """Some of its columns, without a look at the others. Raises OSError, ArrowException."""
+    chunk = open_chunk(str(path))
+    schema = pa.ipc.open_stream(chunk).schema
+    chosen = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
+    return pa.ipc.open_stream(chunk, options=chosen).read_all()
+
+
+# ---- Files that are there whole or not at all ----
+
+
+def write_durably(path: Path, write_to: Callable[[IO[bytes]], object]) -> None:
+    """The file is there and whole on return, and after a crash of the machine; or there is none, and OSError."""
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    try:
+        with unfinished.open("wb") as file:
+            write_to(file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)  # it may be what fills the disk
+        raise
+    sync_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """What a crash has left behind."""
+    for torn in folder.glob(f"*{_UNFINISHED}"):
+        torn.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """A rename is durable once the folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

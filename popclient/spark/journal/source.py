@@ -1,0 +1,156 @@
+"""The stream over a journal. An offset is `{"v": 1, "seq": n}`: the segments up to n."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from popclient.spark.journal import segment as segments
+from popclient.spark.journal.folder import SEGMENT_MESSAGES, Journal, JournalFailed
+from popclient.spark.journal.options import JournalOptions
+from popclient.spark.journal.receiving import Receiving
+from popclient.spark.journal.segment import Segment
+from popclient.spark.message_columns import MessageColumns, columns_of
+
+# How long a trigger waits for a message: without it Spark asks 89 times a second.
+IDLE_S: Final = 0.5
+
+
+class Segments(InputPartition):
+    """Segments by their paths, in their order."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        super().__init__(paths)
+        self.paths = paths
+
+
+class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Opens nothing before its first call: Spark pickles another one of it for the workers."""
+
+    def __init__(self, options: JournalOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = MessageColumns(schema, columns_of(options.layout, include_headers=options.include_headers))
+        self._journal: Journal | None = None
+        self._receiving: Receiving | None = None
+        self._until_ms: int | None = None
+        self._target: int | None = None
+        self._planned = 0
+
+    # ---- Offsets ----
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Before the oldest segment: what a query with another checkpoint has left is read first."""
+        return offset_of(self._opened().first - 1)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_messages)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until_ms = time.time_ns() // 1_000_000
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Everything up to `start` stands in Spark's commit log. Raises JournalFailed for a journal that is not this
+        checkpoint's, and for one that cannot be written."""
+        seq = seq_of(start)
+        journal = self._opened()
+        journal.require(seq)
+        if self._until_ms is None:
+            self._receive(seq)
+            journal.wait_beyond(seq, IDLE_S)
+        elif self._target is None:
+            self._wait_until_quiet_beyond(seq)
+        if journal.failure is not None:
+            raise journal.failure
+        last = journal.last if self._target is None else min(self._target, journal.last)
+        self._planned = _end_within(journal.between(seq, last), seq, limit)
+        return offset_of(self._planned)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The journal's end, and how many messages it has beyond what is planned: Spark's lag behind it."""
+        journal = self._opened()
+        return offset_of(journal.last) | {
+            "messages_behind": journal.messages_after(max(self._planned, journal.first - 1))
+        }
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark plans a batch after this one, and will never ask for it again."""
+        self._opened().remove(seq_of(end))
+
+    def stop(self) -> None:
+        """Called only when Spark itself has gone; what has not been acked is given back."""
+        if self._receiving is not None:
+            self._receiving.close()
+
+    # ---- Reading ----
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        found = self._opened().between(seq_of(start), seq_of(end))
+        paths = [str(each.path) for each in found]
+        share = -(-len(paths) // self._options.num_partitions) or 1
+        return [Segments(tuple(paths[first : first + share])) for first in range(0, len(paths), share)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Segments)
+        for path in partition.paths:
+            try:
+                chunk = segments.open_chunk(path)
+            except FileNotFoundError:
+                raise JournalFailed(
+                    f"segment {path} is not on this machine; journalPath must name storage that driver and workers see"
+                ) from None
+            yield from self._columns.of_chunk(chunk)
+
+    # ---- Receiving ----
+
+    def _opened(self) -> Journal:
+        if self._journal is None:
+            segment_messages = min(SEGMENT_MESSAGES, self._options.max_messages)
+            journal = Journal(self._options.path, self._options.dedupe_messages, segment_messages)
+            journal.open()
+            self._journal = journal
+        return self._journal
+
+    def _receive(self, committed: int) -> Receiving:
+        if self._receiving is None:
+            self._receiving = Receiving(self._options, self._opened())
+            if self._until_ms is not None:
+                self._receiving.stop_after(self._until_ms)
+        self._receiving.tend(committed)
+        return self._receiving
+
+    def _wait_until_quiet_beyond(self, seq: int) -> None:
+        """Returns with a segment, or when there will be none: then the journal's end is the query's."""
+        receiving = self._receive(seq)
+        while not receiving.is_quiet:
+            if self._opened().wait_beyond(seq, 0.1):
+                return
+            receiving.tend(seq)
+        receiving.close()
+        self._target = self._opened().last
+
+
+def offset_of(seq: int) -> dict[str, Any]:
+    return {"v": 1, "seq": seq}
+
+
+def seq_of(offset: dict[str, Any]) -> int:
+    seq: int = offset["seq"]
+    return seq
+
+
+def _end_within(found: Sequence[Segment], start: int, limit: ReadLimit) -> int:
+    """The last of the segments that fit into the limit, at least the first; `start` where there is none."""
+    most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+    end, messages = start, 0
+    for each in found:
+        messages += each.messages
+        if most is not None and messages > most and end > start:
+            break
+        end = each.seq
+    return end
