@@ -190,8 +190,6 @@ class MessageColumns:
         size = 0
         for message in messages:
             wire = message._wire
-            if message.topic != wire.topic.name:
-                wire.topic.name = message.topic  # of a retry: where it comes from
             rows.append(wire)
             size += len(wire.body)
             if len(rows) >= BATCH_ROWS_MAX or size >= BATCH_BYTES_MAX:

@@ -1,0 +1,202 @@
+"""Many messages at once from a server that offers popmq.v1.Bulk: pulled by offsets, or held under an attempt id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from popclient import _convert as convert
+from popclient._queue.message_queue import MessageQueue
+from popclient._session import Session
+from popclient._transport import Link as WireLink
+from popclient.errors import Unreachable, check
+from popclient.message import FilterExpression
+from popclient.spark.link import Link
+from popproto.v1 import bulk_pb2 as wire
+
+BULK: Final = "bulk"  # the capability of a server that offers it
+
+
+class Chunk(NamedTuple):
+    """A frame of a bulk pull: an Arrow IPC stream, empty in the first one.
+
+    next_offset: everything before it is in this chunk, in an earlier one, or not wanted; None in the first frame, which
+    says where the queue begins and ends instead.
+    """
+
+    arrow: bytes
+    next_offset: int | None
+    min_offset: int = 0
+    max_offset: int = 0
+
+
+def pull(
+    link: Link,
+    queue: MessageQueue,
+    offset: int,
+    end_offset: int,
+    *,
+    expression: FilterExpression,
+    columns: Sequence[str],
+) -> Iterator[Chunk]:
+    """What is stored in the queue from `offset` up to, not including, `end_offset`; each chunk when it is asked for.
+
+    An answer that breaks off is asked for again from where it came to, as long as the link is patient. Raises a
+    PopError.
+    """
+    request = wire.PullBulkRequest(
+        group=convert.resource(link.group, link.config.namespace),
+        topic=convert.resource(queue.topic, link.config.namespace),
+        queue_id=queue.queue_id,
+        offset=offset,
+        end_offset=end_offset,
+        filter_expression=convert.filter_expression(expression),
+        columns=columns,
+    )
+    answer = _Answer(request, link.config.request_timeout)
+    try:
+        while (frame := link.ask(answer.next_frame)) is not None:
+            if frame.chunk or frame.next_offset:
+                request.offset = frame.next_offset  # where an answer that breaks off goes on
+                yield Chunk(frame.chunk, frame.next_offset)
+            else:
+                yield Chunk(b"", None, frame.min_offset, frame.max_offset)
+    finally:
+        link.ask(answer.left)
+
+
+class _Answer:
+    """The frames of a pull, across the connections that it takes to get them."""
+
+    def __init__(self, request: wire.PullBulkRequest, patience: float) -> None:
+        self._request = request
+        self._patience = patience
+        self._call: Any = None
+
+    async def next_frame(self, session: Session) -> wire.PullBulkResponse | None:
+        """None: that was the last one."""
+
+        async def attempt(link: WireLink, remaining: float) -> wire.PullBulkResponse | None:
+            if self._call is None:
+                # Without a deadline: the reader takes a chunk when it has dealt with the one before.
+                self._call = link.bulk.PullBulk(self._request, metadata=session.transport.headers())
+            try:
+                async with asyncio.timeout(remaining):
+                    frame = await self._call.read()
+            except TimeoutError:
+                self._leave()
+                raise Unreachable(f"no answer from {session.transport.where} within {remaining:.1f} s") from None
+            except BaseException:
+                self._leave()
+                raise
+            if frame is grpc.aio.EOF:
+                return None
+            if frame.HasField("status"):
+                check(frame.status)
+            answered: wire.PullBulkResponse = frame
+            return answered
+
+        return await session.transport.call(attempt, self._patience)
+
+    async def left(self, _session: Session) -> None:
+        """Whatever has not been read is not wanted any more."""
+        self._leave()
+
+    def _leave(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+
+class Held(NamedTuple):
+    """What is held under an attempt id: Arrow IPC streams, and how many messages are in them."""
+
+    chunks: list[bytes]
+    messages: int
+
+
+def receive(
+    link: Link,
+    topic: str,
+    attempt_id: str,
+    *,
+    max_messages: int,
+    invisible: timedelta,
+    expression: FilterExpression,
+    columns: Sequence[str],
+) -> Held:
+    """What is held under the attempt id, and nothing new; where nothing is, up to so many messages, held from now on.
+
+    max_messages: up to 1,000; 0 takes nothing. Can be repeated. Raises a PopError.
+    """
+    request = wire.ReceiveBulkRequest(
+        group=convert.resource(link.group, link.config.namespace),
+        topic=convert.resource(topic, link.config.namespace),
+        attempt_id=attempt_id,
+        max_messages=max_messages,
+        filter_expression=convert.filter_expression(expression),
+        columns=columns,
+    )
+    request.invisible_duration.FromTimedelta(invisible)
+
+    async def ask(session: Session) -> Held:
+        async def attempt(wire_link: WireLink, remaining: float) -> Held:
+            held = Held([], 0)
+            headers = session.transport.headers()
+            async for frame in wire_link.bulk.ReceiveBulk(request, timeout=remaining, metadata=headers):
+                if frame.HasField("status"):
+                    check(frame.status)
+                if frame.chunk:
+                    held = Held([*held.chunks, frame.chunk], held.messages + frame.messages)
+            return held
+
+        return await session.transport.call(attempt, link.config.request_timeout)
+
+    return link.ask(ask)
+
+
+def renew(link: Link, topic: str, attempt_id: str, invisible: timedelta) -> int:
+    """Has the holds of the attempt last so long from now on; how many there are. Raises a PopError."""
+    request = wire.RenewAttemptRequest(
+        group=convert.resource(link.group, link.config.namespace),
+        topic=convert.resource(topic, link.config.namespace),
+        attempt_id=attempt_id,
+    )
+    request.invisible_duration.FromTimedelta(invisible)
+
+    async def ask(session: Session) -> int:
+        pick = _renew_attempt
+        answer = await session.transport.unary(pick, request, link.config.request_timeout)
+        check(answer.status)
+        return int(answer.held)
+
+    return link.ask(ask)
+
+
+def ack(link: Link, topic: str, attempt_id: str) -> int:
+    """Has done everything that is held under the attempt id; how much there was. Can be repeated. Raises a PopError."""
+    request = wire.AckAttemptRequest(
+        group=convert.resource(link.group, link.config.namespace),
+        topic=convert.resource(topic, link.config.namespace),
+        attempt_id=attempt_id,
+    )
+
+    async def ask(session: Session) -> int:
+        pick = _ack_attempt
+        answer = await session.transport.unary(pick, request, link.config.request_timeout)
+        check(answer.status)
+        return int(answer.acked)
+
+    return link.ask(ask)
+
+
+def _renew_attempt(link: WireLink) -> Any:
+    return link.bulk.RenewAttempt
+
+
+def _ack_attempt(link: WireLink) -> Any:
+    return link.bulk.AckAttempt
