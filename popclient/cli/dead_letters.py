@@ -8,16 +8,15 @@ from typing import Any
 
 from popclient.admin import Admin, DeadLetter, DeadLetterSelection
 from popclient.cli import OK, REFUSED
-from popclient.cli.arguments import client_config
 from popclient.cli.ids import in_any_case
 from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
-from popclient.cli.selection import GONE, selection_of
+from popclient.cli.selection import GONE, admin_of, selection_of
 from popclient.cli.telling import Telling
 from popclient.errors import NotFound
 
 
 def list_some(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         letters = admin.dead_letters(selection_of(arguments), after_id=arguments.after)
         found = list(islice(letters, arguments.max))
     columns = ["id", "message id", "topic", "attempts", "dead since", "reason", "redrive", "body"]
@@ -38,7 +37,7 @@ def list_some(arguments: Namespace) -> int:
 
 
 def show(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         found = _found(admin, arguments.group, arguments.message_id)
     lines = fields(
         [
@@ -58,7 +57,7 @@ def show(arguments: Namespace) -> int:
 def purge(arguments: Namespace) -> int:
     """Exit code 1 where nothing was done, because it was not confirmed."""
     selection = selection_of(arguments)
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         if not arguments.yes:
             return _would_purge(arguments, admin, selection)
         telling = Telling()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from popclient.admin import Admin, DeadLetter
-from popclient.cli.arguments import PROPERTY, client_config
+from popclient.admin import DeadLetter
+from popclient.cli.arguments import PROPERTY
 from popclient.cli.output import local, say, table, utc
-from popclient.cli.selection import selection_of
+from popclient.cli.selection import admin_of, selection_of
 from popclient.cli.user_function import UserFunction
 
 Classifier = Callable[[DeadLetter], object | None]
@@ -35,7 +35,7 @@ def classify(arguments: Namespace) -> int:
     classes_by: Classifier = _by(arguments.by)
     if arguments.function:
         classes_by = UserFunction(arguments.function, str)
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         letters = admin.dead_letters(selection_of(arguments), without_bodies=not arguments.function)
         classes = classified(letters, classes_by)
     return _say(arguments, classes)

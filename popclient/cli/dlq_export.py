@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from popclient.admin import Admin, DeadLetter
+from popclient.admin import DeadLetter
 from popclient.cli import UsageError
-from popclient.cli.arguments import client_config
 from popclient.cli.dlq_files import JsonLines, Output, Parquet
 from popclient.cli.output import say
-from popclient.cli.selection import selection_of
+from popclient.cli.selection import admin_of, selection_of
 from popclient.cli.telling import Telling
+from popclient.errors import PopError
 
 JSON: Final = ".jsonl"
 _OUTPUTS: dict[str, type[Output]] = {".parquet": Parquet, JSON: JsonLines}
@@ -30,14 +30,14 @@ def export(arguments: Namespace) -> int:
         raise UsageError(f"{to} needs pyarrow, which is not installed: pip install pyarrow, or name a {JSON} file")
     _require_a_place(arguments)
     part = to.with_name(f"{to.name}.part")
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         letters = admin.dead_letters(selection_of(arguments))
         try:
             count = _write(kind, part, letters)
             _require_a_place(arguments)
             part.replace(to)
         except OSError as error:
-            raise UsageError(f"{to} cannot be written: {error.strerror or error}") from error
+            raise PopError(f"{to} cannot be written: {error.strerror or error}") from error
         finally:
             part.unlink(missing_ok=True)
     document = {"group": arguments.group, "file": str(to), "exported": count}

@@ -10,10 +10,9 @@ from typing import Any
 from popclient.admin import Admin, Redrive, RedrivePlan
 from popclient.admin.redrives import new_plan_id
 from popclient.cli import INTERRUPTED, UsageError
-from popclient.cli.arguments import client_config
 from popclient.cli.dlq_repair import redrive_repaired
 from popclient.cli.output import fields, local, say, table, utc
-from popclient.cli.selection import narrows, selection_of
+from popclient.cli.selection import admin_of, narrows, selection_of
 from popclient.cli.telling import Telling
 from popclient.errors import PopError
 
@@ -25,7 +24,7 @@ def redrive(arguments: Namespace) -> int:
     _require_a_meaning(arguments)
     telling = Telling()
     plan_id = arguments.plan or new_plan_id()
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         try:
             if arguments.repair:
                 return redrive_repaired(arguments, admin, plan_id, telling)
@@ -43,7 +42,7 @@ def redrive(arguments: Namespace) -> int:
 
 
 def list_plans(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         plans = admin.redrive_plans(arguments.group)
     columns = ["plan", "group", "state", "planned", "redriven", "skipped", "target", "reason", "by", "created"]
     rows = [
@@ -65,7 +64,7 @@ def list_plans(arguments: Namespace) -> int:
 
 
 def show_plan(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         plan = admin.redrive_plan(arguments.plan)
         shown = list(islice(admin.redrives(arguments.plan), arguments.max))
     document = {**plan_document(plan), "redrives": redrive_documents(shown)}
@@ -73,7 +72,7 @@ def show_plan(arguments: Namespace) -> int:
 
 
 def cancel(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
+    with admin_of(arguments) as admin:
         plan = admin.cancel_redrive(arguments.plan)
     line = f"plan {plan.plan_id} is {plan.state}: {plan.redriven} were sent back, the rest stays where it is"
     return say(arguments, plan_document(plan), [line])

@@ -1,13 +1,22 @@
-"""Which dead letters a command of `popmq dlq` was asked about."""
+"""Which dead letters a command of `popmq dlq` was asked about, and of whom."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
+from typing import Final
 
-from popclient.admin import DeadLetterSelection
+from popclient.admin import Admin, DeadLetterSelection
 from popclient.cli import UsageError
+from popclient.cli.arguments import client_config
 
-GONE = "(deleted)"
+GONE: Final = "(deleted)"
+# Steps over many dead letters take their time; whether a server is there at all is still told fast.
+PATIENCE_S: Final = 60.0
+
+
+def admin_of(arguments: Namespace) -> Admin:
+    return Admin(replace(client_config(arguments), request_timeout=PATIENCE_S))
 
 
 def selection_of(arguments: Namespace, *, redriven_too: bool = False) -> DeadLetterSelection:
