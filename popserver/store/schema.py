@@ -33,6 +33,7 @@ from sqlalchemy import (
 from popserver.domain.delivery import State
 from popserver.domain.group import HistoryLevel, Model
 from popserver.domain.pending import PendingKind
+from popserver.domain.redrive import Change, PlanState, RedriveState
 from popserver.domain.retry import FIFO_INTERVAL_MS, Holder
 from popserver.domain.topic import OFFSET_BITS
 
@@ -327,11 +328,76 @@ dead_letter = Table(
     Column("attempt", Integer, nullable=False),
     Column("reason", Text, nullable=False),
     Column("dead_at_ms", BigInteger, nullable=False),
-    Column("redrive_state", Text),
+    Column("redrive_state", Text),  # NULL: dead
+    Column("plan_id", Text),  # of the redrive that sent it back
     UniqueConstraint("group_id", "origin_key", name="dead_letter_once"),
     Index("dead_letter_copy", "copy_key"),
     Index("dead_letter_dead_at", "dead_at_ms"),
+    Index("dead_letter_of_group", "group_id", "dead_letter_id"),
     sqlite_autoincrement=True,
+)
+
+# What is to be sent back, and why; it stays, as the record of it.
+redrive_plan = Table(
+    "redrive_plan",
+    metadata,
+    Column("plan_id", Text, primary_key=True),
+    Column("group_id", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("selection", Text, nullable=False),  # JSON; of a plan that was made by its orders an empty object
+    Column("target_topic_id", BigInteger),
+    Column("created_by", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("finished_at_ms", BigInteger),
+    Column("planned_up_to", BigInteger, nullable=False),  # the id of the last dead letter that was looked at
+    CheckConstraint(f"state IN ({_listed(*PlanState)})", name="redrive_plan_state"),
+    Index("redrive_plan_of_group", "group_id", "created_at_ms"),
+)
+
+# One message of a plan, and what became of it. The facts of its dead letter are repeated: it outlives that.
+redrive = Table(
+    "redrive",
+    metadata,
+    Column("plan_id", Text, nullable=False),
+    Column("dead_letter_id", BigInteger, nullable=False),
+    Column("group_id", BigInteger, nullable=False),
+    Column("origin_key", BigInteger, nullable=False),
+    Column("origin_topic_id", BigInteger, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("dead_reason", Text, nullable=False),
+    Column("dead_at_ms", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("change", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("target_topic_id", BigInteger),
+    Column("note", Text),
+    # Where it stands now: the dead copy itself, or the message that was made of it.
+    Column("redriven_key", BigInteger),
+    Column("redriven_message_id", LargeBinary),
+    Column("redriven_at_ms", BigInteger),
+    PrimaryKeyConstraint("plan_id", "dead_letter_id", name="redrive_pk"),
+    CheckConstraint(f"state IN ({_listed(*RedriveState)})", name="redrive_state"),
+    CheckConstraint(f"change IN ({_listed(*Change)})", name="redrive_change"),
+    Index("redrive_of_origin", "origin_key", "group_id"),
+    sqlite_with_rowid=False,
+)
+_IS_PLANNED = redrive.c.state == literal_column(f"'{RedriveState.PLANNED}'")
+Index(
+    "redrive_planned",
+    redrive.c.plan_id,
+    redrive.c.dead_letter_id,
+    sqlite_where=_IS_PLANNED,
+    postgresql_where=_IS_PLANNED,
+)
+_STANDS_SOMEWHERE = redrive.c.redriven_key.is_not(None)
+Index(
+    "redrive_of_key",
+    redrive.c.redriven_key,
+    redrive.c.group_id,
+    sqlite_where=_STANDS_SOMEWHERE,
+    postgresql_where=_STANDS_SOMEWHERE,
 )
 
 # Append-only; which events leave a row is the group's choice (domain.group.HistoryLevel).
@@ -429,24 +495,32 @@ acl_policy = Table(
     sqlite_autoincrement=True,
 )
 
-# One message's state in each group that has met its topic; made for looking up one message, never for counting.
+# One message's state in each group that has met its topic; made for looking up one message, never for counting. What was
+# redriven to its group is in the state in which the message is that stands for it.
 MESSAGE_STATE = """
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
        m.message_key & 1099511627775 AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
-       CASE WHEN l.group_id IS NOT NULL THEN 'DLQ'
+       CASE WHEN l.group_id IS NOT NULL AND l.redrive_state IS NULL THEN 'DLQ'
             WHEN d.group_id IS NOT NULL THEN d.state
+            WHEN rd.group_id IS NOT NULL THEN rd.state
+            WHEN g.mode = 'PULL' AND (r.redriven_key & 1099511627775) >= COALESCE(rp.next_offset, 0) THEN 'READY'
             WHEN (m.message_key & 1099511627775) >= p.next_offset THEN 'READY'
             WHEN b.next_offset <= (m.message_key & 1099511627775) THEN 'READY'
             ELSE 'COMMIT' END AS state,
-       COALESCE(d.attempt, l.attempt) AS attempt, d.visible_at_ms, d.client_id, m.stored_at_ms, m.tag, m.keys,
-       m.message_group
+       COALESCE(d.attempt, rd.attempt, CASE WHEN l.redrive_state IS NULL THEN l.attempt END) AS attempt,
+       COALESCE(d.visible_at_ms, rd.visible_at_ms) AS visible_at_ms, COALESCE(d.client_id, rd.client_id) AS client_id,
+       m.stored_at_ms, m.tag, m.keys, m.message_group
 FROM message m
 JOIN queue q ON q.queue_id = (m.message_key >> 40)
 JOIN topic t ON t.topic_id = q.topic_id
 JOIN progress p ON p.queue_id = q.queue_id
 JOIN consumer_group g ON g.group_id = p.group_id
 LEFT JOIN delivery d ON d.group_id = p.group_id AND d.message_key = m.message_key
-LEFT JOIN dead_letter l ON l.group_id = p.group_id AND l.origin_key = m.message_key AND l.redrive_state IS NULL
+LEFT JOIN dead_letter l ON l.group_id = p.group_id AND l.origin_key = m.message_key
+LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id
+      AND l.redrive_state = 'REDRIVEN' AND r.target_topic_id IS NULL
+LEFT JOIN delivery rd ON rd.group_id = p.group_id AND rd.message_key = r.redriven_key
+LEFT JOIN progress rp ON rp.group_id = p.group_id AND rp.queue_id = (r.redriven_key >> 40)
 LEFT JOIN message_group_progress b ON b.group_id = p.group_id AND b.queue_id = q.queue_id
       AND b.message_group = m.message_group AND m.origin_key = 0
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
@@ -499,7 +573,7 @@ SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consume
        t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, m.message_group, m.message_type,
        oq.number AS queue_id, l.origin_key & 1099511627775 AS queue_offset, l.origin_key, l.copy_key, m.properties,
        m.body_encoding, m.born_at_ms, m.stored_at_ms, l.dead_at_ms, l.attempt AS delivery_attempt, l.reason,
-       l.redrive_state, m.body
+       l.redrive_state, l.plan_id, m.body
 FROM dead_letter l
 JOIN consumer_group g ON g.group_id = l.group_id
 LEFT JOIN topic t ON t.topic_id = l.origin_topic_id
@@ -507,4 +581,28 @@ LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
 JOIN message m ON m.message_key = l.copy_key
 """
 
-VIEWS = {"message_state": MESSAGE_STATE, "group_lag": GROUP_LAG, "dead_letters": DEAD_LETTERS}
+# The original, its dead letter, what was changed, and the state in which the redriven message is in the group now.
+LINEAGE = """
+SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
+       t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & 1099511627775 AS queue_offset,
+       r.dead_letter_id, r.dead_at_ms, r.attempt AS delivery_attempt, r.dead_reason, r.reason, r.change,
+       tt.name AS target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
+       CASE WHEN r.state <> 'REDRIVEN' THEN NULL
+            WHEN l.group_id IS NOT NULL THEN 'DLQ'
+            WHEN d.group_id IS NOT NULL THEN d.state
+            WHEN r.target_topic_id IS NOT NULL AND p.group_id IS NULL THEN NULL
+            WHEN (r.target_topic_id IS NOT NULL OR g.mode = 'PULL')
+                 AND (r.redriven_key & 1099511627775) >= COALESCE(p.next_offset, 0) THEN 'READY'
+            ELSE 'COMMIT' END AS outcome
+FROM redrive r
+JOIN consumer_group g ON g.group_id = r.group_id
+LEFT JOIN topic t ON t.topic_id = r.origin_topic_id
+LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> 40)
+LEFT JOIN topic tt ON tt.topic_id = r.target_topic_id
+LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
+      AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
+LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_key
+LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> 40)
+"""
+
+VIEWS = {"message_state": MESSAGE_STATE, "group_lag": GROUP_LAG, "dead_letters": DEAD_LETTERS, "lineage": LINEAGE}
