@@ -1,0 +1,42 @@
+"""Mode `lease`: messages received under names that can be asked for again, and acked when Spark has committed them.
+
+A batch is up to so many receives of popmq.v1.Bulk, each under an attempt id that follows from the option leaseOwner and
+the batch's number. As long as the messages are held, whoever repeats a receive under its attempt id gets the same ones
+and nothing new; so a batch that is replayed is the same batch. A thread keeps them held while it runs. They are acked
+in `latestOffset(start)`: when Spark asks it, the batch that ends in `start` stands in its commit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
+
+from popclient.spark.given import Given
+from popclient.spark.lease.options import ALIASES, LeaseOptions, options_of
+from popclient.spark.message_columns import columns_of, schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+def schema(options: Mapping[str, str]) -> str:
+    chosen = _chosen(options)
+    return schema_of(columns_of(chosen.layout, include_headers=chosen.include_headers))
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> NoReturn:
+    raise ValueError(
+        "option mode='lease' is for streams; use spark.readStream, with trigger(availableNow=True) for all that is"
+        " there, or mode='queue'"
+    )
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    from popclient.spark.lease.source import LeaseReader
+
+    return LeaseReader(_chosen(options), schema)
+
+
+def _chosen(options: Mapping[str, str]) -> LeaseOptions:
+    return options_of(Given(options, ALIASES))

@@ -1,0 +1,101 @@
+"""What the mode `lease` can be told."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from popclient.config import ClientConfig
+from popclient.message import FilterExpression
+from popclient.spark.given import Given
+from popclient.spark.message_columns import LAYOUTS
+from popclient.spark.server import SERVER_OPTIONS, server_of
+
+ALIASES: Final = {
+    "subscribe": "topic",
+    "subExpression": "filterExpression",
+    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+    "minPartitions": "numPartitions",
+}
+NAMES: Final = (
+    "mode",
+    "topic",
+    "consumerGroup",
+    "leaseOwner",
+    "invisibleDuration",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "numPartitions",
+    "failOnLeaseLoss",
+    "filterExpression",
+    "filterType",
+    "columns",
+    "includeHeaders",
+    *SERVER_OPTIONS,
+)
+# An attempt id has 255 characters at most; the batch's number and the part's take some.
+OWNER_LENGTH_MAX: Final = 200
+# The server's limits for a hold.
+INVISIBLE_MS: Final = 300_000
+INVISIBLE_MS_MIN: Final = 10_000
+INVISIBLE_MS_MAX: Final = 43_200_000
+# A batch travels through the driver.
+MESSAGES_PER_TRIGGER: Final = 10_000
+MESSAGES_PER_TRIGGER_MAX: Final = 100_000
+BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
+NUM_PARTITIONS: Final = 2
+NUM_PARTITIONS_MAX: Final = 1_000
+
+
+class LeaseOptions(NamedTuple):
+    """owner: names this query's leases, over all its restarts, and nobody else's. max_bytes: of Arrow data in a batch;
+    the receive that passes it is its last."""
+
+    server: ClientConfig
+    topic: str
+    group: str
+    owner: str
+    invisible_ms: int
+    max_messages: int
+    max_bytes: int
+    num_partitions: int
+    fail_on_lease_loss: bool
+    wanted: FilterExpression
+    layout: str
+    include_headers: bool
+
+
+def options_of(given: Given) -> LeaseOptions:
+    """Raises `ValueError` naming the option, its value and what is allowed."""
+    given.refuse_others(NAMES)
+    topics = given.names("topic")
+    if len(topics) != 1:
+        raise given.refuse("topic", "give the one topic to receive; mode='queue' and mode='journal' take several")
+    kind = given.choice("filterType", "TAG", ("TAG", "SQL92"))
+    return LeaseOptions(
+        server=server_of(given),
+        topic=topics[0],
+        group=given.needed("consumerGroup", "give the group to receive as"),
+        owner=_owner(given),
+        invisible_ms=given.duration_ms("invisibleDuration", INVISIBLE_MS, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
+        or INVISIBLE_MS,
+        max_messages=_number(given, "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, MESSAGES_PER_TRIGGER_MAX),
+        max_bytes=_number(given, "maxBytesPerTrigger", BYTES_PER_TRIGGER, 2**31 - 1),
+        num_partitions=_number(given, "numPartitions", NUM_PARTITIONS, NUM_PARTITIONS_MAX),
+        fail_on_lease_loss=given.flag("failOnLeaseLoss", default=False),
+        wanted=FilterExpression(given.text("filterExpression") or "*", "TAG" if kind == "TAG" else "SQL"),
+        layout=given.choice("columns", LAYOUTS[0], LAYOUTS),
+        include_headers=given.flag("includeHeaders", default=False),
+    )
+
+
+def _owner(given: Given) -> str:
+    owner = given.needed("leaseOwner", "give a name that this query alone has, and keeps over its restarts")
+    if len(owner) > OWNER_LENGTH_MAX or not owner.isprintable():
+        raise given.refuse("leaseOwner", f"give at most {OWNER_LENGTH_MAX} printable characters")
+    return owner
+
+
+def _number(given: Given, name: str, default: int, most: int) -> int:
+    number = given.number(name, default, 1, most)
+    assert number is not None
+    return number

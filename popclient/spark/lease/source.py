@@ -1,0 +1,99 @@
+"""The stream of mode `lease`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from popclient.spark.lease.high_water import HighWater
+from popclient.spark.lease.holding import Holding
+from popclient.spark.lease.holds import Holds
+from popclient.spark.lease.offset import Lease
+from popclient.spark.lease.options import LeaseOptions
+from popclient.spark.message_columns import MessageColumns, columns_of
+
+# Between two looks at a topic that has nothing: the first, and the longest that it grows to.
+PAUSE_S: Final = (0.05, 1.0)
+
+
+class Chunks(InputPartition):
+    """Messages as Arrow IPC streams."""
+
+    def __init__(self, chunks: tuple[bytes, ...]) -> None:
+        super().__init__(None)
+        self.chunks = chunks
+
+
+class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Asks no server before its first call: Spark pickles another one of it for the workers."""
+
+    def __init__(self, options: LeaseOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = MessageColumns(schema, columns_of(options.layout, include_headers=options.include_headers))
+        self._holding: Holding | None = None
+        self._high_water: HighWater | None = None
+        self._pause_s = PAUSE_S[0]
+
+    # ---- Offsets ----
+
+    def initialOffset(self) -> dict[str, Any]:
+        return Lease().offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_messages)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._high_water = HighWater(self._options)
+        self._high_water.note()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Acks the batch that ends in `start`, which stands in Spark's commit log, and receives the next one.
+
+        Raises LeaseLost, if the option failOnLeaseLoss says so, LeaseTaken, and PopError.
+        """
+        done = Lease.of(start)
+        holding = self._held()
+        if holding.lease.seq == done.seq + 1:  # asked for twice
+            return holding.lease.offset()
+        holding.settle(done)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_messages
+        found = holding.receive(done.seq + 1, most, new=self._may_receive())
+        self._rest(found)
+        return found.offset() if found.messages else start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The messages themselves; after a restart, asked for again by the names that `end` gives them."""
+        if start == end:
+            return []
+        chunks = self._held().chunks(Lease.of(end))
+        share = -(-len(chunks) // self._options.num_partitions) or 1
+        return [Chunks(chunks[first : first + share]) for first in range(0, len(chunks), share)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Chunks)
+        for chunk in partition.chunks:
+            yield from self._columns.of_chunk(chunk)
+
+    # ---- Whether to receive ----
+
+    def _held(self) -> Holding:
+        if self._holding is None:
+            self._holding = Holding(self._options, Holds(self._options, self._columns.sources))
+        return self._holding
+
+    def _may_receive(self) -> bool:
+        return self._high_water is None or not self._high_water.is_passed()
+
+    def _rest(self, found: Lease) -> None:
+        """Without a pause Spark asks 89 times a second."""
+        if found.messages:
+            self._pause_s = PAUSE_S[0]
+        elif self._high_water is None:
+            time.sleep(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, PAUSE_S[1])
