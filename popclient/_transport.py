@@ -169,6 +169,14 @@ class Transport:
                 await asyncio.sleep(min(0.02 * 2 ** min(tries, 5), max(deadline - clock(), 0.0)))
         raise AssertionError("unreachable")
 
+    async def connects(self, timeout: float) -> bool:
+        """Is there a connection to the present endpoint within so many seconds? False as soon as one has failed."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await _settled((await self.link()).channel) is grpc.ChannelConnectivity.READY
+        except (TimeoutError, NoHandshake):
+            return False
+
     def _share(self, link: Link, remaining: float) -> float:
         """With other endpoints to turn to, one that does not even connect may not use up all the time."""
         patience = remaining if link.connected else remaining / min(len(self.endpoints), 2)
@@ -218,6 +226,14 @@ class Transport:
         links, self._links = list(self._links.values()), {}
         for link in links:
             await link.channel.close()
+
+
+async def _settled(channel: grpc.aio.Channel) -> grpc.ChannelConnectivity:
+    state = channel.get_state(try_to_connect=True)
+    while state in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
+    return state
 
 
 def _translated(code: grpc.StatusCode, details: str) -> PopError:

@@ -48,8 +48,7 @@ class Calls:
         return convert.resource(name, self._config.namespace)
 
     def _call(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
-        timeout = self._config.request_timeout
-        patience = timeout if self._transport.reached else min(timeout, self._connect_timeout)
+        patience = self._patience()
         try:
             answer = self._thread.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:
@@ -58,3 +57,10 @@ class Calls:
             ) from None
         check(answer.status)  # type: ignore[attr-defined]
         return answer
+
+    def _patience(self) -> float:
+        """Seconds for the next call: that nobody listens is told early, an answer may take its time."""
+        timeout, to_connect = self._config.request_timeout, self._connect_timeout
+        if self._transport.reached or self._thread.run(lambda: self._transport.connects(to_connect)):
+            return timeout
+        return min(timeout, to_connect)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from popclient import Unreachable, UnsupportedByServer
 from popclient.admin import Admin
+from popproto.v1 import admin_pb2 as wire
+from popproto.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import ServerThread
 
 
@@ -23,3 +28,21 @@ def test_nobody_there_is_told_fast() -> None:
     with Admin(endpoints, connect_timeout=0.2) as admin, pytest.raises(Unreachable, match=endpoints):
         admin.status()
     assert time.monotonic() - began < 1
+
+
+class _Thoughtful(AdminServicer):
+    def GetStatus(self, request: wire.GetStatusRequest, context: object) -> wire.GetStatusResponse:  # noqa: N802
+        time.sleep(0.15)
+        return wire.GetStatusResponse(status=pb.Status(code=pb.OK), version="1")
+
+
+def test_whoever_listens_may_take_his_time() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_AdminServicer_to_server(_Thoughtful(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with Admin(f"127.0.0.1:{port}", connect_timeout=0.1) as admin:
+            assert admin.status().version == "1"
+    finally:
+        server.stop(0).wait()
