@@ -1,0 +1,78 @@
+"""Offsets of many queues, as they stand in Spark's checkpoint: `{"v": 1, "q": {"orders/0": 12}}`.
+
+The number of a queue is the next offset to read. What an offset says besides is nobody's but this version's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from popclient._queue.message_queue import MessageQueue
+
+VERSION: Final = 1
+
+Offsets = Mapping[MessageQueue, int]
+NONE: Final[Offsets] = MappingProxyType({})
+
+
+class Place(NamedTuple):
+    """Where a stream stands. begun: where the batch that ends here begins in queues which it did not simply go on with:
+    those that are new, or have lost what was next."""
+
+    offsets: Offsets
+    begun: Offsets = NONE
+
+
+class Range(NamedTuple):
+    """The messages of a queue from `start` up to, not including, `end`."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def written(place: Place) -> dict[str, Any]:
+    """As Spark keeps it."""
+    offset: dict[str, Any] = {"v": VERSION, "q": _named(place.offsets)}
+    return offset | ({"begun": _named(place.begun)} if place.begun else {})
+
+
+def read(offset: Mapping[str, Any]) -> Place:
+    """From what Spark has kept; raises `ValueError` for what another source has written."""
+    try:
+        if offset["v"] != VERSION:
+            raise ValueError(f"version {offset['v']}")
+        return Place(_queues(offset["q"]), _queues(offset.get("begun", {})))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ValueError(
+            f"offset {dict(offset)} is not one of queues, which are like {{'v': {VERSION}, 'q': {{'orders/0': 12}}}};"
+            " the checkpoint belongs to another source or version: give this query a checkpointLocation of its own"
+        ) from None
+
+
+def ranges(start: Place, end: Place) -> list[Range]:
+    """What is between two offsets, the queues that hold nothing left out, in order."""
+    found = []
+    for queue, end_offset in sorted(end.offsets.items()):
+        start_offset = end.begun.get(queue, start.offsets.get(queue, 0))
+        if start_offset < end_offset:
+            found.append(Range(queue, start_offset, end_offset))
+    return found
+
+
+def _named(offsets: Offsets) -> dict[str, int]:
+    return {f"{queue.topic}/{queue.queue_id}": offset for queue, offset in sorted(offsets.items())}
+
+
+def _queues(named: Mapping[str, int]) -> dict[MessageQueue, int]:
+    found = {}
+    for name, offset in named.items():
+        topic, _, number = name.rpartition("/")
+        found[MessageQueue(topic, int(number))] = int(offset)
+    return found

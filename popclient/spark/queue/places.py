@@ -1,0 +1,149 @@
+"""Which queues there are, and where they begin and end: what a planner asks a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from popclient import _convert as convert
+from popclient._queue import calls
+from popclient._queue.assignment import READABLE
+from popclient._queue.calls import QueueEnd
+from popclient._queue.message_queue import MessageQueue
+from popclient._session import Session
+from popclient.errors import Forbidden, NotFound, Unauthorized, UnsupportedByServer, check
+from popclient.spark.link import Link, link_to
+from popclient.spark.queue.options import EARLIEST, Bound, QueueOptions
+from popproto.v1 import admin_pb2
+from popproto.v2 import service_pb2 as rpc
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Ends(NamedTuple):
+    """The offset of the oldest stored message, and the one that the next message will get."""
+
+    min_offset: int
+    max_offset: int
+
+
+class Places:
+    """Asks as the options say. Belongs to one process."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        self._options = options
+        self._may_administrate = True
+
+    def topics(self) -> tuple[str, ...]:
+        """The topics to read; of a pattern those there are now."""
+        if self._options.pattern is None:
+            return self._options.topics
+        wanted = re.compile(self._options.pattern)
+        named = self._link().ask(self._list_topics)
+        # Those that begin with % belong to groups: retries and dead letters.
+        return tuple(sorted(each for each in named if wanted.fullmatch(each) and not each.startswith("%")))
+
+    def ends(self, topics: Sequence[str]) -> dict[MessageQueue, Ends]:
+        """Of every queue of the topics. Raises NotFound; a topic of a pattern that has gone is left out."""
+
+        async def ask(session: Session) -> list[dict[MessageQueue, Ends]]:
+            return await asyncio.gather(*(self._ends_of(session, topic) for topic in topics))
+
+        return {queue: ends for each in self._link().ask(ask) for queue, ends in each.items()}
+
+    def at(self, bound: Bound, ends: Mapping[MessageQueue, Ends]) -> dict[MessageQueue, int]:
+        """Where the bound lies in each queue. Raises `ValueError` for a queue or an offset that there is not."""
+        for queue in bound.of_queues:
+            if queue not in ends:
+                raise ValueError(f"there is no queue {queue}; {_known(queue.topic, ends)}")
+        if bound.time_ms is not None:
+            return self._at_time(bound.time_ms, ends)
+        return {queue: _offset(queue, bound.of_queues.get(queue, bound.offset), ends[queue]) for queue in ends}
+
+    def _at_time(self, time_ms: int, ends: Mapping[MessageQueue, Ends]) -> dict[MessageQueue, int]:
+        try:
+            time = _EPOCH + timedelta(milliseconds=time_ms)
+        except OverflowError:  # later than anything that is stored
+            return {queue: each.max_offset for queue, each in ends.items()}
+
+        async def ask(session: Session) -> list[int]:
+            return await asyncio.gather(*(calls.query_offset(session, queue, time) for queue in ends))
+
+        found = zip(ends.items(), self._link().ask(ask), strict=True)
+        return {queue: min(offset, each.max_offset) for (queue, each), offset in found}
+
+    def _link(self) -> Link:
+        return link_to(self._options.server, self._options.group)
+
+    # ---- Calls ----
+
+    async def _list_topics(self, session: Session) -> list[str]:
+        try:
+            answer = await session.transport.unary(
+                lambda link: link.admin.ListTopics, admin_pb2.ListTopicsRequest(), session.config.request_timeout
+            )
+            check(answer.status)
+        except (UnsupportedByServer, Forbidden, Unauthorized) as refusal:
+            raise ValueError(
+                f"option topicsPattern={self._options.pattern!r} needs a PopMQ server's list of topics, which is"
+                f" refused: {refusal}; name the topics with the option topic"
+            ) from None
+        namespace = session.config.namespace
+        return [each.topic.name for each in answer.topics if each.topic.resource_namespace == namespace]
+
+    async def _ends_of(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
+        try:
+            if self._may_administrate:
+                with contextlib.suppress(UnsupportedByServer, Forbidden, Unauthorized):
+                    return await self._by_admin(session, topic)
+                self._may_administrate = False
+            return await self._by_queue(session, topic)
+        except NotFound:
+            if self._options.pattern is None:
+                raise
+            return {}
+
+    async def _by_admin(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
+        """In one call, for whoever may."""
+        request = admin_pb2.GetTopicRequest(topic=convert.resource(topic, session.config.namespace))
+        answer = await session.transport.unary(
+            lambda link: link.admin.GetTopic, request, session.config.request_timeout
+        )
+        check(answer.status)
+        return {MessageQueue(topic, each.id): Ends(each.min_offset, each.max_offset) for each in answer.topic.queues}
+
+    async def _by_queue(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
+        """In two calls for each queue, for everybody who may read the topic."""
+        request = rpc.QueryRouteRequest(
+            topic=convert.resource(topic, session.config.namespace),
+            endpoints=convert.endpoints(session.transport.endpoints),
+        )
+        answer = await session.transport.unary(
+            lambda link: link.messaging.QueryRoute, request, session.config.request_timeout
+        )
+        check(answer.status)
+        queues = sorted({MessageQueue(topic, each.id) for each in answer.message_queues if each.permission in READABLE})
+        found = await asyncio.gather(*(self._both_ends(session, queue) for queue in queues))
+        return dict(zip(queues, found, strict=True))
+
+    async def _both_ends(self, session: Session, queue: MessageQueue) -> Ends:
+        begin = await calls.query_offset(session, queue, QueueEnd.BEGINNING)
+        return Ends(begin, await calls.query_offset(session, queue, QueueEnd.END))
+
+
+def _offset(queue: MessageQueue, wanted: int, ends: Ends) -> int:
+    if wanted < 0:
+        return ends.min_offset if wanted == EARLIEST else ends.max_offset
+    if wanted > ends.max_offset:
+        raise ValueError(f"offset {wanted} of queue {queue} is beyond its end; give at most {ends.max_offset}")
+    return wanted
+
+
+def _known(topic: str, ends: Mapping[MessageQueue, Ends]) -> str:
+    numbers = [str(each.queue_id) for each in ends if each.topic == topic]
+    topics = sorted({each.topic for each in ends})
+    return f"topic {topic} has {', '.join(numbers)}" if numbers else f"the topics that are read are {', '.join(topics)}"

@@ -1,0 +1,70 @@
+"""Shows a stream's progress beside that of other consumers: as the group's, which `group_lag` and the command see.
+
+Only shows it. Where a stream stands is written in Spark's checkpoint alone; what an operator does to the group's
+progress does not move the stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from popclient._queue import calls
+from popclient._queue.calls import Progress
+from popclient._queue.message_queue import MessageQueue
+from popclient._session import Session
+from popclient.errors import PopError, Unreachable
+from popclient.spark.link import link_to
+from popclient.spark.queue.offsets import Offsets
+from popclient.spark.queue.options import QueueOptions
+
+log = logging.getLogger("popclient.spark")
+
+PATIENCE_S = 5.0
+
+
+class Mirror:
+    """Tells the server what Spark has committed. Belongs to one process."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        self._options = options
+        self._told: dict[MessageQueue, int] = {}
+        self._resets: dict[MessageQueue, int] = {}
+        self._is_first = True
+
+    def tell(self, done: Offsets) -> None:
+        """Everything before these offsets is done. A failure is logged, and made good with the next progress.
+
+        Raises `ValueError` at the first time, for a group that cannot have offsets: one that consumes by messages.
+        """
+        news = {queue: offset for queue, offset in done.items() if self._told.get(queue) != offset}
+        if not news:
+            return
+        link = link_to(self._options.server, self._options.group)
+        try:
+            link.ask(lambda session: self._commit(session, news), PATIENCE_S)
+        except PopError as failure:
+            if self._is_first and not (failure.retryable or isinstance(failure, Unreachable)):
+                raise ValueError(
+                    f"option consumerGroup={self._options.group!r} cannot keep this query's progress: {failure}; give"
+                    " the query a group of its own, which queries and pull consumers alone use"
+                ) from None
+            log.warning(
+                "the progress of group %s is shown later, the query itself is not concerned: %s",
+                self._options.group,
+                failure,
+            )
+            self._resets.clear()
+        else:
+            self._told.update(news)
+        self._is_first = False
+
+    async def _commit(self, session: Session, news: Offsets) -> None:
+        await self._learn_resets(session, [queue for queue in news if queue not in self._resets])
+        offsets = {queue: Progress(offset, self._resets[queue]) for queue, offset in news.items()}
+        await calls.commit_offsets(session, self._options.group, offsets)
+
+    async def _learn_resets(self, session: Session, queues: Collection[MessageQueue]) -> None:
+        if queues:
+            found = await calls.fetch_offsets(session, self._options.group, queues)
+            self._resets |= {queue: progress.resets for queue, progress in found.items()}

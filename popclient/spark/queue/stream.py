@@ -1,0 +1,163 @@
+"""A stream of messages by offsets. Spark's checkpoint is where it stands; nothing but the two offsets of a batch is
+needed to read it again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from popclient._queue.message_queue import MessageQueue
+from popclient.spark.queue import offsets
+from popclient.spark.queue.offsets import Offsets, Place
+from popclient.spark.queue.options import QueueOptions
+from popclient.spark.queue.places import Ends, Places
+from popclient.spark.queue.planning import fair_shares, partitioned
+from popclient.spark.queue.progress import Mirror
+from popclient.spark.queue.reading import RangeReader, Ranges, report_loss
+
+# Without a trigger of its own Spark asks some ninety times a second whether there is something new.
+LOOK_AGAIN_S: Final = (0.05, 1.0)  # the first pause, and the longest that it grows to
+TOPICS_AGAIN_S: Final = 5.0  # between two looks for new topics of a pattern
+
+
+class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Holds no connection: the processes that plan and read open their own."""
+
+    def __init__(
+        self,
+        options: QueueOptions,
+        schema: StructType,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        options.refuse_in_a_stream()
+        self._options = options
+        self._reader = RangeReader(options, schema)
+        self._places = Places(options)
+        self._mirror = Mirror(options)
+        self._now = now
+        self._sleep = sleep
+        self._initial: Place | None = None
+        self._topics: _Topics | None = None
+        self._target: Mapping[MessageQueue, Ends] | None = None  # where a query of what is available now ends
+        self._looked: _Looked | None = None
+
+    # ---- Where it stands ----
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the options say. Spark asks twice, and must hear the same."""
+        if self._initial is None:
+            self._initial = Place(self._places.at(self._options.starting, self._target or self._ends()))
+        return offsets.written(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; `start` itself while there is nothing new. What is before `start` stands in
+        Spark's commit log, so the group is told of it."""
+        place = offsets.read(start)
+        self._mirror.tell(place.offsets)
+        self._pause(place.offsets)
+        ends = self._target or self._ends()
+        self._check_there(place.offsets, ends)
+        end = self._next(place.offsets, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        is_idle = end.offsets == place.offsets
+        pause = self._looked.pause if self._looked is not None and self._looked.is_idle_at(place.offsets) else None
+        self._looked = _Looked(place.offsets, end.offsets, ends, self._now(), _next_pause(pause) if is_idle else None)
+        return start if is_idle else offsets.written(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the queues end, for the query's progress, and `lag`: how many messages there are beyond the batch."""
+        if self._looked is None:
+            return None
+        there, planned = self._looked.ends, self._looked.planned
+        lag = sum(ends.max_offset - max(planned.get(queue, 0), ends.min_offset) for queue, ends in there.items())
+        latest = Place({queue: ends.max_offset for queue, ends in there.items()})
+        return {**offsets.written(latest), "lag": lag}
+
+    # ---- A batch ----
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """From the two offsets alone; a first batch may be empty."""
+        found = offsets.ranges(offsets.read(start), offsets.read(end))
+        return [Ranges(each) for each in partitioned(found, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._reader.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: Spark tells of a batch here when it plans the next one, and never of the last."""
+
+    # ---- Planning ----
+
+    def _ends(self) -> dict[MessageQueue, Ends]:
+        now = self._now()
+        if self._topics is None or now - self._topics.at >= TOPICS_AGAIN_S:
+            self._topics = _Topics(self._places.topics(), now)
+        return self._places.ends(self._topics.names)
+
+    def _next(self, start: Offsets, ends: Mapping[MessageQueue, Ends], limit: int | None) -> Place:
+        """A queue that was not there before, or has lost what was next, is read from its beginning."""
+        begun = {
+            queue: there.min_offset
+            for queue, there in ends.items()
+            if not there.min_offset <= start.get(queue, -1) <= there.max_offset
+        }
+        froms = {queue: begun.get(queue, start.get(queue, 0)) for queue in ends}
+        waiting = {queue: there.max_offset - froms[queue] for queue, there in ends.items()}
+        shares = waiting if limit is None else fair_shares(waiting, limit)
+        return Place({queue: froms[queue] + shares.get(queue, 0) for queue in ends}, begun)
+
+    def _check_there(self, start: Offsets, ends: Mapping[MessageQueue, Ends]) -> None:
+        """Before it is planned: what is not there any more fails the query, or is warned of."""
+        for queue, offset in sorted(start.items()):
+            named, there = f"of topic {queue.topic}, queue {queue.queue_id}", ends.get(queue)
+            if there is None:
+                self._lost(f"{named}: it is gone, and offset {offset} was next")
+            elif offset < there.min_offset:
+                self._lost(f"{named}: offsets {offset} to {there.min_offset - 1} were removed before they were read")
+            elif offset > there.max_offset:
+                self._lost(f"{named}: it ends at {there.max_offset}, and offset {offset} was next: it was made anew")
+
+    def _lost(self, sentence: str) -> None:
+        report_loss(sentence, fail=self._options.fail_on_data_loss)
+
+    def _pause(self, start: Offsets) -> None:
+        """Where the last look from here has found nothing: longer each time."""
+        looked = self._looked
+        if looked is not None and looked.pause is not None and looked.is_idle_at(start) and self._target is None:
+            self._sleep(max(0.0, looked.at + looked.pause - self._now()))
+
+
+class _Topics(NamedTuple):
+    names: tuple[str, ...]
+    at: float
+
+
+class _Looked(NamedTuple):
+    """A look from `start` at where the queues end. pause: until the next one, if it has found nothing."""
+
+    start: Offsets
+    planned: Offsets
+    ends: Mapping[MessageQueue, Ends]
+    at: float
+    pause: float | None
+
+    def is_idle_at(self, start: Offsets) -> bool:
+        return self.pause is not None and self.start == start
+
+
+def _next_pause(pause: float | None) -> float:
+    first, longest = LOOK_AGAIN_S
+    return first if pause is None else min(pause * 2, longest)
