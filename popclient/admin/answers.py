@@ -179,6 +179,8 @@ def dead_letter_of(letter: wire.DeadLetter) -> DeadLetter:
         redrive_state=letter.redrive_state,
         origin_message_id=letter.origin_message_id,
         plan_id=letter.plan_id,
+        queue_id=letter.queue_id if letter.HasField("queue_id") else None,
+        queue_offset=letter.queue_offset if letter.HasField("queue_id") else None,
     )
 
 

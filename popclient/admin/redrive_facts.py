@@ -15,7 +15,8 @@ class DeadLetter:
     """A message a group has given up. `topic` is where it came from; `message` is None once it is deleted.
 
     id: grows with each dead letter of the server. reason: why it was given up. redrive_state: empty while it is a dead
-    letter; plan_id: of the redrive that sent it back, if one did.
+    letter; plan_id: of the redrive that sent it back, if one did. queue_id, queue_offset: its place in that topic; None
+    once its queue is deleted.
     """
 
     id: int
@@ -28,6 +29,8 @@ class DeadLetter:
     redrive_state: str
     origin_message_id: str
     plan_id: str = ""
+    queue_id: int | None = None
+    queue_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,8 @@ def row_of(letter: DeadLetter) -> dict[str, Any]:
         "properties": message.properties if message else {},
         "message_group": message.message_group if message else None,
         "message_type": message.message_type if message else None,
+        "queue_id": letter.queue_id,
+        "queue_offset": letter.queue_offset,
         "body": message.stored_body if message and body is None else body,
         "born_timestamp": message.born_timestamp if message else None,
         "store_timestamp": message.store_timestamp if message else None,

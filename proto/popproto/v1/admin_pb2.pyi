@@ -1331,6 +1331,8 @@ class DeadLetter(_message.Message):
     REDRIVE_STATE_FIELD_NUMBER: _builtins.int
     ORIGIN_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     PLAN_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """grows with each dead letter of the server"""
     delivery_attempt: _builtins.int
@@ -1340,6 +1342,9 @@ class DeadLetter(_message.Message):
     origin_message_id: _builtins.str
     plan_id: _builtins.str
     """of the redrive, if it was sent back"""
+    queue_id: _builtins.int
+    """its place in the topic that it came from"""
+    queue_offset: _builtins.int
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -1363,12 +1368,16 @@ class DeadLetter(_message.Message):
         redrive_state: _builtins.str = ...,
         origin_message_id: _builtins.str = ...,
         plan_id: _builtins.str = ...,
+        queue_id: _builtins.int | None = ...,
+        queue_offset: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dead_at", b"dead_at", "group", b"group", "message", b"message", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "dead_at", b"dead_at", "group", b"group", "message", b"message", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_at", b"dead_at", "delivery_attempt", b"delivery_attempt", "group", b"group", "id", b"id", "message", b"message", "origin_message_id", b"origin_message_id", "plan_id", b"plan_id", "reason", b"reason", "redrive_state", b"redrive_state", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "dead_at", b"dead_at", "delivery_attempt", b"delivery_attempt", "group", b"group", "id", b"id", "message", b"message", "origin_message_id", b"origin_message_id", "plan_id", b"plan_id", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "reason", b"reason", "redrive_state", b"redrive_state", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
+    _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_id) -> _WhichOneofReturnType__queue_id | None: ...
 
 Global___DeadLetter: _TypeAlias = DeadLetter  # noqa: Y015
 
