@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from popserver.domain.errors import TopicNotFound
@@ -162,6 +164,26 @@ def test_an_offset_by_time(store: OpenStore) -> None:
     assert found == [0, 0, 1, 1, 4, 5, 6]
     trim(store, topic, 4)
     assert pulling.offset_at(store.conn, topic, place, start) == 4
+
+
+@pytest.mark.row("I3")
+def test_an_offset_by_time_wherever_a_queue_begins_and_ends(store: OpenStore) -> None:
+    """Of every length, so that no leap of the search goes too short or too far; and over a hole."""
+    topic, start = store.topic(), store.now_ms
+
+    def found(times: Iterable[int], oldest: int = 0) -> list[int]:
+        store.conn.exec_driver_sql(f"UPDATE queue SET min_offset = {oldest}")
+        return [pulling.offset_at(store.conn, topic, topic.queues[0], start + each) for each in times]
+
+    for count in range(18):
+        for oldest in range(count + 1):
+            assert found(range(-1, count + 1), oldest) == [
+                min(max(oldest, each), count) for each in range(-1, count + 1)
+            ]
+        store.now_ms = start + count
+        store.send(topic)
+    store.conn.exec_driver_sql(f"DELETE FROM message WHERE stored_at_ms BETWEEN {start + 5} AND {start + 11}")
+    assert found(range(18)) == [0, 1, 2, 3, 4, *[5] * 8, 13, 14, 15, 16, 17]
 
 
 def test_an_offset_by_time_in_an_empty_queue_is_its_end(store: OpenStore) -> None:
