@@ -191,6 +191,8 @@ def dead_letter(found: DeadLetter) -> wire.DeadLetter:
         delivery_attempt=found.attempt,
         reason=found.reason,
         redrive_state=found.redrive_state,
+        queue_id=found.queue_number,
+        queue_offset=found.queue_offset,
     )
     if found.topic is not None:
         answer.topic.CopyFrom(_resource(found.topic))

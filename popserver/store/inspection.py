@@ -17,12 +17,12 @@ from popserver.domain.errors import BadRequest, MessageNotFound
 from popserver.domain.group import Group
 from popserver.domain.message import StoredMessage, id_to_bytes
 from popserver.domain.names import Resource, dead_letter_topic
-from popserver.domain.topic import MessageQueue, Topic, message_key
+from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of
 from popserver.store import catalog, due, entering
 from popserver.store.given import as_given
 from popserver.store.message_look import BY_KEY
 from popserver.store.messages import stored_messages
-from popserver.store.schema import AnyRow, consumer_group, dead_letter, history, message, queue
+from popserver.store.schema import KEY_SHIFT, AnyRow, consumer_group, dead_letter, history, message, queue
 from popserver.store.schema import topic as topic_table
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -95,7 +95,10 @@ class FoundMessage(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter: the facts, and the dead copy. `topic` is the origin's; None once that topic is gone."""
+    """A dead letter: the facts, and the dead copy.
+
+    `topic`, `queue_number` and `queue_offset` are the origin's; the first two None once they are gone.
+    """
 
     dead_letter_id: int
     group: Resource
@@ -105,6 +108,8 @@ class DeadLetter(NamedTuple):
     reason: str
     dead_at_ms: int
     redrive_state: str
+    queue_number: int | None
+    queue_offset: int
 
 
 class Counts(NamedTuple):
@@ -345,6 +350,8 @@ def _dead_letters(conn: Connection, of_group: Group, rows: Sequence[AnyRow]) -> 
             row.reason,
             row.dead_at_ms,
             row.redrive_state or "",
+            row.number,
+            offset_of(row.origin_key),
         )
         for row in rows
     ]
@@ -364,8 +371,10 @@ _PLACES = (
     .order_by(message.c.message_key)
 )
 # An outer join: a dead letter outlives the topic it came from.
-_DEAD_LETTERS = select(dead_letter, topic_table.c.namespace, topic_table.c.name).outerjoin(
-    topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id
+_DEAD_LETTERS = (
+    select(dead_letter, topic_table.c.namespace, topic_table.c.name, queue.c.number)
+    .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
+    .outerjoin(queue, queue.c.queue_id == dead_letter.c.origin_key.op(">>")(KEY_SHIFT))
 )
 _STEPS = (
     select(history, consumer_group.c.namespace, consumer_group.c.name)
