@@ -16,9 +16,10 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import LongType, StructType
 
-from popclient.spark.dead_letters.columns import SCHEMA
+from popclient.spark.dead_letters.columns import DEAD_LETTERS
+from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
 from popclient.spark.dead_letters.options import parse
-from popclient.spark.dead_letters.reading import PAGE_ROWS_MAX, DeadLetterReader, IdRange
+from popclient.spark.dead_letters.reading import IdRange, ViewReader
 from tests.spark.filled import EPOCH_MS, body_of, fill, id_of
 from tests.support.postgres import fresh_database, postgres_server
 
@@ -91,7 +92,7 @@ def test_options_choose(spark: SparkSession, url: str, options: dict[str, Any], 
 
 def test_types_and_values(spark: SparkSession, url: str) -> None:
     letters = read(spark, url)
-    assert ", ".join(f"{name} {kind}" for name, kind in letters.dtypes) == SCHEMA
+    assert ", ".join(f"{name} {kind}" for name, kind in letters.dtypes) == DEAD_LETTERS.schema
     rows = {row.queue_offset: row for row in letters.where("queue_offset < 100").collect()}
     for i, row in rows.items():
         assert (row.message_id, bytes(row.body)) == (id_of(i), body_of(i))
@@ -148,8 +149,8 @@ def test_parquet_keeps_all(spark: SparkSession, sqlite_url: str, tmp_path: Path)
     ("options", "words"),
     [
         ({"url": "sqlite:////nowhere/popmq.db"}, "there is no file /nowhere/popmq.db"),
-        ({"numPartitions": "many"}, "option numPartitions='many' is not allowed; give 1 to 1000"),
-        ({"group": "g"}, "option group='g' is unknown; allowed are url, namespace, consumerGroup"),
+        ({"numPartitions": "many"}, "option numPartitions='many' is not allowed; give a whole number from 1 to 1000"),
+        ({"group": "g"}, "option group='g' is unknown here; allowed are url, view, namespace"),
     ],
 )
 def test_refusals_reach_the_user(spark: SparkSession, sqlite_url: str, options: dict[str, str], words: str) -> None:
@@ -161,7 +162,7 @@ def test_refusals_reach_the_user(spark: SparkSession, sqlite_url: str, options: 
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ("message string", "column 'message' is unknown; a dead letter has message_id, topic"),
+        ("message string", "column 'message' is unknown; dead_letters has message_id, topic"),
         ("queue_offset int", "column 'queue_offset' is bigint, not int; cast it after reading"),
     ],
 )
@@ -187,7 +188,7 @@ def held(sqlite_url: str) -> Iterator[sqlite3.Connection]:
 
 def test_reading_never_blocks_a_checkpoint(spark: SparkSession, sqlite_url: str, held: sqlite3.Connection) -> None:
     """A page's statement ends before Spark sees the page: halfway through a read the whole WAL can be checkpointed."""
-    reader = DeadLetterReader(parse({"url": sqlite_url}), StructType().add("id", LongType()))
+    reader = ViewReader(parse({"url": sqlite_url}), StructType().add("id", LongType()))
     pages = reader.read(IdRange(1, COUNT))
     assert next(pages).num_rows == PAGE_ROWS_MAX
     held.execute("UPDATE topic SET created_at_ms = created_at_ms + 1")

@@ -1,32 +1,28 @@
-"""Dead letters, straight from the view `dead_letters` of a PopMQ database: in a batch, or as a stream."""
+"""Dead letters, straight from a PopMQ database: in a batch, or as a stream; and the record of what was sent back.
+
+The option `view` names what is read: `dead_letters`, or `lineage`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-    from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from popclient.spark.dead_letters.columns import VIEWS
+from popclient.spark.dead_letters.options import parse
+from popclient.spark.dead_letters.reading import ViewReader
+from popclient.spark.dead_letters.streaming import DeadLetterStream
 
 
 def schema(options: Mapping[str, str]) -> str:
-    from popclient.spark.dead_letters.columns import SCHEMA
-    from popclient.spark.dead_letters.options import parse
-
-    parse(options)
-    return SCHEMA
+    return VIEWS[parse(options).view].schema
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    from popclient.spark.dead_letters.options import parse
-    from popclient.spark.dead_letters.reading import DeadLetterReader
-
-    return DeadLetterReader(parse(options), schema)
+    return ViewReader(parse(options), schema)
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    from popclient.spark.dead_letters.options import parse
-    from popclient.spark.dead_letters.streaming import DeadLetterStream
-
     return DeadLetterStream(parse(options), schema)

@@ -1,119 +1,168 @@
-"""The columns of a dead letter, named as the wire names its fields, and how each is made from the database's."""
+"""The columns of a dead letter and of a redrive, named as the wire names its fields, and how each is made.
+
+A column is made from whole pages of the database's, as Arrow arrays: a Python object per cell would cost more than the
+database does.
+"""
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from popclient.spark.dead_letters.bodies import unpacked
+from popclient.spark.dead_letters.quoted import lists, maps
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# A packed body larger than this is handed over packed: 4 MiB can unpack to 4 GiB.
-UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 
-Values = Sequence[Any]
+class Source(NamedTuple):
+    """A column of the database's view, as it is fetched: its name, Arrow's type, and the SQL of each dialect."""
+
+    name: str
+    kind: pa.DataType
+    sqlite: str = "{0}"
+    postgresql: str = "{0}"
+
+    def sql(self, dialect: str) -> str:
+        return (self.sqlite if dialect == "sqlite" else self.postgresql).format(self.name)
 
 
 class Column(NamedTuple):
-    """`make` turns the values of `sources`, columns of the view `dead_letters`, into those Spark sees."""
+    """`make` turns the arrays of `sources` into what Spark sees; what it gives is cast to Spark's type."""
 
     name: str
     type: str
-    sources: tuple[str, ...]
-    make: Callable[..., Iterable[Any]]
+    sources: tuple[Source, ...]
+    make: Callable[..., pa.Array]
 
 
-def message_id_from_bytes(stored: bytes) -> str:
-    """A message id as its producer wrote it: 17 bytes are a version 1 id, a zero byte leads any other text."""
-    return stored[1:].decode() if stored[:1] == b"\x00" else stored.hex().upper()
+class View(NamedTuple):
+    """A view of the database. `key` is the bigint by which it is read in ranges; `unique`: no two rows share one."""
+
+    name: str
+    key: Source
+    columns: tuple[Column, ...]
+    unique: bool = True
+
+    @property
+    def schema(self) -> str:
+        """As Spark's DDL."""
+        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+
+    def pick(self, schema: StructType) -> tuple[Column, ...]:
+        """The columns a schema asks for, in its order; raises `ValueError` for a name or a type there is not."""
+        by_name = {column.name: column for column in self.columns}
+        picked = []
+        for field in schema.fields:
+            column = by_name.get(field.name.lower())
+            if column is None:
+                raise ValueError(f"column {field.name!r} is unknown; {self.name} has {', '.join(by_name)}")
+            if field.dataType.simpleString() != column.type:
+                wanted = field.dataType.simpleString()
+                raise ValueError(f"column {field.name!r} is {column.type}, not {wanted}; cast it after reading")
+            picked.append(column)
+        return tuple(picked)
+
+    def sources_of(self, columns: Sequence[Column]) -> list[Source]:
+        """The view's columns that these need, each once; the key first, for it is where the next page begins."""
+        return list(dict.fromkeys([self.key, *(source for column in columns for source in column.sources)]))
 
 
-def _as_it_is(values: Values) -> Iterable[Any]:
-    return values
-
-
-def _message_ids(values: Values) -> Iterable[str]:
-    return map(message_id_from_bytes, values)
-
-
-def _lists(values: Values) -> Iterable[list[str]]:
-    return (json.loads(value) if value else [] for value in values)
-
-
-def _maps(values: Values) -> Iterable[list[tuple[str, str]]]:
-    return (list(json.loads(value).items()) if value else [] for value in values)
-
-
-def _microseconds(values: Values) -> Iterable[int]:
-    return (value * 1_000 for value in values)
-
-
-def _bodies(values: Values, encodings: Values) -> Iterable[bytes]:
-    return (_unpack(v) if how == "GZIP" else v for v, how in zip(values, encodings, strict=True))
-
-
-def _unpack(packed: bytes) -> bytes:
-    """The body; as it was stored where it does not unpack, for that may be why it is a dead letter."""
-    stream = zlib.decompressobj(47)  # a gzip or a zlib stream, whichever it is
-    try:
-        body = stream.decompress(packed, UNPACKED_BYTES_MAX)
-    except zlib.error:
-        return packed
-    return body if stream.eof else packed
-
-
-COLUMNS: tuple[Column, ...] = (
-    Column("message_id", "string", ("message_id",), _message_ids),
-    Column("topic", "string", ("topic",), _as_it_is),
-    Column("consumer_group", "string", ("consumer_group",), _as_it_is),
-    Column("tag", "string", ("tag",), _as_it_is),
-    Column("keys", "array<string>", ("keys",), _lists),
-    Column("properties", "map<string,string>", ("properties",), _maps),
-    Column("message_group", "string", ("message_group",), _as_it_is),
-    Column("message_type", "string", ("message_type",), _as_it_is),
-    Column("queue_id", "int", ("queue_id",), _as_it_is),
-    Column("queue_offset", "bigint", ("queue_offset",), _as_it_is),
-    Column("body", "binary", ("body", "body_encoding"), _bodies),
-    Column("born_timestamp", "timestamp", ("born_at_ms",), _microseconds),
-    Column("store_timestamp", "timestamp", ("stored_at_ms",), _microseconds),
-    Column("dead_timestamp", "timestamp", ("dead_at_ms",), _microseconds),
-    Column("delivery_attempt", "int", ("delivery_attempt",), _as_it_is),
-    Column("reason", "string", ("reason",), _as_it_is),
-    Column("redrive_state", "string", ("redrive_state",), _as_it_is),
-    Column("id", "bigint", ("id",), _as_it_is),
-)
-SCHEMA = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
-_BY_NAME = {column.name: column for column in COLUMNS}
-
-
-def pick(schema: StructType) -> tuple[Column, ...]:
-    """The columns a schema asks for, in its order; raises `ValueError` for a name or a type there is not."""
-    picked = []
-    for field in schema.fields:
-        column = _BY_NAME.get(field.name.lower())
-        if column is None:
-            raise ValueError(f"column {field.name!r} is unknown; a dead letter has {', '.join(_BY_NAME)}")
-        if field.dataType.simpleString() != column.type:
-            wanted = field.dataType.simpleString()
-            raise ValueError(f"column {field.name!r} is {column.type}, not {wanted}; cast it after reading")
-        picked.append(column)
-    return tuple(picked)
-
-
-def to_arrow(rows: Sequence[Sequence[Any]], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
-    """One Arrow batch from rows of `sources_of(columns)`."""
-    by_source = dict(zip(sources_of(columns), zip(*rows, strict=True), strict=True))
+def to_arrow(page: Mapping[Source, pa.Array], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+    """One Arrow batch of Spark's columns from a page of the database's."""
     arrays = [
-        pa.array(column.make(*(by_source[source] for source in column.sources)), type=field.type)
+        column.make(*(page[source] for source in column.sources)).cast(field.type)
         for column, field in zip(columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def sources_of(columns: Sequence[Column]) -> list[str]:
-    """The view's columns that these need, each once; the id first, for it is where the next page begins."""
-    return list(dict.fromkeys(["id", *(source for column in columns for source in column.sources)]))
+def _as_it_is(values: pa.Array) -> pa.Array:
+    return values
+
+
+def _times(values_ms: pa.Array) -> pa.Array:
+    return pc.multiply(values_ms, 1_000).cast(pa.timestamp("us", "UTC"))
+
+
+def _text(name: str, source: str | None = None) -> Column:
+    return Column(name, "string", (Source(source or name, pa.string()),), _as_it_is)
+
+
+def _int(name: str) -> Column:
+    return Column(name, "int", (Source(name, pa.int64()),), _as_it_is)
+
+
+def _bigint(name: str) -> Column:
+    return Column(name, "bigint", (Source(name, pa.int64()),), _as_it_is)
+
+
+def _time(name: str, source: str) -> Column:
+    return Column(name, "timestamp", (Source(source, pa.int64()),), _times)
+
+
+def _message_id(name: str) -> Column:
+    """As its producer wrote it: 17 bytes are a version 1 id, a zero byte leads any other text."""
+    sqlite = "CASE WHEN substr({0}, 1, 1) = x'00' THEN CAST(substr({0}, 2) AS TEXT) ELSE hex({0}) END"
+    postgresql = (
+        "CASE WHEN substr({0}, 1, 1) = decode('00', 'hex') THEN convert_from(substr({0}, 2), 'UTF8')"
+        " ELSE upper(encode({0}, 'hex')) END"
+    )
+    return Column(name, "string", (Source(name, pa.string(), sqlite, postgresql),), _as_it_is)
+
+
+BODY: Final = Source("body", pa.binary())
+DEAD_LETTERS: Final = View(
+    "dead_letters",
+    Source("id", pa.int64()),
+    (
+        _message_id("message_id"),
+        _text("topic"),
+        _text("consumer_group"),
+        _text("tag"),
+        Column("keys", "array<string>", (Source("keys", pa.string()),), lists),
+        Column("properties", "map<string,string>", (Source("properties", pa.string()),), maps),
+        _text("message_group"),
+        _text("message_type"),
+        _int("queue_id"),
+        _bigint("queue_offset"),
+        Column("body", "binary", (BODY, Source("body_encoding", pa.string())), unpacked),
+        _time("born_timestamp", "born_at_ms"),
+        _time("store_timestamp", "stored_at_ms"),
+        _time("dead_timestamp", "dead_at_ms"),
+        _int("delivery_attempt"),
+        _text("reason"),
+        _text("redrive_state"),
+        _bigint("id"),
+    ),
+)
+LINEAGE: Final = View(
+    "lineage",
+    Source("dead_letter_id", pa.int64()),
+    (
+        _text("plan_id"),
+        _text("consumer_group"),
+        _text("topic"),
+        _message_id("message_id"),
+        _int("queue_id"),
+        _bigint("queue_offset"),
+        _bigint("dead_letter_id"),
+        _time("dead_timestamp", "dead_at_ms"),
+        _int("delivery_attempt"),
+        _text("dead_reason"),
+        _text("reason"),
+        _text("change"),
+        _text("target_topic"),
+        _text("state"),
+        _text("note"),
+        _message_id("redriven_message_id"),
+        _time("redriven_timestamp", "redriven_at_ms"),
+        _text("outcome"),
+    ),
+    unique=False,  # a dead letter may be in several plans
+)
+VIEWS: Final = {view.name: view for view in (DEAD_LETTERS, LINEAGE)}

@@ -39,6 +39,7 @@ def _sqlite(url: URL) -> Engine:
     return create_engine(
         URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}),
         module=_sqlite_module(),
+        paramstyle="named",
         poolclass=NullPool,
         connect_args={"timeout": BUSY_TIMEOUT_S},
     )

@@ -20,8 +20,9 @@ from sqlalchemy import Connection
 
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.database import connected
+from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
 from popclient.spark.dead_letters.options import Options
-from popclient.spark.dead_letters.reading import PAGE_ROWS_MAX, DeadLetterPages, split
+from popclient.spark.dead_letters.reading import ViewPages, split
 
 VERSION = 1
 # Without a trigger of its own Spark asks some ninety times a second whether there is something new.
@@ -40,7 +41,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         options.refuse_in_a_stream()
         self._options = options
-        self._pages = DeadLetterPages(options, schema)
+        self._pages = ViewPages(options, schema)
         self._now = now
         self._sleep = sleep
         self._initial: int | None = None

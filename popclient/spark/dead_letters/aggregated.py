@@ -1,0 +1,91 @@
+"""A page of rows told by Postgres in one row: each column as one value.
+
+Numbers come as eight bytes each, with the least of all for NULL; bodies one after the other, beside their lengths;
+texts joined by a control character, with another one alone for NULL. A text that holds one of the two shows in the
+counts, and its page is not taken.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import ColumnElement, Select, func, literal_column, select
+
+from popclient.spark.dead_letters.columns import BODY, Source
+
+_NULL: Final = "\x01"
+_NEXT: Final = "\x02"
+_NULL_NUMBER: Final = -(2**63)
+
+
+def aggregates(rows: Select[Any], sources: Sequence[Source], bytes_max: int) -> Select[Any]:
+    """The query for one row: how many rows there are, and the columns of as many as `bytes_max` of bodies allow."""
+    page = rows.subquery("page")
+    if BODY in sources:
+        size = func.octet_length(page.c.body)
+        before = func.sum(size).over(order_by=page.c[sources[0].name], rows=(None, 0)) - size
+        sized = select(page, before.label("bytes_before")).subquery("sized")
+        told = select(func.count(), *(each for source in sources for each in _told(sized.c[source.name], source)))
+        return told.where(sized.c.bytes_before < bytes_max)
+    return select(func.count(), *(each for source in sources for each in _told(page.c[source.name], source)))
+
+
+def _told(column: ColumnElement[Any], source: Source) -> Iterator[ColumnElement[Any]]:
+    no_bytes: ColumnElement[Any] = literal_column("''::bytea")
+    if source.kind == pa.int64():
+        yield func.string_agg(func.int8send(func.coalesce(column, literal_column(f"({_NULL_NUMBER})"))), no_bytes)
+    elif source.kind == pa.binary():
+        yield func.string_agg(column, no_bytes)
+        yield func.string_agg(func.int8send(func.octet_length(column)), no_bytes)
+    else:
+        yield func.string_agg(func.coalesce(column, literal_column(r"E'\x01'")), literal_column(r"E'\x02'"))
+        yield func.count(column)
+
+
+def arrays_of(count: int, values: Sequence[Any], sources: Sequence[Source]) -> dict[Source, pa.Array] | None:
+    """The columns of such a row; None where a text holds one of the control characters."""
+    told = iter(values)
+    arrays = {}
+    for source in sources:
+        if source.kind == pa.int64():
+            found = _numbers(next(told))
+        elif source.kind == pa.binary():
+            found = _bodies(next(told), next(told))
+        else:
+            found = _texts(count, next(told), next(told))
+        if found is None:
+            return None
+        arrays[source] = found
+    return arrays
+
+
+def _numbers(sent: bytes) -> pa.Array:
+    numbers = _int64(sent)
+    null = pc.equal(numbers, _NULL_NUMBER)
+    return pc.if_else(null, None, numbers) if pc.any(null).as_py() else numbers
+
+
+def _bodies(joined: bytes, lengths: bytes) -> pa.Array:
+    ends = pc.cumulative_sum(_int64(lengths)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.Array.from_buffers(pa.binary(), len(ends), [None, offsets.buffers()[1], pa.py_buffer(joined)])
+
+
+def _texts(count: int, joined: str, present: int) -> pa.Array | None:
+    texts = pc.split_pattern(pa.array([joined], pa.string()), _NEXT)[0].values
+    null = pc.equal(texts, _NULL)
+    if len(texts) != count or pc.sum(null).as_py() != count - present:
+        return None
+    return texts if present == count else pc.if_else(null, None, texts)
+
+
+def _int64(sent: bytes) -> pa.Array:
+    numbers = array("q", sent)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])

@@ -1,0 +1,127 @@
+"""Pages of a view as Arrow arrays. A page is one short statement, which ends before Spark sees the page.
+
+Rows are fetched by the database's own driver, without a Python object around each. Postgres is asked for a page's
+columns instead of its rows: each as one value, which becomes an Arrow array as it is. That takes half the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+from sqlalchemy import Connection, Select, bindparam
+
+from popclient.spark.dead_letters.aggregated import aggregates, arrays_of
+from popclient.spark.dead_letters.choosing import chosen, key_of
+from popclient.spark.dead_letters.columns import BODY, VIEWS, Source
+from popclient.spark.dead_letters.options import Options
+
+PAGE_ROWS_MAX: Final = 4_096
+PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+FETCH_ROWS: Final = 64  # few, because a body may have 4 MiB
+
+Page = dict[Source, pa.Array]
+
+
+class Statement(NamedTuple):
+    """SQL in the driver's own words, and its parameters; `first` and `last` are those of a page."""
+
+    sql: str
+    parameters: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, conn: Connection, query: Select[Any]) -> Statement:
+        compiled = query.compile(dialect=conn.dialect)
+        return cls(str(compiled), compiled.params)
+
+
+class Fetcher(Protocol):
+    """One driver's way to a page."""
+
+    def page(self, first: int, last: int) -> Page | None:
+        """The rows with first <= key <= last, as far as a page goes; None where there are none."""
+
+
+def pages(conn: Connection, options: Options, sources: Sequence[Source], first: int, last: int) -> Iterator[Page]:
+    """The rows with first <= key <= last, in the order of the key, which is the first of `sources`."""
+    fetcher = _fetcher(conn, options, sources)
+    unique = VIEWS[options.view].unique
+    while (page := fetcher.page(first, last)) is not None:
+        keys = page[sources[0]]
+        whole = len(keys) if unique or len(keys) < PAGE_ROWS_MAX else _before_last_key(keys)
+        yield {source: array.slice(0, whole) for source, array in page.items()}
+        first = keys[whole - 1].as_py() + 1
+
+
+def _before_last_key(keys: pa.Array) -> int:
+    """How many rows stand before the last key's; all, where it is the only one."""
+    listed = keys.to_pylist()
+    return listed.index(listed[-1]) or len(listed)
+
+
+def _fetcher(conn: Connection, options: Options, sources: Sequence[Source]) -> Fetcher:
+    dialect = conn.dialect.name
+    key = key_of(options)
+    query = chosen(options, dialect, sources).where(key >= bindparam("first"), key <= bindparam("last"))
+    query = query.order_by(key).limit(PAGE_ROWS_MAX)
+    rows = Rows(conn, Statement.of(conn, query), sources)
+    if dialect == "sqlite":
+        return rows
+    return Columns(conn, Statement.of(conn, aggregates(query, sources, PAGE_BYTES_MAX)), sources, rows)
+
+
+class Rows:
+    """Fetches rows, a few at a time, up to a page's bytes."""
+
+    def __init__(self, conn: Connection, statement: Statement, sources: Sequence[Source]) -> None:
+        self._cursor = _cursor(conn)
+        self._statement = statement
+        self._sources = sources
+        self._body = sources.index(BODY) if BODY in sources else None
+
+    def page(self, first: int, last: int) -> Page | None:
+        given = {**self._statement.parameters, "first": first, "last": last}
+        self._cursor.execute(self._statement.sql, given)
+        rows = self._rows()
+        if not rows:
+            return None
+        columns = zip(*rows, strict=True)
+        return {source: pa.array(column, source.kind) for source, column in zip(self._sources, columns, strict=True)}
+
+    def _rows(self) -> list[Any]:
+        if self._body is None:
+            fetched: list[Any] = self._cursor.fetchall()
+            return fetched
+        rows: list[Any] = []
+        size = 0
+        while size < PAGE_BYTES_MAX and (fetched := self._cursor.fetchmany(FETCH_ROWS)):
+            rows += fetched
+            size += sum(len(row[self._body]) for row in fetched)
+        self._cursor.fetchmany(0)
+        return rows
+
+
+class Columns:
+    """Fetches one row of whole columns; a page that cannot be told so is fetched by rows."""
+
+    def __init__(self, conn: Connection, statement: Statement, sources: Sequence[Source], rows: Rows) -> None:
+        self._cursor = _cursor(conn)
+        self._statement = statement
+        self._sources = sources
+        self._rows = rows
+
+    def page(self, first: int, last: int) -> Page | None:
+        given = {**self._statement.parameters, "first": first, "last": last}
+        [row] = self._cursor.execute(self._statement.sql, given).fetchall()
+        count, *values = row
+        if not count:
+            return None
+        arrays = arrays_of(count, values, self._sources)
+        return self._rows.page(first, last) if arrays is None else arrays
+
+
+def _cursor(conn: Connection) -> Any:
+    """The driver's own. Postgres speaks binary with it: a body would come as text twice as long."""
+    own: Any = conn.connection.driver_connection
+    return own.cursor() if conn.dialect.name == "sqlite" else own.cursor(binary=True)
