@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
+from popserver.broker.bulk import Bulk
 from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
 from popserver.broker.clock import Clock
@@ -111,6 +112,7 @@ class Broker:
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = Retries(self.writer, self.catalog)
+        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None

@@ -49,6 +49,8 @@ class Verb(NamedTuple):
     anonymous: bool = False  # may come without a client id, and then unsigned
     # Waits before a refusal of (request, caller) is told, where a client would ask again at once for ever.
     hold_up: Callable[[Any, Caller], Awaitable[None]] | None = None
+    # How a frame becomes bytes, where it is not always the method's own message.
+    encode: Callable[[Any], bytes] | None = None
 
 
 class Unreadable(NamedTuple):
@@ -122,7 +124,7 @@ def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, gate: G
     call = _Call(method.name, verb, response_class, gate)
     coders: dict[str, Any] = {
         "request_deserializer": _reader(request_class),
-        "response_serializer": response_class.SerializeToString,
+        "response_serializer": verb.encode or response_class.SerializeToString,
     }
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(call.conversation, **coders)

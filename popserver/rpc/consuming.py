@@ -77,9 +77,7 @@ class Consuming:
     ) -> wire.ChangeInvisibleDurationResponse:
         """0 to 12 h from now on, answered with the new handle; `suspend` with 0 gives the message back unused."""
         duration_ms = convert.duration_ms(request.invisible_duration)
-        if duration_ms < 0:
-            raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
-        self._check_not_too_large(duration_ms)
+        check_change(duration_ms, self._limits)
         handle = await self._broker.change_invisible(
             convert.resource(request.group, caller.namespace),
             convert.resource(request.topic, caller.namespace),
@@ -113,7 +111,7 @@ class Consuming:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
-        invisible_ms = 0 if holder is Holder.PUSH else self._invisible_ms(request)
+        invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
         poll_ms = poll_ms_of(request, caller, self._limits)
         return await self._broker.receive(
             convert.resource(request.group, caller.namespace),
@@ -124,7 +122,7 @@ class Consuming:
             holder=holder,
             client_id=caller.client_id,
             poll_until_ms=self._broker.clock.now_ms() + poll_ms,
-            attempt_id=_attempt_id(request),
+            attempt_id=attempt_id_of(request),
             # A push client that was not told to would work on several messages of one group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
         )
@@ -150,22 +148,24 @@ class Consuming:
             self._broker.orphan(deliveries)
             raise
 
-    def _invisible_ms(self, request: wire.ReceiveMessageRequest) -> int:
-        invisible_ms = convert.duration_ms(request.invisible_duration)
-        if invisible_ms < self._limits.invisible_ms_min:
-            raise IllegalInvisibleTime(
-                f"the invisibleTime is too small: {invisible_ms} ms, at least {self._limits.invisible_ms_min} ms are"
-                " allowed; for development, start the server with: popmq serve --min-invisible 1s"
-            )
-        self._check_not_too_large(invisible_ms)
-        return invisible_ms
 
-    def _check_not_too_large(self, invisible_ms: int) -> None:
-        if invisible_ms > self._limits.invisible_ms_max:
-            raise IllegalInvisibleTime(
-                f"the invisibleTime is too large: {invisible_ms} ms, at most {self._limits.invisible_ms_max} ms are"
-                " allowed"
-            )
+def invisible_ms_of(request: Any, limits: Limits) -> int:
+    """How long a receive holds what it is granted."""
+    invisible_ms = convert.duration_ms(request.invisible_duration)
+    if invisible_ms < limits.invisible_ms_min:
+        raise IllegalInvisibleTime(
+            f"the invisibleTime is too small: {invisible_ms} ms, at least {limits.invisible_ms_min} ms are"
+            " allowed; for development, start the server with: popmq serve --min-invisible 1s"
+        )
+    _check_not_too_large(invisible_ms, limits)
+    return invisible_ms
+
+
+def check_change(duration_ms: int, limits: Limits) -> None:
+    """Raise unless a hold may last so long from now on."""
+    if duration_ms < 0:
+        raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
+    _check_not_too_large(duration_ms, limits)
 
 
 def poll_ms_of(
@@ -197,7 +197,7 @@ def poll_ms_of(
     return max(0, min(poll_ms, remaining_ms - limits.poll_margin_ms))
 
 
-def _attempt_id(request: wire.ReceiveMessageRequest) -> str | None:
+def attempt_id_of(request: Any) -> str | None:
     """What names the receive; nothing, or a blank, names none (contract 5.3)."""
     attempt_id = request.attempt_id.strip()
     if len(attempt_id) > ATTEMPT_ID_LENGTH_MAX:
@@ -207,6 +207,13 @@ def _attempt_id(request: wire.ReceiveMessageRequest) -> str | None:
     if "\x00" in attempt_id:
         raise BadRequest("the attempt id holds a zero byte, which not every database can keep")
     return attempt_id or None
+
+
+def _check_not_too_large(invisible_ms: int, limits: Limits) -> None:
+    if invisible_ms > limits.invisible_ms_max:
+        raise IllegalInvisibleTime(
+            f"the invisibleTime is too large: {invisible_ms} ms, at most {limits.invisible_ms_max} ms are allowed"
+        )
 
 
 def refuse_to_change(request: Any, refused: pb.Status) -> list[wire.ChangeInvisibleDurationResponse]:

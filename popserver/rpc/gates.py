@@ -31,6 +31,8 @@ _ONLY_COUNTED = frozenset(
         "ForwardMessageToDeadLetterQueue",
         "UpdateOffset",
         "CommitOffsets",
+        "RenewAttempt",
+        "AckAttempt",
         "Heartbeat",
         "Telemetry",
         "NotifyClientTermination",

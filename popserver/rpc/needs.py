@@ -127,4 +127,8 @@ OF: dict[str, Callable[[Any, Caller], Needs]] = {
     "CommitOffsets": _commit_offsets,
     "SendBack": _consume_queue_by_name,
     "PullBatch": _consume_queue_by_name,
+    "PullBulk": _consume,
+    "ReceiveBulk": _consume,
+    "RenewAttempt": _consume,
+    "AckAttempt": _consume,
 }

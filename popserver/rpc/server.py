@@ -15,7 +15,7 @@ from popproto.v2 import service_pb2
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
 from popserver.front.open_files import connections_max
-from popserver.rpc import convert, legacy
+from popserver.rpc import bulk, convert, legacy
 from popserver.rpc.calls import handlers
 from popserver.rpc.consuming import Consuming
 from popserver.rpc.gates import Door
@@ -98,7 +98,8 @@ def build(
     access = access or Access(broker.reader, broker.clock)
     access.on_change(session.expel)
     messaging = handlers(SERVICE, table, service_pb2, Door(access, broker.clients.seen, broker.clock))
-    services = [messaging, legacy.service(broker, access, pulling), *extra]
+    legacy_service, bulk_service = legacy.service(broker, access, pulling), bulk.service(broker, access, limits)
+    services = [messaging, legacy_service, bulk_service, *extra]
     server.add_generic_rpc_handlers(services)
     return PopServer(server, place, broker, session, _add_health_and_reflection(server, services))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.broker import BATCH_SIZE_MAX
@@ -35,7 +36,10 @@ CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
 CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
 CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
 SUBSCRIPTION_VERSION = "popmq.subscription_version"
-CAPABILITIES = "admin,batch,legacy,pull-batch"
+# Arrow is an extra: without it there is no bulk transfer (`rpc.bulk`).
+CAPABILITIES = ",".join(
+    ["admin", "batch", "legacy", "pull-batch", *(["bulk"] if find_spec("pyarrow") is not None else [])]
+)
 MODEL = "popmq.model"
 
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")

@@ -10,8 +10,10 @@ from typing import Any
 
 from popserver.store import (
     acl,
+    attempts,
     catalog,
     cloning,
+    dead_letter_purge,
     dead_letters,
     due,
     entering,
@@ -26,6 +28,7 @@ from popserver.store import (
     queue_locks,
     reading,
     receiving,
+    redrive_plans,
     resetting,
     retention,
     retry_copies,
@@ -71,10 +74,13 @@ ORDER = (
     holds.adopt,
     holds.change_invisible,
     holds.ack,
+    attempts.renew,
+    attempts.ack,
     holds.forward,
     holds.orphan,
     holds.withdraw,
     receiving.receive,
+    attempts.receive,
     due.end_due,
     retention.retain,
     idempotency.expire,
@@ -84,9 +90,17 @@ ORDER = (
     acl.delete_user,
     acl.add_policy,
     acl.remove_policy,
+    redrive_plans.make,
+    redrive_plans.write_down,
+    redrive_plans.cancel,
+    redrive_plans.run,
+    redrive_plans.redrive_now,
+    dead_letter_purge.purge,
     reading.read,
 )
 _REMOVES = (retention.retain, catalog.purge)
+# These have rows of dead letters, or of the server's own queues, under their hands, and wait for nothing any more.
+_LAST = (redrive_plans.run, redrive_plans.redrive_now, dead_letter_purge.purge)
 
 
 def lock(tx: Transaction, wishes: Sequence[Any]) -> None:
@@ -99,11 +113,12 @@ def lock(tx: Transaction, wishes: Sequence[Any]) -> None:
     queue_locks.have_groups(tx, wishes)
     if any(hasattr(wish, "may_fix_mode") and wish.may_fix_mode for wish in wishes):
         catalog.lock(tx)
+    redrive_plans.lock(tx, (plan_id for wish in wishes if hasattr(wish, "plans") for plan_id in wish.plans()))
 
 
 def before(tx: Transaction, verb: Any) -> None:
-    """Messages are about to be removed: what is to be made of them is made first."""
-    if verb in _REMOVES:
+    """Messages are about to be removed, or locked: what is to be made of them is made first."""
+    if verb in _REMOVES or verb in _LAST:
         _fill_own_queues(tx)
 
 

@@ -37,6 +37,7 @@ _POSTGRES_ARGUMENTS = {
     "keepalives_count": 3,
 }
 READERS_MAX = 2
+IN_BINARY = "popmq_in_binary"  # the option of a statement whose results Postgres shall send as bytes, not as text
 _TAKEN_BACK = {"40P01", "40001"}  # a circle of locks, which only a user's own transaction can be part of; a conflict
 _SECRET_OPTIONS = ("password", "sslpassword")  # which Postgres takes from a URL's query as well
 _PASSWORD = re.compile(r":.*@", re.DOTALL)  # and whatever else stands before the host
@@ -150,6 +151,7 @@ class Database:
             raise StoreUnavailable("Postgres needs its driver: pip install 'popmq[postgres]'") from None
         reading = create_engine(url, pool_size=READERS_MAX, pool_pre_ping=True, **shared)
         event.listen(writing, "connect", self._prepare_postgres)
+        event.listen(reading, "before_cursor_execute", _choose_format)
         return writing, reading
 
     def _prepare_writer(self, dbapi: Any, _record: object) -> None:
@@ -279,6 +281,11 @@ def _make(file: Path) -> None:
     # What is in the way of it, SQLite names when it opens the file.
     with suppress(OSError):
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _choose_format(_conn: Connection, cursor: Any, _statement: str, _values: object, context: Any, _many: bool) -> None:
+    if context is not None and context.execution_options.get(IN_BINARY):
+        cursor.format = 1
 
 
 def _prepare_reader(dbapi: Any, _record: object) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, LargeBinary, Select, cast, func, select
+from sqlalchemy import Connection, LargeBinary, Select, cast, func, literal, select
 
 from popserver.store.given import given
 from popserver.store.schema import message
@@ -41,6 +41,7 @@ class MessageRow(NamedTuple):
 
 COLUMNS = tuple(message.c[name] for name in MessageRow._fields)
 _BLOBS = ("message_id", "digest")
+_NO_BODY = literal(b"", LargeBinary).label("body")
 
 
 class MessageLook:
@@ -48,14 +49,16 @@ class MessageLook:
 
     def __init__(self, narrow: Callable[[Select[Any]], Select[Any]]) -> None:
         self.query = narrow(select(*COLUMNS))
+        self._bare = narrow(select(*COLUMNS[:-1], _NO_BODY))
         self._as_one_row = _as_one_row(self.query)
+        self._bare_as_one_row = _as_one_row(self._bare)
 
-    def rows(self, conn: Connection, names: Mapping[str, Any]) -> list[MessageRow]:
-        """What it finds, in its order."""
+    def rows(self, conn: Connection, names: Mapping[str, Any], *, bodies: bool = True) -> list[MessageRow]:
+        """What it finds, in its order; without `bodies` they are empty, and none is read."""
         if conn.dialect.name != "sqlite":
-            return [MessageRow._make(row) for row in conn.execute(self.query, names)]
-        columns, bodies = conn.execute(self._as_one_row, names).one()
-        return _unpack(json.loads(columns), bodies)
+            return [MessageRow._make(row) for row in conn.execute(self.query if bodies else self._bare, names)]
+        columns, joined = conn.execute(self._as_one_row if bodies else self._bare_as_one_row, names).one()
+        return _unpack(json.loads(columns), joined)
 
 
 def _as_one_row(query: Select[Any]) -> Select[Any]:

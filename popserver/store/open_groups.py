@@ -111,12 +111,13 @@ def look(
     return Looked(runs, is_all=len(runs) == len(opened) < limit)
 
 
-def rest_of(tx: Transaction, runs: Iterable[Run], limit: int) -> list[Found]:
+def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> list[Found]:
     """What else comes again of runs, each in its order, at most `limit` messages together."""
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
     if not rest:
         return []
-    rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in rest)})}
+    named = {"keys": as_given((key,) for key in rest)}
+    rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=wish.bodies)}
     found = [Found(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
     return found[:limit]
 
@@ -167,7 +168,8 @@ def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, l
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:
             keys[member] = attempts
-    rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for attempts in keys.values() for key in attempts)})
+    named = {"keys": as_given((key,) for attempts in keys.values() for key in attempts)}
+    rows = BY_KEY.rows(tx.conn, named, bodies=wish.bodies)
     by_key = {row.message_key: row for row in rows}
     for member, attempts in keys.items():
         found = [Found(by_key[key], attempt, member, has_delivery=True) for key, attempt in attempts.items()]
@@ -203,12 +205,13 @@ def _parts(
     bounds = as_given(_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened))
     names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
     if wish.wanted.wants_all:
-        messages = _BEHIND.rows(tx.conn, names)
+        messages = _BEHIND.rows(tx.conn, names, bodies=wish.bodies)
         return _shared_out(wish, opened, places, messages, share, limit), {row.message_key: row for row in messages}
     looked_at = _BEHIND_TO_JUDGE.rows(tx.conn, names)
     parts = _shared_out(wish, opened, places, looked_at, share, limit)
     keys = [key for part in parts for key in part.keys]
-    messages = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in keys)}) if keys else []
+    named = {"keys": as_given((key,) for key in keys)}
+    messages = BY_KEY.rows(tx.conn, named, bodies=wish.bodies) if keys else []
     return parts, {row.message_key: row for row in messages}
 
 

@@ -69,6 +69,13 @@ class Received(NamedTuple):
     more: bool
 
 
+class Taken(NamedTuple):
+    """What was granted, in the order of the grants: a receipt and an attempt each. `more` as in `Received`."""
+
+    grants: list[tuple[Receipt, int]]
+    more: bool
+
+
 class _Grant(NamedTuple):
     found: Found
     receipt: Receipt
@@ -94,6 +101,13 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
     return [answers[index] for index in range(len(requests))]
 
 
+def take(tx: Transaction, request: Receive) -> Taken:
+    """Grant messages to one request, whatever its attempt id holds already; their bodies are not read."""
+    wish = _wish([request])._replace(bodies=False)
+    takers, left_over = _find_and_grant(tx, wish, [request])
+    return Taken([(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room)
+
+
 def _alike(requests: Sequence[Receive]) -> Iterator[list[int]]:
     """Which requests want the same, as many as one step may serve."""
     alike: dict[tuple[int, int, Filter], list[int]] = {}
@@ -116,13 +130,18 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 
 
 def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
-    first = several[0]
-    room = sum(request.batch_size for request in several)
-    keeps_order = not is_system_derived(first.topic.name.name)
-    wish = Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order)
+    wish = _wish(several)
     repeated = _repeated(tx, wish, several)
     served = iter(_serve(tx, wish, [each for index, each in enumerate(several) if index not in repeated]))
     return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
+
+
+def _wish(several: Sequence[Receive]) -> Wish:
+    """What requests that want the same want together."""
+    first = several[0]
+    room = sum(request.batch_size for request in several)
+    keeps_order = not is_system_derived(first.topic.name.name)
+    return Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order)
 
 
 def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[int, Received]:
@@ -155,6 +174,12 @@ def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Rece
     if not several:
         return []
     wish = wish._replace(room=sum(request.batch_size for request in several))
+    takers, left_over = _find_and_grant(tx, wish, several)
+    return _answers(tx, wish, takers, left_over=left_over)
+
+
+def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> tuple[list[_Taker], bool]:
+    """What each request is granted, and whether something may be left."""
     places = scan.lock_places(tx, wish)
     new_waits = any(place.next_offset < place.end_offset for place in places)
     before = _share_of_before(wish, new_waits=new_waits)
@@ -173,15 +198,15 @@ def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Rece
     reserved = len(in_runs) + max(kept, min(len(ready_again), before - len(in_runs)))
     new = scan.read_on(tx, wish, places, wish.room - reserved, beside_runs=bool(in_runs))
     # New ones may be fewer than the room left for them, or none that the filter wants.
-    again = _load(tx, ready_again[: wish.room - len(in_runs) - len(new.found)])
+    again = _load(tx, wish, ready_again[: wish.room - len(in_runs) - len(new.found)])
     room = wish.room - len(in_runs) - len(new.found) - len(again)
-    rest = [] if heads_only else open_groups.rest_of(tx, runs, room)
+    rest = [] if heads_only else open_groups.rest_of(tx, wish, runs, room)
     takers, left = _deal(tx, several, [*again, *in_runs, *rest, *new.found])
     still_open = _settle_runs(tx, wish, runs, takers)
     scan.leave(tx, wish, _of_the_scan(left, runs))
     _grant(tx, wish, [grant for taker in takers for grant in taker.grants])
     left_over = new.left_over or still_open or bool(left) or not is_all
-    return _answers(tx, wish, takers, left_over=left_over or _is_hidden(tx, wish, takers))
+    return takers, left_over or _is_hidden(tx, wish, takers)
 
 
 def _share_of_before(wish: Wish, *, new_waits: bool) -> int:
@@ -202,11 +227,11 @@ def _ready_again(tx: Transaction, wish: Wish) -> list[AnyRow]:
     return list(tx.conn.execute(_READY_AGAIN, wish.names | {"limit": wish.room}))
 
 
-def _load(tx: Transaction, ready_again: Sequence[AnyRow]) -> list[Found]:
+def _load(tx: Transaction, wish: Wish, ready_again: Sequence[AnyRow]) -> list[Found]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in attempts)})
+    rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in attempts)}, bodies=wish.bodies)
     return [Found(row, attempts[row.message_key], has_delivery=True) for row in rows]
 
 
@@ -219,7 +244,7 @@ def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[Found]) -
     takers = [_Taker(request) for request in several]
     owner: dict[Member, _Taker | None] = {}
     left: list[Found] = []
-    holds = iter(_new_holds(len(found)))
+    holds = iter(new_holds(len(found)))
     turn = 0
     for each in found:
         while turn < len(takers) - 1 and not takers[turn].room:
@@ -247,7 +272,7 @@ def _give(tx: Transaction, taker: _Taker, each: Found, hold_id: int) -> None:
     taker.room -= 1
 
 
-def _new_holds(count: int) -> list[int]:
+def new_holds(count: int) -> list[int]:
     """Hold ids of fresh random bits; their secrecy is what makes a receipt handle a proof."""
     # One bit less than 64: the databases' integers are signed.
     return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]

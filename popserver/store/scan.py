@@ -109,7 +109,7 @@ def _read_on(tx: Transaction, wish: Wish, place: AnyRow, limit: int, window: int
     start = max(place.next_offset, place.min_offset)
     if wish.wanted.wants_all and not _takes_groups(wish):
         names = _between(place, start, place.end_offset, limit)
-        rows = _NEXT.rows(tx.conn, names)
+        rows = _NEXT.rows(tx.conn, names, bodies=wish.bodies)
         # A topic's types are remembered, and may have grown since: the messages themselves say what they are.
         if not (wish.keeps_order and any(row.message_group for row in rows)):
             return rows, offset_of(rows[-1].message_key) + 1 if len(rows) == limit else place.end_offset
@@ -133,7 +133,8 @@ def _read_window(
 
 def _read_tagged(tx: Transaction, wish: Wish, wanted: TagFilter, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
     looks = _FREE if wish.keeps_order else _ALL
-    rows = looks.every.rows(tx.conn, names) if wanted.wants_all else looks.tagged.rows(tx.conn, names | of_tags(wanted))
+    look, names = (looks.every, names) if wanted.wants_all else (looks.tagged, names | of_tags(wanted))
+    rows = look.rows(tx.conn, names, bodies=wish.bodies)
     is_full = len(rows) == names["limit"]
     return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
 
@@ -143,7 +144,8 @@ def _read_judging(
 ) -> tuple[list[MessageRow], int]:
     """Ask the filter first, by what it looks at alone; then load the messages it wants."""
     keys, reached = judge(tx.conn, (_FREE if wish.keeps_order else _ALL).judged, wanted, names)
-    messages = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in keys)}) if keys else []
+    named = {"keys": as_given((key,) for key in keys)}
+    messages = BY_KEY.rows(tx.conn, named, bodies=wish.bodies) if keys else []
     return messages, reached - names["queue_key"]
 
 

@@ -15,6 +15,7 @@ class Wish(NamedTuple):
     """What receives that want the same ask for together; `rotation` says at which queue to start.
 
     `keeps_order` is false in a dead-letter topic, whose messages are taken one by one whatever group they were in.
+    Without `bodies` the rows that are found have empty ones.
     """
 
     group: Group
@@ -23,6 +24,7 @@ class Wish(NamedTuple):
     room: int
     rotation: int
     keeps_order: bool
+    bodies: bool = True
 
     @property
     def names(self) -> dict[str, int]:

@@ -1,0 +1,140 @@
+"""Bulk: queues read page by page, and receives of many messages that are known by their attempt ids alone.
+
+Pages are short reads beside the writer; only what takes, renews or ends holds goes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from popserver.broker.catalog import Catalog
+from popserver.broker.clock import Clock
+from popserver.broker.reader import Reader
+from popserver.broker.writer import Writer
+from popserver.domain.bulk import Columns, Held, Page, Stretch, check_stretch
+from popserver.domain.errors import TooManyRequests
+from popserver.domain.filtering import Filter
+from popserver.domain.names import Resource
+from popserver.domain.offsets import queue_numbered
+from popserver.domain.retry import SECOND_MS, Holder
+from popserver.domain.topic import queue_of
+from popserver.store import attempts
+from popserver.store import bulk as store
+from popserver.store.attempts import Attempt
+from popserver.store.receiving import Receive
+
+PATIENCE_MS = 5 * SECOND_MS  # for what another server has in its hands, or for the end of a look
+_PAUSE_S = 0.005
+
+
+class Wish(NamedTuple):
+    """A receive of many messages at once; `max_messages` 0: only what its attempt holds already."""
+
+    group: Resource
+    topic: Resource
+    attempt_id: str
+    max_messages: int
+    invisible_ms: int
+    wanted: Filter
+    client_id: str
+
+
+class Bulk:
+    """What readers of many messages ask for."""
+
+    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = clock
+        self._rotation = itertools.count()
+
+    async def stretch(
+        self,
+        topic_name: Resource,
+        queue_number: int,
+        offset: int,
+        end_offset: int,
+        wanted: Filter,
+        sources: Sequence[str],
+    ) -> Stretch:
+        """What there is to read of a queue, page by page.
+
+        Raises `TopicNotFound`, and `BadRequest` for a queue that the topic does not have or an end before the offset.
+        """
+        check_stretch(offset, end_offset)
+        topic = await self._catalog.topic(topic_name)
+        place = queue_numbered(topic, queue_number)
+        return Stretch(topic, place, offset, end_offset, wanted, tuple(sources))
+
+    async def page(self, stretch: Stretch) -> Page:
+        """The first of what is wanted there; go on at its `next_offset`. Raises `TopicNotFound`."""
+        return await self._reader.read(lambda conn: store.page(conn, stretch))
+
+    async def receive(self, wish: Wish) -> list[Held]:
+        """What the attempt holds, by key; where that is nothing, up to `max_messages` messages are granted to it.
+
+        A call that breaks off leaves them held: its repetition gets them. Raises what a receive raises.
+        """
+        if not wish.max_messages:
+            attempt = await self._attempt(wish.group, wish.topic, wish.attempt_id)
+            now_ms = self._clock.now_ms()
+            return await self._reader.read(lambda conn: attempts.held_by(conn, attempt, now_ms))
+        group, topic = await self._catalog.subscription(wish.group, wish.topic)
+        until_ms = self._clock.now_ms() + PATIENCE_MS
+        while True:
+            request = Receive(
+                group=group,
+                topic=topic,
+                wanted=wish.wanted,
+                batch_size=wish.max_messages,
+                invisible_ms=wish.invisible_ms,
+                holder=Holder.SIMPLE,
+                client_id=wish.client_id,
+                rotation=next(self._rotation),
+                attempt_id=wish.attempt_id,
+            )
+            answer = await self._writer.enqueue(attempts.receive, request, answers=request.batch_size)
+            if answer.is_final or self._clock.now_ms() >= until_ms:
+                return answer.held
+            await asyncio.sleep(_PAUSE_S)
+
+    async def first_of(self, keys: Sequence[int], sources: Sequence[str]) -> tuple[Columns, Sequence[int]]:
+        """The first page of the messages with these keys, which are in order; and the keys that are left."""
+        return await self._reader.read(lambda conn: store.first_of(conn, keys, sources))
+
+    async def queue_numbers(self, keys: Sequence[int]) -> dict[int, int]:
+        """The wire's queue ids by ours, of messages with these keys."""
+        return await self._reader.read(lambda conn: store.queue_numbers(conn, set(map(queue_of, keys))))
+
+    async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:
+        """Restart the time of what the attempt holds; how many messages that are."""
+        attempt = await self._attempt(group, topic, attempt_id)
+        return await self._writer.submit(attempts.renew, attempts.Renew(attempt, invisible_ms))
+
+    async def ack(self, group: Resource, topic: Resource, attempt_id: str) -> int:
+        """Commit what the attempt holds; how many messages that were.
+
+        Raises `TooManyRequests` where somebody else has some of it under his hands; ask again.
+        """
+        attempt = await self._attempt(group, topic, attempt_id)
+        until_ms = self._clock.now_ms() + PATIENCE_MS
+        messages = 0
+        while True:
+            ended = await self._writer.submit(attempts.ack, attempt)
+            messages += ended.messages
+            if ended.is_all:
+                return messages
+            if self._clock.now_ms() >= until_ms:
+                raise TooManyRequests(
+                    f"some of what attempt '{attempt_id}' holds is locked by another transaction; {messages} messages"
+                    " are acked, repeat the request for the others"
+                )
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _attempt(self, group_name: Resource, topic_name: Resource, attempt_id: str) -> Attempt:
+        group, topic = await self._catalog.of_a_hold(group_name, topic_name)
+        return Attempt(group, topic, attempt_id)

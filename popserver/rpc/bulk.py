@@ -1,0 +1,234 @@
+"""popmq.v1.Bulk: many messages at once, as columns.
+
+A page is read, made into Arrow chunks beside the event loop, and written before the next one is read: whoever reads
+slowly is waited for, whoever breaks off is served no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from popproto.v1 import bulk_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.access import Access
+from popserver.broker.broker import Broker
+from popserver.broker.bulk import Wish
+from popserver.domain.bulk import (
+    RECEIVE_MESSAGES_MAX,
+    Columns,
+    Held,
+    Page,
+    Stretch,
+    columns_named,
+    sources_of,
+)
+from popserver.domain.errors import BadRequest, Unsupported
+from popserver.domain.names import Resource
+from popserver.domain.topic import offset_of
+from popserver.rpc import calls, convert, status
+from popserver.rpc.calls import Caller, Verb, Write
+from popserver.rpc.consuming import attempt_id_of, check_change, invisible_ms_of
+from popserver.rpc.gates import Door
+from popserver.rpc.limits import Limits
+
+if TYPE_CHECKING:
+    from popserver.rpc.arrow_chunks import Chunk, Chunks
+
+SERVICE = wire.DESCRIPTOR.services_by_name["Bulk"]
+
+_CHUNK_OF_PULL = wire.PullBulkResponse.CHUNK_FIELD_NUMBER
+_CHUNK_OF_RECEIVE = wire.ReceiveBulkResponse.CHUNK_FIELD_NUMBER
+
+
+class Frame(NamedTuple):
+    """A frame with a chunk, which is put beside the other fields as it is: protobuf would copy it twice."""
+
+    others: Any
+    field_number: int
+    chunk: Chunk
+
+
+def service(broker: Broker, access: Access, limits: Limits) -> Any:
+    """The service, as `rpc.server.build` takes it."""
+    bulk = Bulk(broker, limits)
+    table = {
+        "PullBulk": Verb(bulk.pull_bulk, encode=encode),
+        "ReceiveBulk": Verb(bulk.receive_bulk, encode=encode),
+        "RenewAttempt": Verb(bulk.renew_attempt),
+        "AckAttempt": Verb(bulk.ack_attempt),
+    }
+    return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock))
+
+
+def encode(frame: Any) -> bytes:
+    """The bytes of a frame, with a chunk or without."""
+    if not isinstance(frame, Frame):
+        data: bytes = frame.SerializeToString()
+        return data
+    tag_and_size = bytes([frame.field_number << 3 | 2]) + _varint(frame.chunk.size)
+    return b"".join((frame.others.SerializeToString(), tag_and_size, *frame.chunk.parts))
+
+
+class Bulk:
+    """What readers of many messages ask for."""
+
+    def __init__(self, broker: Broker, limits: Limits) -> None:
+        self._broker = broker
+        self._limits = limits
+
+    async def pull_bulk(self, request: wire.PullBulkRequest, caller: Caller, write: Write) -> None:
+        """Frames: status and the queue's ends, chunks."""
+        make_chunks = await _arrow()
+        columns = columns_named(request.columns)
+        stretch = await self._broker.bulk.stretch(
+            convert.resource(request.topic, caller.namespace),
+            request.queue_id,
+            request.offset,
+            request.end_offset,
+            convert.filter_of(request.filter_expression),
+            sources_of(columns, request.topic.name),
+        )
+        chunks = make_chunks(columns, request.topic.name, {stretch.queue.queue_id: stretch.queue.number})
+        with self._present(caller):
+            await self._write_pages(stretch, chunks, write)
+
+    async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
+        """Frames: status, chunks. An answer that breaks off leaves everything held, for its repetition."""
+        make_chunks = await _arrow()
+        columns = columns_named(request.columns)
+        wish = self._wish(request, caller)
+        with self._present(caller):
+            held = await self._broker.bulk.receive(wish)
+            await write(wire.ReceiveBulkResponse(status=status.OK))
+            numbers = await self._broker.bulk.queue_numbers([each.message_key for each in held]) if held else {}
+            chunks = make_chunks(columns, request.topic.name, numbers, dict(held))
+            async for found in self._pages_of(held, sources_of(columns, request.topic.name)):
+                async for chunk in _made(chunks, found):
+                    others = wire.ReceiveBulkResponse(messages=chunk.messages)
+                    await write(Frame(others, _CHUNK_OF_RECEIVE, chunk))
+
+    async def renew_attempt(self, request: wire.RenewAttemptRequest, caller: Caller) -> wire.RenewAttemptResponse:
+        """0 to 12 h from now on, as ChangeInvisibleDuration has it."""
+        duration_ms = convert.duration_ms(request.invisible_duration)
+        check_change(duration_ms, self._limits)
+        held = await self._broker.bulk.renew(*_attempt(request, caller), duration_ms)
+        return wire.RenewAttemptResponse(status=status.OK, held=held)
+
+    async def ack_attempt(self, request: wire.AckAttemptRequest, caller: Caller) -> wire.AckAttemptResponse:
+        acked = await self._broker.bulk.ack(*_attempt(request, caller))
+        return wire.AckAttemptResponse(status=status.OK, acked=acked)
+
+    def _wish(self, request: wire.ReceiveBulkRequest, caller: Caller) -> Wish:
+        if not 0 <= request.max_messages <= RECEIVE_MESSAGES_MAX:
+            raise BadRequest(
+                f"max_messages is {request.max_messages}; ask for up to {RECEIVE_MESSAGES_MAX} messages, or with 0 for"
+                " what is held already"
+            )
+        return Wish(
+            *_attempt(request, caller),
+            request.max_messages,
+            invisible_ms_of(request, self._limits) if request.max_messages else 0,
+            convert.filter_of(request.filter_expression),
+            caller.client_id,
+        )
+
+    @contextmanager
+    def _present(self, caller: Caller) -> Iterator[None]:
+        """Its client is there for as long as the answer takes."""
+        clients = self._broker.clients
+        client = clients.call_opened(caller.client_id)
+        try:
+            yield
+        finally:
+            clients.call_closed(client)
+
+    async def _write_pages(self, stretch: Stretch, chunks: Chunks, write: Write) -> None:
+        page = await self._broker.bulk.page(stretch)
+        if page.columns is not None:
+            await write(wire.PullBulkResponse(status=status.OK, min_offset=page.min_offset, max_offset=page.end_offset))
+            stretch = stretch._replace(end_offset=min(stretch.end_offset, page.end_offset))
+        while page.columns is not None:
+            await _write_page(page, page.columns, chunks, write)
+            if page.next_offset >= stretch.end_offset:
+                if not page.columns.keys and page.next_offset > stretch.offset:
+                    await write(wire.PullBulkResponse(next_offset=page.next_offset))
+                return
+            stretch = stretch._replace(offset=page.next_offset)
+            page = await self._broker.bulk.page(stretch)
+        await write(_outside(stretch, page))
+
+    async def _pages_of(self, held: Sequence[Held], sources: Sequence[str]) -> AsyncIterator[Columns]:
+        keys: Sequence[int] = [each.message_key for each in held]
+        while keys:
+            found, keys = await self._broker.bulk.first_of(keys, sources)
+            yield found
+
+
+async def _write_page(page: Page, found: Columns, chunks: Chunks, write: Write) -> None:
+    async for chunk in _made(chunks, found):
+        is_last = chunk.next_key > found.keys[-1]
+        next_offset = page.next_offset if is_last else offset_of(chunk.next_key)
+        others = wire.PullBulkResponse(messages=chunk.messages, next_offset=next_offset)
+        await write(Frame(others, _CHUNK_OF_PULL, chunk))
+
+
+async def _made(chunks: Chunks, found: Columns) -> AsyncIterator[Chunk]:
+    """The chunks, each made when the one before is written; in a thread where bodies must be unpacked."""
+    made = chunks.of(found)
+    if not chunks.has_packed(found):
+        for chunk in made:
+            yield chunk
+        return
+    while (next_chunk := await asyncio.to_thread(next, made, None)) is not None:
+        yield next_chunk
+
+
+def _outside(stretch: Stretch, page: Page) -> wire.PullBulkResponse:
+    """It begins where nothing is stored; or what was to come next has been removed meanwhile."""
+    sentence = (
+        f"offset {stretch.offset} is not in queue {stretch.queue.number} of topic '{stretch.topic.name}', which begins"
+        f" at {page.min_offset} and ends at {page.end_offset}"
+    )
+    refused = pb.Status(code=pb.ILLEGAL_OFFSET, message=sentence)
+    return wire.PullBulkResponse(status=refused, min_offset=page.min_offset, max_offset=page.end_offset)
+
+
+def _attempt(request: Any, caller: Caller) -> tuple[Resource, Resource, str]:
+    """Group, topic and attempt id."""
+    attempt_id = attempt_id_of(request)
+    if attempt_id is None:
+        raise BadRequest("the attempt id is blank; name the receive, so that its holds can be found again")
+    return (
+        convert.resource(request.group, caller.namespace),
+        convert.resource(request.topic, caller.namespace),
+        attempt_id,
+    )
+
+
+async def _arrow() -> Callable[..., Chunks]:
+    """How chunks are made; raises `Unsupported` where Arrow is not installed."""
+    name = "popserver.rpc.arrow_chunks"
+    try:
+        # In a thread: to load it takes a moment, once.
+        module: Any = sys.modules.get(name) or await asyncio.to_thread(import_module, name)
+    except ImportError as error:
+        raise Unsupported(
+            f"bulk transfer needs Arrow ({error}); pip install 'popmq[spark]' where the server runs, or use PullMessage"
+            " and ReceiveMessage"
+        ) from None
+    made: Callable[..., Chunks] = module.Chunks
+    return made
+
+
+def _varint(number: int) -> bytes:
+    """As protobuf writes a size."""
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])

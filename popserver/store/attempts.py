@@ -1,0 +1,216 @@
+"""Attempts: all that one receive holds, by the id it was given (docs/design/0017).
+
+Whoever takes many messages at once needs no receipt handle for each: it asks for what its attempt still holds, holds it
+longer, is done with it. What is held is a simple consumer's; a hold that has ended is not among it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, func, literal_column, select, update
+
+from popserver.domain.bulk import RECEIVE_BYTES_MAX, Held
+from popserver.domain.delivery import Event, State, sources, target
+from popserver.domain.errors import PopError
+from popserver.domain.group import Group
+from popserver.domain.receipt import Receipt
+from popserver.domain.retry import Holder
+from popserver.domain.topic import Topic, queue_of
+from popserver.store import holds, receiving
+from popserver.store.given import as_given, given
+from popserver.store.history import Moved, record
+from popserver.store.message_groups import Place, lock_free
+from popserver.store.packed import PackedLook
+from popserver.store.receiving import Receive, new_holds
+from popserver.store.schema import delivery, in_states, message
+from popserver.store.transaction import Transaction
+
+
+class Attempt(NamedTuple):
+    """What a group's receive of this id holds of a topic."""
+
+    group: Group
+    topic: Topic
+    attempt_id: str
+
+
+class Renew(NamedTuple):
+    """An attempt whose holds last `invisible_ms` from now on."""
+
+    attempt: Attempt
+    invisible_ms: int
+
+
+class Answer(NamedTuple):
+    """What a receive holds, by key; `is_final` is false where it is to be asked again: something may be left, or
+    another server is at it."""
+
+    held: list[Held]
+    is_final: bool
+
+
+class Ended(NamedTuple):
+    """How many were done; `is_all` is false where some could not be just now."""
+
+    messages: int
+    is_all: bool
+
+
+class _Row(NamedTuple):
+    message_key: int
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    client_id: str
+    message_group: str | None
+
+
+class _Size(NamedTuple):
+    message_key: int
+    size: int
+
+
+def held_by(conn: Connection, attempt: Attempt, now_ms: int) -> list[Held]:
+    """What the attempt holds, by key."""
+    return [Held(row.message_key, row.attempt) for row in _HELD.rows(conn, _named(attempt, now_ms))]
+
+
+def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Answer | PopError]:
+    """What each request's attempt holds; where that is nothing, up to `batch_size` messages are granted to it.
+
+    Of those as many stay as have `RECEIVE_BYTES_MAX` of bodies, and one at least; the others are given back unused.
+    """
+    return [_receive(tx, request) for request in requests]
+
+
+def renew(tx: Transaction, requests: Sequence[Renew]) -> list[int | PopError]:
+    """Restart the time of all that each attempt holds, under new hold ids; how many messages that are."""
+    return [_renew(tx, request) for request in requests]
+
+
+def ack(tx: Transaction, requests: Sequence[Attempt]) -> list[Ended | PopError]:
+    """INFLIGHT → COMMIT of all that each attempt holds; behind an un-acked message of its group provisionally."""
+    return [_ack(tx, request) for request in requests]
+
+
+def _receive(tx: Transaction, request: Receive) -> Answer:
+    assert request.attempt_id, "such a receive has a name"
+    attempt = Attempt(request.group, request.topic, request.attempt_id)
+    if not _lock(tx, attempt):
+        return Answer([], is_final=False)
+    held = held_by(tx.conn, attempt, tx.now_ms)
+    if held:
+        return Answer(held, is_final=True)
+    grants, more = receiving.take(tx, request)
+    kept = grants[: _within_bytes(tx, [receipt.message_key for receipt, _ in grants])]
+    excess = [receipt for receipt, _ in grants[len(kept) :]]
+    if excess:
+        holds.withdraw(tx, [holds.Withdraw(excess)])
+    found = sorted(Held(receipt.message_key, number) for receipt, number in kept)
+    return Answer(found, is_final=bool(found) or not more)
+
+
+def _lock(tx: Transaction, attempt: Attempt) -> bool:
+    """Whether no other server is just taking messages for the same attempt: what it takes cannot be seen yet."""
+    if tx.conn.dialect.name == "sqlite":
+        return True
+    name = f"{attempt.group.group_id}/{attempt.topic.topic_id}/{attempt.attempt_id}"
+    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+    return bool(tx.conn.execute(_LOCK, {"key": key}).scalar_one())
+
+
+def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
+    """How many of the messages, in that order, one answer may carry."""
+    named = {"keys": as_given((key,) for key in keys)}
+    sizes = {each.message_key: each.size for each in _SIZES.rows(tx.conn, named)} if keys else {}
+    ends = accumulate(sizes[key] for key in keys)
+    return max(1, sum(end <= RECEIVE_BYTES_MAX for end in ends))
+
+
+def _renew(tx: Transaction, request: Renew) -> int:
+    group = request.attempt.group
+    rows = _HELD_FREE.rows(tx.conn, _named(request.attempt, tx.now_ms))
+    if not rows:
+        return 0
+    renewed = zip(rows, new_holds(len(rows)), strict=True)
+    keys = as_given((group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed)
+    until_ms = tx.now_ms + request.invisible_ms
+    tx.conn.execute(_RENEW, {"holds": keys, "until_ms": until_ms})
+    record(tx, group, Event.CHANGE_INVISIBLE, map(_moved, rows))
+    tx.due(until_ms)
+    return len(rows)
+
+
+def _ack(tx: Transaction, attempt: Attempt) -> Ended:
+    group = attempt.group
+    rows = _HELD.rows(tx.conn, _named(attempt, tx.now_ms))
+    in_order = {Place(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None}
+    free = lock_free(tx, in_order) if in_order else set()
+    receipts = [
+        Receipt(group.group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None)
+        for row in rows
+        if row.message_group is None or Place(group.group_id, queue_of(row.message_key)) in free
+    ]
+    (outcomes,) = holds.ack(tx, [holds.Ack(group, receipts)])
+    done = outcomes.count(None)
+    return Ended(done, is_all=done == len(rows))
+
+
+def _moved(row: _Row) -> Moved:
+    return Moved(row.message_key, State.INFLIGHT, row.attempt, row.client_id)
+
+
+def _named(attempt: Attempt, now_ms: int) -> dict[str, Any]:
+    return {
+        "of_group": attempt.group.group_id,
+        "of_topic": attempt.topic.topic_id,
+        "of_attempt": attempt.attempt_id,
+        "now_ms": now_ms,
+    }
+
+
+_held: Select[Any] = (
+    select(*(delivery.c[name] for name in _Row._fields))
+    .where(
+        delivery.c.attempt_id == bindparam("of_attempt"),
+        delivery.c.group_id == bindparam("of_group"),
+        delivery.c.topic_id == bindparam("of_topic"),
+        delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"),
+        in_states(delivery.c.state, State.INFLIGHT),
+        delivery.c.visible_at_ms > bindparam("now_ms"),
+        delivery.c.provisional_ack == literal_column("0"),
+    )
+    .order_by(delivery.c.message_key)
+)
+_HELD = PackedLook(_Row, _held)
+# Nobody is waited for: who acks in a transaction of his own has his delivery locked as long as he likes.
+_HELD_FREE = PackedLook(_Row, _held.with_for_update(skip_locked=True))
+_LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
+_HOLDS = given("holds", "group_id", "message_key", "hold_id", "successor")
+_RENEW = (
+    update(delivery)
+    .where(
+        and_(
+            delivery.c.group_id == _HOLDS.c.group_id,
+            delivery.c.message_key == _HOLDS.c.message_key,
+            delivery.c.hold_id == _HOLDS.c.hold_id,
+        ),
+        in_states(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)),
+    )
+    .values(
+        state=target(Event.CHANGE_INVISIBLE).value,
+        hold_id=_HOLDS.c.successor,
+        visible_at_ms=bindparam("until_ms", type_=BigInteger),
+    )
+)
+_KEYS = given("keys", "message_key")
+_SIZES = PackedLook(
+    _Size,
+    select(message.c.message_key, func.length(message.c.body).label("size")).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
+)

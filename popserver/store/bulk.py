@@ -1,0 +1,123 @@
+"""Pages of messages, as columns: a stretch of a queue, or what a receive holds.
+
+A page is at most so many messages and so many bytes of bodies (`domain.bulk`). Its sizes are looked at first, which
+costs little: the length of a body is known without reading it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, literal_column, select
+
+from popserver.domain.bulk import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, Columns, Page, Stretch
+from popserver.domain.filtering import SqlFilter
+from popserver.domain.pulling import correction
+from popserver.domain.topic import message_key
+from popserver.store.column_look import ColumnLook
+from popserver.store.filter_look import FilterLook
+from popserver.store.given import as_given, given
+from popserver.store.packed import PackedLook
+from popserver.store.pulling import Ends, ends_of
+from popserver.store.schema import message, queue
+from popserver.store.stretch import INSIDE, WITH_TAG, judge, narrowed, of_tags
+
+# How far a page looks for what its filter wants, in offsets.
+_WINDOW_OFFSETS = 4 * CHUNK_MESSAGES_MAX
+
+
+class _QueueNumber(NamedTuple):
+    queue_id: int
+    number: int
+
+
+def page(conn: Connection, stretch: Stretch) -> Page:
+    """The first page of the stretch; raises `TopicNotFound`."""
+    ends = ends_of(conn, stretch.topic, stretch.queue)
+    if correction(stretch.offset, ends.min_offset, ends.end_offset) is not None:
+        return Page(None, stretch.offset, ends.min_offset, ends.end_offset)
+    _walk_by_key(conn)
+    keys, end_key = _wanted(conn, stretch, _bounds(stretch, ends))
+    if isinstance(keys, range):
+        found = _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop})
+    else:
+        found = _BY_KEY.columns(conn, stretch.sources, {"keys": as_given((key,) for key in keys)})
+    return Page(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
+
+
+def first_of(conn: Connection, keys: Sequence[int], sources: Sequence[str]) -> tuple[Columns, Sequence[int]]:
+    """The first page of the messages with these keys, which are in order; and the keys that are left."""
+    named = keys[:CHUNK_MESSAGES_MAX]
+    sizes = _BY_KEY.columns(conn, ["body_size"], {"keys": as_given((key,) for key in named)})
+    page_keys = _within_bytes(sizes)
+    left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
+    return _BY_KEY.columns(conn, sources, {"keys": as_given((key,) for key in page_keys)}), left
+
+
+def queue_numbers(conn: Connection, queue_ids: set[int]) -> dict[int, int]:
+    """The wire's queue ids by ours, whatever topics they are of."""
+    rows = _NUMBERS.rows(conn, {"queues": as_given((each,) for each in queue_ids)})
+    return {row.queue_id: row.number for row in rows}
+
+
+def _bounds(stretch: Stretch, ends: Ends) -> dict[str, int]:
+    offsets = CHUNK_MESSAGES_MAX if stretch.wanted.wants_all else _WINDOW_OFFSETS
+    to_offset = min(stretch.end_offset, ends.end_offset, stretch.offset + offsets)
+    from_key = message_key(ends.queue_id, stretch.offset)
+    return {
+        "from_key": from_key,
+        "to_key": max(from_key, message_key(ends.queue_id, to_offset)),
+        "limit": CHUNK_MESSAGES_MAX,
+    }
+
+
+def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
+    """The keys of what a page carries, a range where it is all that is there; and the key that it has come to."""
+    wanted = stretch.wanted
+    if wanted.wants_all:
+        sizes = _EVERY.columns(conn, ["body_size"], names)
+        keys = _within_bytes(sizes)
+        end_key = names["to_key"] if len(keys) == len(sizes.keys) else keys[-1] + 1
+        return range(names["from_key"], end_key), end_key
+    if isinstance(wanted, SqlFilter):
+        judged, reached = judge(conn, _JUDGED, wanted, names)
+        sizes = _BY_KEY.columns(conn, ["body_size"], {"keys": as_given((key,) for key in judged)})
+    else:
+        sizes = _TAGGED.columns(conn, ["body_size"], {**names, **of_tags(wanted)})
+        is_full = len(sizes.keys) == names["limit"]
+        reached = sizes.keys[-1] + 1 if is_full else names["to_key"]
+    keys = _within_bytes(sizes)
+    return keys, reached if len(keys) == len(sizes.keys) else keys[-1] + 1
+
+
+def _within_bytes(sizes: Columns) -> Sequence[int]:
+    """The keys of as many leading messages as one page may carry, and always of one."""
+    count = bisect_right(list(accumulate(sizes.body_sizes)), CHUNK_BYTES_MAX)
+    return sizes.keys[: max(1, count)]
+
+
+def _walk_by_key(conn: Connection) -> None:
+    """Where messages lie scattered, Postgres would rather collect a page's and sort them, bodies and all."""
+    if conn.dialect.name != "sqlite":
+        conn.execute(_WALK_BY_KEY)
+
+
+_WALK_BY_KEY = select(
+    *(func.set_config(name, "off", literal_column("true")) for name in ("enable_bitmapscan", "enable_seqscan")),
+    func.set_config("max_parallel_workers_per_gather", "0", literal_column("true")),
+)
+_EVERY = ColumnLook(lambda every: every.where(*INSIDE).order_by(message.c.message_key))
+_TAGGED = ColumnLook(narrowed(*WITH_TAG))
+_JUDGED = FilterLook(narrowed())
+_KEYS = given("keys", "message_key")
+_BY_KEY = ColumnLook(
+    lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
+)
+_QUEUES = given("queues", "queue_id")
+_NUMBERS = PackedLook(
+    _QueueNumber,
+    select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))),
+)

@@ -1,0 +1,317 @@
+"""PullBulk over the wire: every column as it was sent, every rule of the request, pages and their bounds."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from popproto.v1 import bulk_pb2
+from popproto.v1.bulk_pb2_grpc import BulkStub
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker import writer
+from popserver.domain import bulk
+from popserver.domain.topic import ACCEPTS_ON_THE_WAY, NewTopic
+from popserver.rpc import convert
+from popserver.rpc.arrow_chunks import Chunks
+from tests.bulk.wire_bulk import FAR, pull_bulk
+from tests.pull.wire_pull import make_topic, pull
+from tests.rpc.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
+from tests.support.running_broker import until
+
+FIELDS = {
+    "message_id": pa.string(),
+    "topic": pa.string(),
+    "tag": pa.string(),
+    "keys": pa.list_(pa.string()),
+    "message_group": pa.string(),
+    "message_type": pa.string(),
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "body": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "born_timestamp": pa.timestamp("us", tz="UTC"),
+    "store_timestamp": pa.timestamp("us", tz="UTC"),
+    "delivery_timestamp": pa.timestamp("us", tz="UTC"),
+    "delivery_attempt": pa.int32(),
+}
+V1_ID = "01" + "0123456789ABCDEF" * 2
+
+
+def at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1_000, UTC)
+
+
+@pytest.mark.row("O4")
+async def test_every_column_says_what_a_pull_says(either_door: Door) -> None:
+    door = either_door
+    await door.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, ACCEPTS_ON_THE_WAY))
+    properties = {"größe": 'quote " and \\ and , and ] 文', "b": ""}
+    await door.send(
+        a_message(V1_ID, tag="t", keys=["k 1", 'k"2,'], user_properties=properties, body=b"\x00\xff body"),
+        a_message("önly text", body=b"x"),
+        a_message("packed", body=gzip.compress(b"packed body"), body_encoding=pb.GZIP),
+        a_message("not packed", body=b"is no gzip", body_encoding=pb.GZIP),
+    )
+    await door.send(a_message("in order", message_group="g, [1]"))
+    answer, standard = await pull_bulk(door), await pull(door)
+    assert answer.code == pb.OK
+    (table,) = answer.tables
+    assert {field.name: field.type for field in table.schema} == FIELDS
+    table.validate(full=True)
+    bodies = [b"\x00\xff body", b"x", b"packed body", b"is no gzip", b"body"]
+    for row, message, body in zip(answer.rows, standard.messages, bodies, strict=True):
+        system = message.system_properties
+        assert row == {
+            "message_id": system.message_id,
+            "topic": message.topic.name,
+            "tag": system.tag if system.HasField("tag") else None,
+            "keys": list(system.keys),
+            "message_group": system.message_group if system.HasField("message_group") else None,
+            "message_type": pb.MessageType.Name(system.message_type),
+            "queue_id": system.queue_id,
+            "queue_offset": system.queue_offset,
+            "body": body,
+            "properties": sorted(message.user_properties.items(), key=lambda each: each[0] == "b"),
+            "born_timestamp": at(system.born_timestamp.ToMilliseconds()),
+            "store_timestamp": at(system.store_timestamp.ToMilliseconds()),
+            "delivery_timestamp": None,
+            "delivery_attempt": 1,
+        }
+
+
+async def test_status_and_ends_come_first_then_chunks(either_door: Door) -> None:
+    await make_topic(either_door)
+    await either_door.send(*(a_message(f"m{number}") for number in range(5)))
+    answer = await pull_bulk(either_door, 1, 4)
+    first, chunk = answer.frames
+    assert (first.status.code, first.min_offset, first.max_offset, first.chunk) == (pb.OK, 0, 5, b"")
+    assert not chunk.HasField("status")
+    assert (answer.ids, chunk.messages, chunk.next_offset) == (["m1", "m2", "m3"], 3, 4)
+    assert (await pull_bulk(either_door, 1)).next_offset == 5, "the queue's end"
+
+
+async def test_nothing_to_read_is_no_failure(door: Door) -> None:
+    await make_topic(door)
+    answer = await pull_bulk(door)
+    assert (answer.code, len(answer.frames), answer.tables) == (pb.OK, 1, [])
+    await door.send(a_message("m0"))
+    assert (await pull_bulk(door, 1)).tables == []
+    assert (await pull_bulk(door, 0, 0)).tables == []
+
+
+async def test_only_the_named_columns_in_their_order(either_door: Door) -> None:
+    await make_topic(either_door)
+    await either_door.send(a_message("m0"), a_message("m1"))
+    answer = await pull_bulk(either_door, columns=["queue_offset", "topic", "queue_offset"])
+    assert [table.schema.names for table in answer.tables] == [["queue_offset", "topic"]]
+    assert answer.rows == [{"queue_offset": number, "topic": "flights"} for number in range(2)]
+
+
+@pytest.mark.parametrize("column", list(FIELDS))
+async def test_every_column_alone(door: Door, column: str) -> None:
+    await make_topic(door)
+    await door.send(a_message("m0"))
+    (table,) = (await pull_bulk(door, columns=[column])).tables
+    assert {field.name: field.type for field in table.schema} == {column: FIELDS[column]}
+
+
+def tags(expression: str) -> pb.FilterExpression:
+    return pb.FilterExpression(type=pb.TAG, expression=expression)
+
+
+def sql(expression: str) -> pb.FilterExpression:
+    return pb.FilterExpression(type=pb.SQL, expression=expression)
+
+
+@pytest.mark.parametrize("wanted", [tags("even"), sql("parity = 'even'"), sql("TAGS = 'even'")])
+async def test_a_filter_passes_over_what_it_does_not_want(either_door: Door, wanted: pb.FilterExpression) -> None:
+    await make_topic(either_door)
+    words = ["even", "odd"]
+    await either_door.send(
+        *(a_message(f"m{n}", tag=words[n % 2], user_properties={"parity": words[n % 2]}) for n in range(7))
+    )
+    answer = await pull_bulk(either_door, filter_expression=wanted)
+    assert (answer.ids, answer.next_offset) == (["m0", "m2", "m4", "m6"], 7)
+    answer = await pull_bulk(either_door, 1, 6, filter_expression=wanted, columns=["message_id"])
+    assert (answer.ids, answer.next_offset) == (["m2", "m4"], 6)
+    answer = await pull_bulk(either_door, 1, 2, filter_expression=wanted)
+    assert (answer.ids, answer.next_offset) == ([], 2), "nothing wanted: and that is said"
+
+
+@pytest.mark.parametrize("wanted", [tags("*"), tags("t"), sql("TAGS = 't'")])
+async def test_pages_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression) -> None:
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 3)
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_BYTES_MAX", 100)
+    await make_topic(door)
+    sizes = [10, 10, 10, 10, 60, 60, 300, 40, 40, 40]
+    await door.send(*(a_message(f"m{n}", tag="t", body=b"x" * size) for n, size in enumerate(sizes)))
+    answer = await pull_bulk(door, filter_expression=wanted)
+    assert answer.ids == [f"m{number}" for number in range(10)]
+    chunks = [[len(row["body"]) for row in table.to_pylist()] for table in answer.tables]
+    assert all(len(each) <= 3 and (sum(each) <= 100 or len(each) == 1) for each in chunks), chunks
+    assert [frame.next_offset for frame in answer.frames[1:]] == [
+        table["queue_offset"][-1].as_py() + 1 for table in answer.tables
+    ]
+
+
+async def test_a_long_queue_in_pages(either_door: Door) -> None:
+    door, count = either_door, bulk.CHUNK_MESSAGES_MAX * 2 + 100
+    await make_topic(door)
+    for start in range(0, count, 100):
+        await door.send(*(a_message(f"m{number}") for number in range(start, min(count, start + 100))))
+    answer = await pull_bulk(door)
+    assert answer.ids == [f"m{number}" for number in range(count)]
+    assert len(answer.tables) == 3
+
+
+async def test_bodies_that_unpack_to_much_come_in_several_chunks(door: Door) -> None:
+    await make_topic(door)
+    size = bulk.CHUNK_BYTES_MAX * 3 // 4
+    packed = [gzip.compress(bytes([number]) * size) for number in range(4)]
+    await door.send(*(a_message(f"m{n}", body=body, body_encoding=pb.GZIP) for n, body in enumerate(packed)))
+    answer = await pull_bulk(door, columns=["body"])
+    assert [row["body"] for row in answer.rows] == [bytes([number]) * size for number in range(4)]
+    assert [(frame.messages, frame.next_offset) for frame in answer.frames[1:]] == [
+        (1, number) for number in (1, 2, 3, 4)
+    ]
+
+
+@pytest.mark.row("B14")
+@pytest.mark.parametrize("offset", [-1, 4, FAR])
+async def test_an_offset_outside_of_the_queue_is_told_its_ends(door: Door, offset: int) -> None:
+    await make_topic(door)
+    await door.send(*(a_message(f"m{number}") for number in range(3)))
+    (frame,) = (await pull_bulk(door, offset)).frames
+    assert (frame.status.code, frame.min_offset, frame.max_offset) == (pb.ILLEGAL_OFFSET, 0, 3)
+    named = f"offset {offset} is not in queue 0 of topic 'flights', which begins at 0 and ends at 3"
+    assert frame.status.message == named
+
+
+async def test_what_is_removed_while_it_is_read_is_no_silent_loss(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 2)
+    await make_topic(door)
+    await door.send(*(a_message(f"m{number}") for number in range(6)))
+    page = door.broker.bulk.page
+
+    async def trimmed_meanwhile(stretch: Any) -> Any:
+        if stretch.offset == 2:
+            trim = "UPDATE queue SET min_offset = 4"
+            await door.broker.writer.submit(_execute, trim)
+        return await page(stretch)
+
+    monkeypatch.setattr(door.broker.bulk, "page", trimmed_meanwhile)
+    monkeypatch.setitem(writer._PLACE, _execute, 0)
+    answer = await pull_bulk(door)
+    assert (answer.ids, answer.code) == (["m0", "m1"], pb.ILLEGAL_OFFSET)
+    assert (answer.frames[-1].min_offset, answer.frames[-1].max_offset) == (4, 6)
+    assert answer.status.message.startswith("offset 2 is not in queue 0")
+
+
+def _execute(tx: Any, statements: Any) -> list[None]:
+    for statement in statements:
+        tx.conn.exec_driver_sql(statement)
+    return [None] * len(statements)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "sentence"),
+    [
+        (
+            {"columns": ["body", "colour"]},
+            pb.BAD_REQUEST,
+            "column 'colour' is not known; a message has message_id, topic,",
+        ),
+        ({"offset": 2, "end_offset": 1}, pb.BAD_REQUEST, "end_offset 1 is before offset 2; it must be at or after it"),
+        ({"queue_id": 7}, pb.BAD_REQUEST, "topic 'flights' has no queue 7; it has 1, numbered 0 to 0"),
+        ({"filter_expression": sql("a >")}, pb.ILLEGAL_FILTER_EXPRESSION, ""),
+        ({"filter_expression": pb.FilterExpression(type=9)}, pb.UNSUPPORTED, "filter type 9"),  # type: ignore[arg-type]
+        ({"client_id": None}, pb.CLIENT_ID_REQUIRED, ""),
+    ],
+)
+async def test_what_is_refused(door: Door, more: dict[str, Any], code: int, sentence: str) -> None:
+    await make_topic(door)
+    (frame,) = (await pull_bulk(door, **more)).frames
+    assert frame.status.code == code
+    assert frame.status.message.startswith(sentence)
+
+
+async def test_a_topic_that_is_not_there(strict_door: Door) -> None:
+    (frame,) = (await pull_bulk(strict_door)).frames
+    assert frame.status.code == pb.TOPIC_NOT_FOUND
+
+
+async def test_no_group_is_made_and_no_progress_moved(door: Door) -> None:
+    await make_topic(door)
+    await door.send(a_message("m0"))
+    before = await door.digest()
+    assert (await pull_bulk(door)).ids == ["m0"]
+    assert await door.digest() == before
+
+
+async def test_a_client_is_there_while_it_reads(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    await make_topic(door)
+    await door.send(a_message("m0"))
+    page, seen = door.broker.bulk.page, []
+
+    async def look(stretch: Any) -> Any:
+        seen.append(door.broker.clients._known[CLIENT].open_calls)
+        return await page(stretch)
+
+    monkeypatch.setattr(door.broker.bulk, "page", look)
+    await pull_bulk(door)
+    assert seen == [1]
+    assert door.broker.clients._known[CLIENT].open_calls == 0
+
+
+async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 1)
+    await make_topic(door)
+    # More than the transport takes in ahead of its reader.
+    await door.send(*(a_message(f"m{number}", body=bytes(1024 * 1024)) for number in range(24)))
+    page, pages = door.broker.bulk.page, []
+
+    async def look(stretch: Any) -> Any:
+        pages.append(stretch.offset)
+        return await page(stretch)
+
+    monkeypatch.setattr(door.broker.bulk, "page", look)
+    request = bulk_pb2.PullBulkRequest(group=GROUP, topic=TOPIC, end_offset=FAR)
+    call = BulkStub(door.channel).PullBulk(request, metadata=headers(CLIENT, {}))
+    await call.read()
+    await call.read()
+    call.cancel()
+    await until(lambda: door.broker.clients._known[CLIENT].open_calls == 0)
+    assert len(pages) < 24
+
+
+async def test_without_arrow_it_is_not_offered(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    await make_topic(door)
+    monkeypatch.delitem(sys.modules, "popserver.rpc.arrow_chunks", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (frame,) = (await pull_bulk(door)).frames
+    assert frame.status.code == pb.UNSUPPORTED
+    assert frame.status.message.startswith("bulk transfer needs Arrow")
+    assert "pip install 'popmq[spark]'" in frame.status.message
+
+
+async def test_a_retry_copy_knows_which_attempt_it_is(door: Door) -> None:
+    assert bulk.sources_of(["delivery_attempt"], "%RETRY%counters") == ("properties",)
+    assert bulk.sources_of(["delivery_attempt"], "flights") == ()
+    found = bulk.Columns([0, 1], {"properties": [{"RECONSUME_TIME": "3"}, {}]})
+    assert rows_of(found, "delivery_attempt", "%RETRY%counters") == [4, 1]
+
+
+async def test_a_delayed_message_says_when_it_was_due() -> None:
+    found = bulk.Columns([0, 1], {"deliver_at_ms": [None, 1_500]})
+    assert rows_of(found, "delivery_timestamp") == [None, at(1_500)]
+
+
+def rows_of(found: bulk.Columns, column: str, topic: str = "flights") -> list[Any]:
+    (chunk,) = Chunks([column], topic, {}).of(found)
+    rows: list[Any] = pa.ipc.open_stream(b"".join(chunk.parts)).read_all()[column].to_pylist()
+    return rows
