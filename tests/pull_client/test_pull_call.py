@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
 import pytest
 
-from popclient import FilterExpression, Forbidden, MessageQueue, UnexpectedAnswer, UnsupportedByServer, aio
+import popserver
+from popclient import (
+    ConsumeConcurrentlyStatus,
+    FilterExpression,
+    Forbidden,
+    MessageQueue,
+    MessageView,
+    Producer,
+    PullConsumer,
+    QueuePushConsumer,
+    UnexpectedAnswer,
+    UnsupportedByServer,
+    aio,
+)
 from popclient._queue import pull_call
 from popclient._queue.pull_call import Pulled
 from popclient._session import Session
@@ -18,11 +32,14 @@ from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+from popserver.domain.errors import Unsupported
+from popserver.rpc.pulling import Pulling
 from tests.client.scripted import status, until
 from tests.pull_client.queue_server import QueueServer, pull_frames
 
 MQ = MessageQueue("flights", 1)
 RETRY = MessageQueue("%RETRY%g", 0)
+FIRST = "CONSUME_FROM_FIRST_OFFSET"
 IN_PIECES, IN_ONE_PIECE = "admin,batch,legacy", "admin,batch,legacy,pull-batch"
 CALL_OF = {"": "PullMessage", IN_PIECES: "PullMessage", IN_ONE_PIECE: "PullBatch"}
 Pull = Callable[..., Awaitable[Pulled]]
@@ -180,3 +197,25 @@ async def test_one_that_offers_neither_is_named() -> None:
         server.answers["PullBatch"] = server.answers["PullMessage"] = lambda _: grpc.StatusCode.UNIMPLEMENTED
         with pytest.raises(UnsupportedByServer, match=r"^PullMessage is not offered by the server"):
             await pull()
+
+
+def test_our_own_server_is_asked_in_one_piece(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    async def refuse(*_: object) -> None:
+        raise Unsupported("there is a call that costs less")
+
+    monkeypatch.setattr(Pulling, "pull_message", refuse)
+    heard: SimpleQueue[str] = SimpleQueue()
+
+    def listener(messages: Sequence[MessageView], _: object) -> ConsumeConcurrentlyStatus:
+        for message in messages:
+            heard.put(message.text)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    with popserver.embedded() as broker:
+        with Producer(broker.endpoint) as producer:
+            producer.send(topic, "UA 1545")
+        with PullConsumer(broker.endpoint, f"{topic}-pull", consume_from=FIRST) as consumer:
+            consumer.assign(topic)
+            assert [message.text for message in consumer.poll(5)] == ["UA 1545"]
+        with QueuePushConsumer(broker.endpoint, f"{topic}-push", topic, listener, consume_from=FIRST):
+            assert heard.get(timeout=10) == "UA 1545"
