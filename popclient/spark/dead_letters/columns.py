@@ -137,6 +137,7 @@ DEAD_LETTERS: Final = View(
         _int("delivery_attempt"),
         _text("reason"),
         _text("redrive_state"),
+        _text("plan_id"),
         _bigint("id"),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,19 +17,23 @@ from sqlalchemy.pool import NullPool
 
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
+_OLD_SCHEMA = re.compile("dead_letters|lineage|column")
 
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """Connect to a database that `options.parse` has looked at; raises `ValueError` saying what is wrong with it."""
+    """Connect to a database that `options.parse` has looked at; raises `ValueError` saying what is wrong with it.
+
+    Every statement is a transaction of its own, with the driver's cursors too.
+    """
     where = make_url(url)
+    engine = _sqlite(where) if where.get_backend_name() == "sqlite" else _postgres(where)
     try:
-        engine = _sqlite(where) if where.get_backend_name() == "sqlite" else _postgres(where)
         with engine.connect() as conn:
             yield conn
-    except DBAPIError as error:
-        said = str(error.orig).strip().splitlines()[0]
-        way_out = "; make its schema with: popmq db upgrade" if "dead_letters" in said else ""
+    except (DBAPIError, engine.dialect.loaded_dbapi.Error) as error:
+        said = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
+        way_out = "; make its schema with: popmq db upgrade" if _OLD_SCHEMA.search(said) else ""
         raise ValueError(f"option url='{where.render_as_string()}' cannot be read: {said}{way_out}") from error
 
 
@@ -40,6 +45,7 @@ def _sqlite(url: URL) -> Engine:
         URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}),
         module=_sqlite_module(),
         paramstyle="named",
+        isolation_level="AUTOCOMMIT",
         poolclass=NullPool,
         connect_args={"timeout": BUSY_TIMEOUT_S},
     )
@@ -49,7 +55,10 @@ def _postgres(url: URL) -> Engine:
     options = "-c default_transaction_read_only=on -c application_name=popmq-spark"
     try:
         return create_engine(
-            url, poolclass=NullPool, connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": options}
+            url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": options},
         )
     except ModuleNotFoundError:
         raise ValueError(

@@ -7,6 +7,7 @@ columns instead of its rows: each as one value, which becomes an Arrow array as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -75,53 +76,51 @@ class Rows:
     """Fetches rows, a few at a time, up to a page's bytes."""
 
     def __init__(self, conn: Connection, statement: Statement, sources: Sequence[Source]) -> None:
-        self._cursor = _cursor(conn)
+        self._conn = conn
         self._statement = statement
         self._sources = sources
         self._body = sources.index(BODY) if BODY in sources else None
 
     def page(self, first: int, last: int) -> Page | None:
-        given = {**self._statement.parameters, "first": first, "last": last}
-        self._cursor.execute(self._statement.sql, given)
-        rows = self._rows()
+        with _executed(self._conn, self._statement, first, last) as cursor:
+            rows = cursor.fetchall() if self._body is None else _up_to_a_page(cursor, self._body)
         if not rows:
             return None
         columns = zip(*rows, strict=True)
         return {source: pa.array(column, source.kind) for source, column in zip(self._sources, columns, strict=True)}
 
-    def _rows(self) -> list[Any]:
-        if self._body is None:
-            fetched: list[Any] = self._cursor.fetchall()
-            return fetched
-        rows: list[Any] = []
-        size = 0
-        while size < PAGE_BYTES_MAX and (fetched := self._cursor.fetchmany(FETCH_ROWS)):
-            rows += fetched
-            size += sum(len(row[self._body]) for row in fetched)
-        self._cursor.fetchmany(0)
-        return rows
+
+def _up_to_a_page(cursor: Any, body: int) -> list[Any]:
+    rows: list[Any] = []
+    size = 0
+    while size < PAGE_BYTES_MAX and (fetched := cursor.fetchmany(FETCH_ROWS)):
+        rows += fetched
+        size += sum(len(row[body]) for row in fetched)
+    return rows
 
 
 class Columns:
     """Fetches one row of whole columns; a page that cannot be told so is fetched by rows."""
 
     def __init__(self, conn: Connection, statement: Statement, sources: Sequence[Source], rows: Rows) -> None:
-        self._cursor = _cursor(conn)
+        self._conn = conn
         self._statement = statement
         self._sources = sources
         self._rows = rows
 
     def page(self, first: int, last: int) -> Page | None:
-        given = {**self._statement.parameters, "first": first, "last": last}
-        [row] = self._cursor.execute(self._statement.sql, given).fetchall()
-        count, *values = row
+        with _executed(self._conn, self._statement, first, last) as cursor:
+            [(count, *values)] = cursor.fetchall()
         if not count:
             return None
         arrays = arrays_of(count, values, self._sources)
         return self._rows.page(first, last) if arrays is None else arrays
 
 
-def _cursor(conn: Connection) -> Any:
-    """The driver's own. Postgres speaks binary with it: a body would come as text twice as long."""
+@contextmanager
+def _executed(conn: Connection, statement: Statement, first: int, last: int) -> Iterator[Any]:
+    """The driver's own cursor. Postgres speaks binary with it: a body would come as text twice as long."""
     own: Any = conn.connection.driver_connection
-    return own.cursor() if conn.dialect.name == "sqlite" else own.cursor(binary=True)
+    with closing(own.cursor() if conn.dialect.name == "sqlite" else own.cursor(binary=True)) as cursor:
+        cursor.execute(statement.sql, {**statement.parameters, "first": first, "last": last})
+        yield cursor

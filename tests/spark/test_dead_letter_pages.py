@@ -1,0 +1,163 @@
+"""Pages of dead letters, made from columns: every shape of value on both databases, and pages that are told by rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import insert, update
+
+pytest.importorskip("pyarrow", reason="spark: pip install 'popmq[spark]'")
+
+import pyarrow as pa
+
+from popclient.spark.dead_letters import fetching
+from popclient.spark.dead_letters.columns import DEAD_LETTERS, LINEAGE
+from popclient.spark.dead_letters.database import connected
+from popclient.spark.dead_letters.fetching import pages
+from popclient.spark.dead_letters.options import parse
+from popclient.spark.dead_letters.quoted import lists, maps
+from popserver.domain.message import id_to_bytes
+from popserver.store.database import Database
+from popserver.store.schema import message, redrive
+from tests.spark.filled import BILLING, body_of, fill, id_of
+from tests.support.postgres import fresh_database, postgres_server
+
+COUNT = 50
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        made = f"sqlite:///{tmp_path}/popmq.db"
+        fill(made, COUNT)
+        yield made
+        return
+    with fresh_database(request.getfixturevalue("postgres")) as made:
+        fill(made, COUNT)
+        yield made
+
+
+def change(url: str, *statements: Any) -> None:
+    database = Database(url)
+    with database.writing.connect() as conn:
+        database.begin(conn)
+        for each in statements:
+            conn.execute(each)
+        conn.exec_driver_sql("COMMIT")
+    database.close()
+
+
+def read(url: str, view: str = "dead_letters", **options: str) -> list[dict[str, Any]]:
+    chosen = parse({"url": url, "view": view, **options})
+    whole = DEAD_LETTERS if view == "dead_letters" else LINEAGE
+    with connected(chosen.url) as conn:
+        found = list(pages(conn, chosen, whole.sources_of(whole.columns), 1, 2**62))
+    return [
+        dict(zip([source.name for source in page], row, strict=True))
+        for page in found
+        for row in zip(*(array.to_pylist() for array in page.values()), strict=True)
+    ]
+
+
+def test_what_stands_in_the_database(url: str) -> None:
+    rows = read(url)
+    assert [row["id"] for row in rows] == list(range(1, COUNT))
+    for i, row in enumerate(rows):
+        assert row["message_id"] == id_of(i)
+        assert (row["tag"], row["message_group"], row["plan_id"]) == (None if i % 2 == 0 else "UA", None, None)
+        assert i % 11 == 0 or row["body"] == body_of(i)
+
+
+@pytest.mark.parametrize("tag", ["\x01", "a\x02b", "\x02", "", "Zoë ☃"])
+def test_a_text_of_any_kind(url: str, tag: str) -> None:
+    """What stands between the values of a page, or for a missing one, may be a value too."""
+    change(url, update(message).values(tag=tag).where(message.c.message_id == id_to_bytes(id_of(4))))
+    assert [row["tag"] for row in read(url)][:6] == [None, "UA", None, "UA", tag, "UA"]
+
+
+def test_a_body_may_be_empty_or_large(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page ends with the body that fills it."""
+    large = bytes(range(256)) * 400
+    change(
+        url,
+        update(message).values(body=b"").where(message.c.message_id == id_to_bytes(id_of(3))),
+        update(message).values(body=large).where(message.c.message_id == id_to_bytes(id_of(4))),
+    )
+    monkeypatch.setattr(fetching, "PAGE_BYTES_MAX", 50_000)
+    monkeypatch.setattr(fetching, "FETCH_ROWS", 2)
+    rows = read(url)
+    assert [row["id"] for row in rows] == list(range(1, COUNT))
+    assert [rows[3]["body"], rows[4]["body"], rows[5]["body"]] == [b"", large, body_of(5)]
+
+
+@pytest.mark.parametrize("page_rows", [1, 3, 1_000])
+def test_a_dead_letter_in_several_plans(url: str, page_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lineage has several rows for one: none is lost between two pages."""
+    rows = [(f"plan-{plan}", number) for number in (2, 3, 5) for plan in range(2)] + [("plan-0", 7)]
+    change(url, insert(redrive).values([_redrive(*each) for each in rows]))
+    monkeypatch.setattr(fetching, "PAGE_ROWS_MAX", max(page_rows, 2))
+    found = read(url, "lineage")
+    assert sorted((row["plan_id"], row["dead_letter_id"]) for row in found) == sorted(rows)
+    assert {row["message_id"] for row in found if row["dead_letter_id"] == 3} == {id_of(2)}
+    assert [row["dead_letter_id"] for row in read(url, "lineage", planId="plan-1")] == [2, 3, 5]
+
+
+def _redrive(plan_id: str, number: int) -> dict[str, Any]:
+    return {
+        "plan_id": plan_id,
+        "dead_letter_id": number,
+        "group_id": BILLING,
+        "origin_key": (1 << 40) + number - 1,
+        "origin_topic_id": 1,
+        "message_id": id_to_bytes(id_of(number - 1)),
+        "attempt": 3,
+        "dead_reason": "",
+        "dead_at_ms": 0,
+        "state": "PLANNED",
+        "change": "NONE",
+        "reason": "",
+    }
+
+
+def test_an_older_database_is_told_to_upgrade(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 2)
+    database = Database(url)
+    with database.writing.connect() as conn:
+        conn.exec_driver_sql("DROP VIEW dead_letters")
+        conn.exec_driver_sql("CREATE VIEW dead_letters AS SELECT dead_letter_id AS id FROM dead_letter")
+    database.close()
+    with pytest.raises(ValueError, match="popmq db upgrade"):
+        read(url)
+
+
+WORDS = st.text(max_size=4)
+written = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@given(st.lists(st.none() | st.lists(WORDS, max_size=3)))
+def test_lists_as_a_parser_reads_them(values: list[list[str] | None]) -> None:
+    texts = pa.array(
+        [None if value is None else json.dumps(value, ensure_ascii=False) for value in values], pa.string()
+    )
+    assert lists(texts).to_pylist() == [value or [] for value in values]
+
+
+@given(st.lists(st.none() | st.dictionaries(WORDS, WORDS, max_size=3)))
+def test_maps_as_a_parser_reads_them(values: list[dict[str, str] | None]) -> None:
+    texts = pa.array(
+        [None if value is None else json.dumps(value, ensure_ascii=False) for value in values], pa.string()
+    )
+    assert [dict(each) for each in maps(texts).to_pylist()] == [value or {} for value in values]
