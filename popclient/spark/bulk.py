@@ -17,6 +17,7 @@ from popclient.errors import Unreachable, check
 from popclient.message import FilterExpression
 from popclient.spark.link import Link
 from popproto.v1 import bulk_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
 
 BULK: Final = "bulk"  # the capability of a server that offers it
 
@@ -24,8 +25,8 @@ BULK: Final = "bulk"  # the capability of a server that offers it
 class Chunk(NamedTuple):
     """A frame of a bulk pull: an Arrow IPC stream, empty in the first one.
 
-    next_offset: everything before it is in this chunk, in an earlier one, or not wanted; None in the first frame, which
-    says where the queue begins and ends instead.
+    next_offset: everything before it is in this chunk, in an earlier one, or not wanted; None in a frame that says
+    where the queue begins and ends: the first one, and a last one where what was next is not there.
     """
 
     arrow: bytes
@@ -95,7 +96,7 @@ class _Answer:
                 raise
             if frame is grpc.aio.EOF:
                 return None
-            if frame.HasField("status"):
+            if frame.HasField("status") and frame.status.code != pb.ILLEGAL_OFFSET:
                 check(frame.status)
             answered: wire.PullBulkResponse = frame
             return answered

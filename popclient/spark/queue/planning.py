@@ -20,13 +20,13 @@ def fair_shares(backlog: Mapping[MessageQueue, int], limit: int) -> dict[Message
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     if sum(waiting.values()) <= limit:
         return waiting
-    rest, more = limit - len(waiting), sum(waiting.values()) - len(waiting)
-    shares = {queue: 1 + max(rest * (count - 1) // more, 0) for queue, count in waiting.items()}
-    left = limit - sum(shares.values())  # by rounding, less than there are queues
+    total = sum(waiting.values())
+    shares = {queue: max(1, limit * count // total) for queue, count in waiting.items()}
+    # By rounding the sum is off by less than there are queues; those with the largest shares make it good.
+    off = limit - sum(shares.values())
     for queue in sorted(waiting, key=lambda each: (-waiting[each], each)):
-        if left > 0 and shares[queue] < waiting[queue]:
-            shares[queue] += 1
-            left -= 1
+        shares[queue], before = min(max(1, shares[queue] + off), waiting[queue]), shares[queue]
+        off -= shares[queue] - before
     return shares
 
 

@@ -67,10 +67,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; `start` itself while there is nothing new. What is before `start` stands in
         Spark's commit log, so the group is told of it."""
         place = offsets.read(start)
-        self._mirror.tell(place.offsets)
         self._pause(place.offsets)
         ends = self._target or self._ends()
         self._check_there(place.offsets, ends)
+        self._mirror.tell(
+            {queue: offset for queue, offset in place.offsets.items() if _is_there(offset, ends.get(queue))}
+        )
         end = self._next(place.offsets, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         is_idle = end.offsets == place.offsets
         pause = self._looked.pause if self._looked is not None and self._looked.is_idle_at(place.offsets) else None
@@ -138,6 +140,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         looked = self._looked
         if looked is not None and looked.pause is not None and looked.is_idle_at(start) and self._target is None:
             self._sleep(max(0.0, looked.at + looked.pause - self._now()))
+
+
+def _is_there(offset: int, ends: Ends | None) -> bool:
+    return ends is not None and offset <= ends.max_offset
 
 
 class _Topics(NamedTuple):
