@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, update
 
@@ -147,6 +147,7 @@ WORDS = st.text(max_size=4)
 written = json.JSONEncoder(ensure_ascii=False).encode
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.lists(WORDS, max_size=3)))
 def test_lists_as_a_parser_reads_them(values: list[list[str] | None]) -> None:
     texts = pa.array(
@@ -155,6 +156,7 @@ def test_lists_as_a_parser_reads_them(values: list[list[str] | None]) -> None:
     assert lists(texts).to_pylist() == [value or [] for value in values]
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.dictionaries(WORDS, WORDS, max_size=3)))
 def test_maps_as_a_parser_reads_them(values: list[dict[str, str] | None]) -> None:
     texts = pa.array(
