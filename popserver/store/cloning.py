@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, select
+from sqlalchemy import Connection, and_, bindparam, func, insert, select
 
 from popserver.domain.errors import BadRequest, PopError
-from popserver.domain.group import Group
+from popserver.domain.group import Group, Mode
 from popserver.domain.names import retry_topic
 from popserver.domain.offsets import NO_OFFSET
 from popserver.domain.resetting import MovedOffset
@@ -22,7 +22,7 @@ from popserver.domain.topic import Topic, message_key, offset_of, queue_of
 from popserver.store import catalog, group_members
 from popserver.store.message_groups import Place
 from popserver.store.retry_copies import properties_of
-from popserver.store.schema import KEY_SHIFT, delivery, message, progress, queue
+from popserver.store.schema import KEY_SHIFT, delivery, message, progress, queue, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -110,6 +110,7 @@ def _begins(conn: Connection, source: Group) -> dict[int, int]:
     left = {row.queue_id: row.first_offset for row in conn.execute(_FIRST_LEFT, names)}
     _lower(begins, held)
     _lower(begins, left)
+    _lower(begins, {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_REDRIVEN, names)})
     _lower(begins, _handed_back(conn, source, begins))
     return begins
 
@@ -121,7 +122,8 @@ def _lower(begins: dict[int, int], first: dict[int, int]) -> None:
 
 def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dict[int, int]:
     """By queue, the first of what members have handed back and not consumed again: it waits in the retry topic."""
-    topic = catalog.find_topic(conn, retry_topic(source.name))
+    # In mode POP what stands there has a delivery, or is done.
+    topic = None if source.mode is Mode.POP else catalog.find_topic(conn, retry_topic(source.name))
     first: dict[int, int] = {}
     for place in topic.queues if topic else ():
         # What waits for the next retry of that topic is among `begins`.
@@ -153,6 +155,21 @@ _FIRST_HELD = (
     select(_QUEUE_ID.label("queue_id"), func.min(delivery.c.message_key).label("first_key"))
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_QUEUE_ID)
+)
+_ORIGIN_QUEUE_ID = redrive.c.origin_key.op(">>")(KEY_SHIFT)
+_FIRST_REDRIVEN = (
+    select(_ORIGIN_QUEUE_ID.label("queue_id"), func.min(redrive.c.origin_key).label("first_key"))
+    .select_from(delivery)
+    .join(
+        redrive,
+        and_(
+            redrive.c.redriven_key == delivery.c.message_key,
+            redrive.c.group_id == delivery.c.group_id,
+            redrive.c.target_topic_id.is_(None),
+        ),
+    )
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .group_by(_ORIGIN_QUEUE_ID)
 )
 _COPIES = (
     select(message.c.message_key, message.c.properties)

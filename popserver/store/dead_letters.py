@@ -3,7 +3,10 @@
 The dead message becomes an ordinary message of topic `%DLQ%<group>`, which any client, pull or Spark reads with no
 extra code, and one narrow row of facts. Both are written, and the delivery's row removed, in the caller's transaction:
 the row at once, the others last (`fill`), as queues of dead letters are taken in one order by all servers.
-A message dies once per group: one that is read again after a reset and dies again is the same dead letter, newly dated.
+A message dies once per group: one that dies again, after a redrive or a reset, is a new row for the same copy.
+
+Ids of dead letters are visible in their order: who has seen one has seen, or will never see, every smaller one. On
+Postgres a transaction that writes some takes a lock first, which it has until they are visible.
 """
 
 from __future__ import annotations
@@ -11,19 +14,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from sqlalchemy import bindparam, case, delete, insert, literal_column, null, select, update
+from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, select
 
 from popserver.domain.delivery import Event, State, sources
 from popserver.domain.group import Group
 from popserver.domain.names import dead_letter_topic
 from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
 from popserver.store import catalog
-from popserver.store.dying import Death, Dying
+from popserver.store.dying import Death, Dying, Origin
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.messages import take_offsets
-from popserver.store.schema import dead_letter, delivery, in_states, message
+from popserver.store.retry_copies import as_it_was_sent
+from popserver.store.schema import dead_letter, delivery, in_states, message, redrive
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+# Any number, as long as every server takes the same.
+_IN_ORDER_OF_IDS = 0x706F706D7102
 
 
 def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
@@ -31,6 +38,7 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
 
     They are dead at once; what is written in the queue of the dead follows (`fill`).
     """
+    dying = _with_origins(tx, group, dying)
     tx.conn.execute(_END, {"for_group": group.group_id, "dying": as_given((each.message_key,) for each in dying)})
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
     record(tx, group, event, moved, reason)
@@ -40,38 +48,47 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
 def fill(tx: Transaction) -> None:
     """Write the dead letters of the transaction, group by group in one order."""
     deaths, tx.deaths = tx.deaths, {}
+    if deaths and tx.conn.dialect.name != "sqlite":
+        tx.conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_IN_ORDER_OF_IDS})")
     for _, several in groupby(sorted(deaths), key=lambda each: each[0]):
         listed = [deaths[each] for each in several]
         for start in range(0, len(listed), STEP_ROWS_MAX):
             _write(tx, listed[start : start + STEP_ROWS_MAX])
 
 
+def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[Dying]:
+    """The same; those that were redriven, and stand elsewhere than they did first, with what they come from."""
+    keys = as_given((each.message_key,) for each in dying if each.origin is None)
+    rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
+    origins = {
+        row.redriven_key: Origin(row.origin_key, row.origin_topic_id, as_it_was_sent(row.properties)) for row in rows
+    }
+    return [each._replace(origin=origins.get(each.message_key, each.origin)) for each in dying]
+
+
 def _write(tx: Transaction, deaths: Sequence[Death]) -> None:
     group = deaths[0].group
     names = {"for_group": group.group_id, "origins": as_given((each.dying.origin_key,) for each in deaths)}
-    known = set(tx.conn.execute(_KNOWN, names).scalars())
-    if new := [each for each in deaths if each.dying.origin_key not in known]:
-        _insert(tx, group, new)
-    if again := [each for each in deaths if each.dying.origin_key in known]:
-        rows = as_given((each.dying.origin_key, each.dying.attempt, each.reason) for each in again)
-        tx.conn.execute(_DIE_AGAIN, {"for_group": group.group_id, "deaths": rows, "now_ms": tx.now_ms})
+    before = {row.origin_key: row for row in tx.conn.execute(_KNOWN, names)}
+    new = [each for each in deaths if each.dying.origin_key not in before]
+    copies = _copy_messages(tx, group, [each.dying for each in new]) if new else []
+    copy_of = dict(zip((each.dying.origin_key for each in new), copies, strict=True))
+    if before:
+        tx.conn.execute(_FORGET, {"ids": as_given((row.dead_letter_id,) for row in before.values())})
+        copy_of |= {origin_key: row.copy_key for origin_key, row in before.items()}
+    tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.dying.origin_key]) for each in deaths])
 
 
-def _insert(tx: Transaction, group: Group, deaths: Sequence[Death]) -> None:
-    copies = _copy_messages(tx, group, [each.dying for each in deaths])
-    facts = [
-        {
-            "group_id": group.group_id,
-            "origin_key": dying.origin_key,
-            "origin_topic_id": dying.origin_topic_id,
-            "copy_key": copy_key,
-            "attempt": dying.attempt,
-            "reason": reason,
-            "dead_at_ms": tx.now_ms,
-        }
-        for (_, dying, reason), copy_key in zip(deaths, copies, strict=True)
-    ]
-    tx.conn.execute(insert(dead_letter), facts)
+def _facts(tx: Transaction, death: Death, copy_key: int) -> dict[str, int | str]:
+    return {
+        "group_id": death.group.group_id,
+        "origin_key": death.dying.origin_key,
+        "origin_topic_id": death.dying.origin_topic_id,
+        "copy_key": copy_key,
+        "attempt": death.dying.attempt,
+        "reason": death.reason,
+        "dead_at_ms": tx.now_ms,
+    }
 
 
 def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[int]:
@@ -97,21 +114,30 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> lis
 
 
 _DYING = given("dying", "message_key")
-_ORIGINS = given("origins", "origin_key")
-_KNOWN = select(dead_letter.c.origin_key).where(
-    dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key))
-)
-_DEATHS = given("deaths", "origin_key", "attempt", text=("reason",))
-_DIE_AGAIN = (
-    update(dead_letter)
-    .where(dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key == _DEATHS.c.origin_key)
-    .values(
-        attempt=_DEATHS.c.attempt,
-        reason=_DEATHS.c.reason,
-        dead_at_ms=bindparam("now_ms", type_=dead_letter.c.dead_at_ms.type),
-        redrive_state=null(),
+_REDRIVEN = (
+    select(redrive.c.redriven_key, redrive.c.origin_key, redrive.c.origin_topic_id, message.c.properties)
+    .select_from(_DYING)
+    .join(
+        redrive,
+        and_(
+            redrive.c.redriven_key == _DYING.c.message_key,
+            redrive.c.group_id == bindparam("for_group"),
+            redrive.c.target_topic_id.is_(None),
+        ),
     )
+    .join(message, message.c.message_key == redrive.c.redriven_key)
 )
+_ORIGINS = given("origins", "origin_key")
+_KNOWN = (
+    select(dead_letter.c.dead_letter_id, dead_letter.c.origin_key, dead_letter.c.copy_key)
+    .where(
+        dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key))
+    )
+    .order_by(dead_letter.c.dead_letter_id)
+    .with_for_update()
+)
+_IDS = given("ids", "dead_letter_id")
+_FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
 _PLACES = given("places", "source_key", "origin_key", "copy_key", "is_retry", text=("properties",))
 # Everything but its place is the origin's own: id, body, properties, birth.
 _BECOMES = {

@@ -22,11 +22,13 @@ from popserver.domain.message import (
     id_from_bytes,
     id_to_bytes,
 )
+from popserver.domain.redrive import REDRIVE_PLAN
 from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_for, queue_of
-from popserver.store import idempotency, repeats
+from popserver.store import idempotency, redriven, repeats
 from popserver.store.given import as_given, given
 from popserver.store.inserting import insert_rows
 from popserver.store.message_look import MessageRow
+from popserver.store.redriven import Redriven
 from popserver.store.schema import KEY_SHIFT, dead_letter, message, pending, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import RepeatedId, Transaction
@@ -104,6 +106,9 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
     """Rows as messages, dead copies with the message they are of."""
     listed = list(rows)
     number_of = repeats.queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
+    elsewhere = [row.message_key for row in listed if queue_of(row.message_key) not in number_of]
+    if elsewhere:
+        return _with_redriven(listed, topic, number_of, redriven.of_places(conn, elsewhere))
     found = [stored_message(row, topic, number_of) for row in listed]
     copies = [row.message_key for row in listed if row.origin_key]
     if not copies:
@@ -115,6 +120,31 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
         else each
         for each in found
     ]
+
+
+def _with_redriven(
+    rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], places: dict[int, Redriven]
+) -> list[StoredMessage]:
+    """The same where some have come back to their group, and stand elsewhere: as messages of their first places.
+
+    Such a one names the dead letter that it was, and the plan by which it came back.
+    """
+    return [
+        _as_redriven(row, topic, number_of, places[row.message_key])
+        if row.message_key in places
+        else stored_message(row, topic, number_of)
+        for row in rows
+    ]
+
+
+def _as_redriven(row: MessageRow, topic: Topic, number_of: dict[int, int], now: Redriven) -> StoredMessage:
+    found = stored_message(row._replace(message_key=now.origin_key), topic, number_of)
+    properties = {**found.message.properties, REDRIVE_PLAN: now.plan_id}
+    return found._replace(
+        message=found.message._replace(properties=properties),
+        message_key=row.message_key,
+        dead_letter_of=(topic.name.name, found.message.message_id),
+    )
 
 
 def newest_stored_at_ms(conn: Connection) -> int:

@@ -12,19 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
+from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, text, update
 
 from popserver.domain.delivery import Event, State, target
 from popserver.domain.errors import BadRequest, PopError, TooManyRequests
 from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import NO_OFFSET
+from popserver.domain.redrive import RedriveState
 from popserver.domain.resetting import Edge, Goal, MovedOffset, Since, check_offset, events
 from popserver.domain.topic import message_key, offset_of
 from popserver.store import catalog, group_members, pulling
 from popserver.store.history import Moved, as_moved, record
 from popserver.store.message_groups import Place
 from popserver.store.pulling import Ends
-from popserver.store.schema import AnyRow, dead_letter, delivery, progress
+from popserver.store.schema import AnyRow, dead_letter, delivery, progress, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
@@ -147,10 +148,17 @@ def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
     for page in _pages(tx, group, move):
         names = _names(group, move) | {"first": page[0].message_key, "end": page[-1].message_key + 1}
         if len(tx.conn.execute(_LOCK_FREE, names).all()) < len(page):
-            raise TooManyRequests(
-                f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic"
-                f" '{move.goal.topic.name}' is locked by another transaction; nothing is reset, repeat the request"
-            )
+            raise _is_locked(group, move)
+    redriven = tx.conn.execute(_REDRIVEN_KEYS, _names(group, move)).all()
+    if len(tx.conn.execute(_REDRIVEN_FREE, _names(group, move)).all()) < len(redriven):
+        raise _is_locked(group, move)
+
+
+def _is_locked(group: Group, move: _Move) -> TooManyRequests:
+    return TooManyRequests(
+        f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic '{move.goal.topic.name}' is"
+        " locked by another transaction; nothing is reset, repeat the request"
+    )
 
 
 def _pages(tx: Transaction, group: Group, move: _Move) -> Iterator[Sequence[AnyRow]]:
@@ -167,7 +175,8 @@ def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
         return
     room = TOLD_MAX
     for move in moves:
-        held = tx.conn.execute(_DELIVERIES, _names(group, move) | {"limit": room}).all()
+        held = [*tx.conn.execute(_DELIVERIES, _names(group, move) | {"limit": room})]
+        held += tx.conn.execute(_REDRIVEN, _names(group, move) | {"limit": room - len(held)})
         of_stretch = tx.conn.execute(_STATES, _stretch(group, move) | {"limit": room - len(held)}).all()
         _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_stretch)])
         room -= len(held) + len(of_stretch)
@@ -201,6 +210,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
     """Nothing is left of the group in the queue but its progress, and dead letters from before it."""
     names = _names(group, move) | {"to_offset": move.to_offset}
     _in_steps(tx, _REMOVE_DELIVERIES, names)
+    _in_steps(tx, _REMOVE_REDRIVEN, names)
     _in_steps(tx, _REMOVE_BEHIND, names)
     _in_steps(tx, _REVIVE, names | {"first": move.first + move.to_offset})
     if not tx.conn.execute(_SET, names).rowcount:
@@ -234,6 +244,31 @@ _DELIVERIES = (
     .limit(bindparam("limit"))
 )
 _LOCK_FREE = select(delivery.c.message_key).where(*_IN_QUEUE).with_for_update(skip_locked=True)
+# A redriven message has its delivery elsewhere; told by the place that it came from.
+_REDRIVEN_HERE = (
+    redrive.c.group_id == bindparam("for_group"),
+    redrive.c.origin_key >= bindparam("first"),
+    redrive.c.origin_key < bindparam("end"),
+    redrive.c.target_topic_id.is_(None),
+)
+_IS_DELIVERED = and_(delivery.c.group_id == redrive.c.group_id, delivery.c.message_key == redrive.c.redriven_key)
+_REDRIVEN = (
+    select(redrive.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
+    .join(delivery, _IS_DELIVERED)
+    .where(*_REDRIVEN_HERE)
+    .distinct()
+    .order_by(redrive.c.origin_key)
+    .limit(bindparam("limit"))
+)
+_redriven_keys = select(redrive.c.redriven_key).where(*_REDRIVEN_HERE, redrive.c.redriven_key.is_not(None))
+_REDRIVEN_KEYS = select(delivery.c.message_key).where(
+    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(_redriven_keys)
+)
+_REDRIVEN_FREE = _REDRIVEN_KEYS.with_for_update(skip_locked=True)
+_SOME_REDRIVEN = _REDRIVEN_KEYS.limit(STEP_ROWS_MAX).correlate(None)
+_REMOVE_REDRIVEN = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(_SOME_REDRIVEN)
+)
 _SOME = select(delivery.c.message_key).where(*_IN_QUEUE).limit(STEP_ROWS_MAX).correlate(None)
 _REMOVE_DELIVERIES = delete(delivery).where(*_IN_QUEUE, delivery.c.message_key.in_(_SOME))
 _BEHIND_HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
@@ -245,9 +280,11 @@ _DEAD = (
         dead_letter.c.group_id == bindparam("for_group"),
         dead_letter.c.origin_key >= bindparam("first"),
         dead_letter.c.origin_key < bindparam("end"),
-        dead_letter.c.redrive_state.is_(None),
+        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == RedriveState.REDRIVEN.value),
     )
+    .order_by(dead_letter.c.dead_letter_id)
     .limit(STEP_ROWS_MAX)
+    .with_for_update()
     .correlate(None)
 )
 _REVIVE = update(dead_letter).where(dead_letter.c.dead_letter_id.in_(_DEAD)).values(redrive_state=Event.RESET.value)

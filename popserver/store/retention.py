@@ -1,8 +1,9 @@
 """Removing what is older than the retention: a prefix of each queue, in steps.
 
 A message that somebody holds or that waits for its retry stays, and what stands behind it in its queue: also where it
-waits for a group that owns whole queues and has committed nothing in this one, so has no progress there. One that is
-ready again goes with its delivery. Dead letters stay until they are deleted.
+waits for a group that owns whole queues and has committed nothing in this one, so has no progress there; and where a
+redriven message stands whose delivery lives. One that is ready again goes with its delivery. Dead letters stay until
+they are deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from popserver.domain.errors import PopError
 from popserver.domain.group import Mode
 from popserver.domain.names import DLQ_PREFIX
 from popserver.domain.topic import message_key, offset_of, queue_of
-from popserver.store import catalog, message_groups
+from popserver.store import catalog, message_groups, redriven
 from popserver.store.message_groups import Member
 from popserver.store.schema import (
     KEY_SHIFT,
@@ -65,7 +66,7 @@ def _is_older(place: AnyRow, cutoff_ms: int) -> bool:
 
 def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
     """Remove the queue's oldest messages, up to one that must stay; the number removed."""
-    groups = _lock(tx, place)
+    groups = lock_queue(tx, place.queue_id)
     if groups is None:
         return 0
     bounds = {"first": message_key(place.queue_id, place.min_offset), "end": message_key(place.queue_id + 1, 0)}
@@ -75,6 +76,7 @@ def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
     bounds["end"] = keys[-1] + 1
     needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in groups]
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
+    needed.append(redriven.first_delivered(tx.conn, bounds["first"], bounds["end"]))
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
     for group_id in groups:
         _remove_ready(tx, group_id, bounds)
@@ -83,12 +85,12 @@ def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
     return removed
 
 
-def _lock(tx: Transaction, place: AnyRow) -> Sequence[int] | None:
+def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
     """The groups of the queue, none of which may be granted anything now; None where another server is at work there.
 
     It never waits, so it may come last in a transaction: whatever is in use now is tried again in a minute.
     """
-    of_queue = {"of_queue": place.queue_id}
+    of_queue = {"of_queue": queue_id}
     if tx.conn.execute(_LOCK_QUEUE, of_queue).first() is None:
         return None
     groups = tx.conn.execute(_LOCK_PROGRESS, of_queue).scalars().all()

@@ -15,7 +15,7 @@ from popserver.domain.delivery import Event, State, sources
 from popserver.domain.group import Group, Mode
 from popserver.domain.topic import message_key, offset_of, queue_of
 from popserver.domain.why import Evidence
-from popserver.store import explaining, group_members
+from popserver.store import explaining, group_members, redriven
 from popserver.store.history import Moved, as_moved, record
 from popserver.store.message_groups import Member, Place, settle_removed
 from popserver.store.schema import delivery, in_states, message, progress
@@ -57,6 +57,8 @@ def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped]:
 
 
 def _skip(tx: Transaction, request: Skip) -> Skipped:
+    if (at := redriven.delivered_at(tx.conn, request.group, request.message_key)) is not None:
+        request = request._replace(message_key=at)
     found = explaining.of_stored(tx.conn, request.group, request.message_key)
     if found.state not in sources(Event.SKIP):
         return Skipped(False, found)

@@ -52,6 +52,19 @@ INVARIANTS = {
         SELECT COUNT(*) FROM dead_letter l
         JOIN delivery d ON d.group_id = l.group_id AND d.message_key = l.origin_key
         WHERE l.redrive_state IS NULL""",
+    "a dead letter whose copy is being delivered to its group": """
+        SELECT COUNT(*) FROM dead_letter l
+        JOIN delivery d ON d.group_id = l.group_id AND d.message_key = l.copy_key
+        WHERE l.redrive_state IS NULL AND NOT EXISTS (
+            SELECT 1 FROM progress p WHERE p.group_id = l.group_id AND p.queue_id = (l.copy_key >> 40))""",
+    "a dead letter that was redriven, without the record of it": """
+        SELECT COUNT(*) FROM dead_letter l JOIN consumer_group g ON g.group_id = l.group_id AND g.deleted_at_ms IS NULL
+        WHERE l.redrive_state = 'REDRIVEN' AND NOT EXISTS (
+            SELECT 1 FROM redrive r WHERE r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id
+            AND r.state = 'REDRIVEN')""",
+    "a dead letter that was redriven twice": """
+        SELECT COUNT(*) FROM (SELECT dead_letter_id FROM redrive WHERE state = 'REDRIVEN'
+                              GROUP BY dead_letter_id HAVING COUNT(*) > 1) twice""",
     "a message group that stands beyond its queue's progress": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         WHERE b.next_offset > p.next_offset""",  # noqa: S608

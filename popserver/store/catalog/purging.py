@@ -23,6 +23,8 @@ from popserver.store.schema import (
     progress,
     queue,
     queue_lock,
+    redrive,
+    redrive_plan,
 )
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -56,6 +58,8 @@ def _purge_groups(tx: Transaction) -> int:
         return removed
     for table, key in (
         (dead_letter, dead_letter.c.dead_letter_id),
+        (redrive, redrive.c.dead_letter_id),
+        (redrive_plan, redrive_plan.c.plan_id),
         (message_group_progress, message_group_progress.c.message_group),
         (member, member.c.client_id),
         (queue_lock, queue_lock.c.queue_id),
@@ -81,6 +85,9 @@ def _purge_topics(tx: Transaction) -> int:
         if removed:
             return removed
         return tx.conn.execute(delete(queue).where(queue.c.queue_id == each.queue_id)).rowcount
+    # What was redriven to a group has its delivery at a place in another topic; looked for once, at the end.
+    if removed := _purge_deliveries(tx, delivery.c.topic_id == topic_id):
+        return removed
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
 
 

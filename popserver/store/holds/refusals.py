@@ -10,7 +10,7 @@ from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
 from popserver.domain.topic import offset_of, queue_of
 from popserver.store.holds.held import is_held, tells_the_order
-from popserver.store.schema import AnyRow, dead_letter, delivery, message, progress
+from popserver.store.schema import AnyRow, dead_letter, delivery, message, progress, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.transaction import Transaction
 
@@ -64,8 +64,13 @@ def row_of(tx: Transaction, receipt: Receipt) -> AnyRow | None:
 
 def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
-    if (receipt.group_id, receipt.message_key) in tx.deaths or tx.conn.execute(_IS_DEAD, names).first() is not None:
+    origin_key = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
+    first_key = receipt.message_key if origin_key is None else origin_key
+    is_dead = tx.conn.execute(_IS_DEAD, names | {"for_key": first_key}).first() is not None
+    if is_dead or (receipt.group_id, first_key) in tx.deaths:
         return State.DLQ
+    if origin_key is not None:
+        return State.COMMIT  # it had a delivery of its own, and has none
     reached = tx.conn.execute(_REACHED, names | {"for_queue": queue_of(receipt.message_key)}).scalar()
     offset = offset_of(receipt.message_key)
     if reached is None or offset >= reached:
@@ -86,6 +91,15 @@ _IS_DEAD = select(dead_letter.c.dead_letter_id).where(
     dead_letter.c.group_id == bindparam("for_group"),
     dead_letter.c.origin_key == bindparam("for_key"),
     dead_letter.c.redrive_state.is_(None),
+)
+_REDRIVEN_FROM = (
+    select(redrive.c.origin_key)
+    .where(
+        redrive.c.redriven_key == bindparam("for_key"),
+        redrive.c.group_id == bindparam("for_group"),
+        redrive.c.target_topic_id.is_(None),
+    )
+    .limit(1)
 )
 _REACHED = select(progress.c.next_offset).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue")

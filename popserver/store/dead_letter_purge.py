@@ -1,0 +1,167 @@
+"""Purging dead letters: they go with their copies, and leave holes in their queue; its beginning moves up.
+
+A copy that is in somebody's hands stays, and so does what was redriven and is not done yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from popserver.domain.delivery import State
+from popserver.domain.errors import PopError, TooManyRequests
+from popserver.domain.group import Group, Mode
+from popserver.domain.names import dead_letter_topic
+from popserver.domain.redrive import RedriveState
+from popserver.domain.topic import message_key, offset_of
+from popserver.store import catalog
+from popserver.store.given import as_given, given
+from popserver.store.retention import lock_queue
+from popserver.store.schema import (
+    KEY_SHIFT,
+    consumer_group,
+    dead_letter,
+    delivery,
+    in_states,
+    message,
+    progress,
+    queue,
+    redrive,
+)
+from popserver.store.transaction import Transaction
+
+
+class Purge(NamedTuple):
+    """Dead letters of one group, by id, at most a step of them."""
+
+    group: Group
+    ids: Sequence[int]
+
+
+def purge(tx: Transaction, requests: Sequence[Purge]) -> list[int | PopError]:
+    """Remove them; how many. Refused, to be asked again, while another server works in their queue."""
+    return [_purge(tx, request) for request in requests]
+
+
+def _purge(tx: Transaction, request: Purge) -> int | PopError:
+    group = request.group
+    topic = catalog.find_topic(tx.conn, dead_letter_topic(group.name))
+    if topic is None or not request.ids:
+        return 0
+    (place,) = topic.queues
+    if lock_queue(tx, place.queue_id) is None:
+        return TooManyRequests(f"the dead letters of group '{group.name}' are in use just now; repeat the request")
+    names = {"for_group": group.group_id, "ids": as_given((each,) for each in request.ids)}
+    free = _FREE_OF_PULL if group.mode is Mode.PULL else _FREE
+    letters = {row.copy_key: row.dead_letter_id for row in tx.conn.execute(free, names)}
+    gone = _not_held(tx, sorted(letters))
+    if not gone:
+        return 0
+    keys = as_given((key,) for key in gone)
+    tx.conn.execute(_FORGET, {"ids": as_given((letters[key],) for key in gone)})
+    tx.conn.execute(_REMOVE, {"keys": keys})
+    bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}
+    first = tx.conn.execute(_FIRST_LEFT, bounds).scalar()
+    tx.conn.execute(_MOVE_UP, {"of_queue": place.queue_id, "first_left": None if first is None else offset_of(first)})
+    return len(gone)
+
+
+def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
+    """Those that no group has in hand; where one is only ready again, that goes with it."""
+    if not keys:
+        return []
+    bounds = {"first": keys[0], "end": keys[-1] + 1}
+    ready = {(row.group_id, row.message_key) for row in tx.conn.execute(_READY_FREE, bounds)}
+    rows = tx.conn.execute(_DELIVERIES, bounds).all()
+    held = {row.message_key for row in rows if (row.group_id, row.message_key) not in ready}
+    gone = [key for key in keys if key not in held]
+    ending = ready & {(group_id, key) for group_id, _ in ready for key in gone}
+    tx.conn.execute(_END, {"ending": as_given(sorted(ending))})
+    return gone
+
+
+_IDS = given("ids", "dead_letter_id")
+_RECORD = (
+    redrive.c.plan_id == dead_letter.c.plan_id,
+    redrive.c.dead_letter_id == dead_letter.c.dead_letter_id,
+    redrive.c.target_topic_id.is_(None),
+)
+_IS_DELIVERED = (
+    select(literal_column("1"))
+    .select_from(redrive)
+    .join(delivery, and_(delivery.c.group_id == redrive.c.group_id, delivery.c.message_key == redrive.c.redriven_key))
+    .where(*_RECORD)
+    .exists()
+)
+_QUEUE_ID = redrive.c.redriven_key.op(">>")(KEY_SHIFT)
+_IS_UNREAD = (
+    select(literal_column("1"))
+    .select_from(redrive)
+    .outerjoin(progress, and_(progress.c.group_id == redrive.c.group_id, progress.c.queue_id == _QUEUE_ID))
+    .where(
+        *_RECORD,
+        redrive.c.redriven_key
+        >= _QUEUE_ID.op("<<")(KEY_SHIFT).op("|")(func.coalesce(progress.c.next_offset, literal_column("0"))),
+    )
+    .exists()
+)
+
+
+def _free(*not_done: ColumnElement[bool]) -> Select[Any]:
+    is_back = dead_letter.c.redrive_state == literal_column(f"'{RedriveState.REDRIVEN}'")
+    return (
+        select(dead_letter.c.dead_letter_id, dead_letter.c.copy_key)
+        .where(
+            dead_letter.c.group_id == bindparam("for_group"),
+            dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+            ~and_(func.coalesce(is_back, false()), or_(*not_done)),
+        )
+        .with_for_update(of=dead_letter, skip_locked=True)
+    )
+
+
+_FREE = _free(_IS_DELIVERED)
+_FREE_OF_PULL = _free(_IS_DELIVERED, _IS_UNREAD)
+_ON_THEM = (
+    delivery.c.group_id == consumer_group.c.group_id,
+    delivery.c.message_key >= bindparam("first"),
+    delivery.c.message_key < bindparam("end"),
+)
+_DELIVERIES = (
+    select(delivery.c.group_id, delivery.c.message_key)
+    .select_from(consumer_group)
+    .join(delivery, and_(*_ON_THEM))
+    .order_by(delivery.c.group_id, delivery.c.message_key)
+)
+_READY_FREE = _DELIVERIES.where(in_states(delivery.c.state, State.READY)).with_for_update(of=delivery, skip_locked=True)
+_ENDING = given("ending", "group_id", "message_key")
+_END = delete(delivery).where(
+    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ENDING.c.group_id, _ENDING.c.message_key))
+)
+_FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
+_KEYS = given("keys", "message_key")
+_REMOVE = delete(message).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
+_FIRST_LEFT = select(func.min(message.c.message_key)).where(
+    message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end")
+)
+_MOVE_UP = (
+    update(queue)
+    .where(queue.c.queue_id == bindparam("of_queue"))
+    .values(min_offset=func.coalesce(bindparam("first_left", type_=BigInteger), queue.c.next_offset))
+)

@@ -1,0 +1,395 @@
+"""Plans: which dead letters are to be sent back, written down in steps, run in steps, and what became of each.
+
+Whoever changes a plan has its name locked from the start of the transaction, so two servers that run one plan take
+turns, and each message goes back once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, select, update
+
+from popserver.domain.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
+from popserver.domain.group import Group
+from popserver.domain.names import Resource
+from popserver.domain.redrive import Change, Order, PlanState, RedriveState
+from popserver.domain.topic import Topic
+from popserver.store import catalog, redriving
+from popserver.store.given import as_given, given
+from popserver.store.redriving import NOT_DEAD, Plan
+from popserver.store.schema import AnyRow, dead_letter, message, redrive, redrive_plan
+from popserver.store.transaction import Transaction
+
+# Any number, as long as every server takes the same; beside it the name of the plan.
+_PLANS = 0x706F71
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class NewPlan(NamedTuple):
+    """A plan that is to be made, unless there is one of that name. `selection` is kept as it is, a JSON object."""
+
+    plan_id: str
+    group: Group
+    state: PlanState
+    reason: str
+    selection: str
+    target: Topic | None
+    created_by: str
+
+    def plans(self) -> tuple[str, ...]:
+        return (self.plan_id,)
+
+
+class Stretch(NamedTuple):
+    """What a look at a stretch of dead letters has found for a DRAFT: from `after_id` on up to `up_to_id`."""
+
+    plan_id: str
+    after_id: int
+    up_to_id: int
+    ids: Sequence[int]
+    is_last: bool
+
+    def plans(self) -> tuple[str, ...]:
+        return (self.plan_id,)
+
+
+class Run(NamedTuple):
+    """The next `limit` messages of a plan."""
+
+    plan_id: str
+    limit: int
+
+    def plans(self) -> tuple[str, ...]:
+        return (self.plan_id,)
+
+
+class Cancel(NamedTuple):
+    plan_id: str
+
+    def plans(self) -> tuple[str, ...]:
+        return (self.plan_id,)
+
+
+class Orders(NamedTuple):
+    """Dead letters to be sent back under a plan's name, each named once; the plan is made where it is new."""
+
+    new: NewPlan
+    orders: Sequence[Order]
+
+    def plans(self) -> tuple[str, ...]:
+        return (self.new.plan_id,)
+
+
+class Done(NamedTuple):
+    """What one step came to."""
+
+    redriven: int
+    skipped: int
+
+
+def lock(tx: Transaction, plan_ids: Iterable[str]) -> None:
+    """Nobody else changes these plans now, nor makes one of their names."""
+    if tx.conn.dialect.name == "sqlite":
+        return
+    for name in sorted({zlib.crc32(each.encode()) - (1 << 31) for each in plan_ids}):
+        tx.conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PLANS}, {name})")
+
+
+def make(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
+    """Make plans; one that is there already must be of the same group, selection and target."""
+    return [_said(_make, tx, request) for request in requests]
+
+
+def write_down(tx: Transaction, requests: Sequence[Stretch]) -> list[PopError | None]:
+    """Write down what a stretch has for a DRAFT; nothing where somebody else has done so meanwhile."""
+    return [_said(_write_down, tx, request) for request in requests]
+
+
+def run(tx: Transaction, requests: Sequence[Run]) -> list[Done | PopError]:
+    """Send back the next messages of plans; refused for one that is a DRAFT or was cancelled."""
+    return [_said(_run, tx, request) for request in requests]
+
+
+def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[PopError | None]:
+    """Nothing more goes back by these plans; refused for one that is done."""
+    return [_said(_cancel, tx, request) for request in requests]
+
+
+def redrive_now(tx: Transaction, requests: Sequence[Orders]) -> list[Done | PopError]:
+    """Send back what is named; what the plan has sent back already it does not send again."""
+    return [_said(_redrive_now, tx, request) for request in requests]
+
+
+def plan_row(tx: Transaction, plan_id: str) -> AnyRow | None:
+    return tx.conn.execute(_PLAN, {"of_plan": plan_id}).first()
+
+
+def no_such_plan(plan_id: str) -> NotFound:
+    return NotFound(f"redrive plan '{plan_id}' does not exist; list them with: popmq dlq plans")
+
+
+def _said(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S | PopError:
+    """A refusal undoes what was begun for this request, and the others of the transaction go on."""
+    tx.conn.exec_driver_sql("SAVEPOINT redrive")
+    try:
+        answer: S | PopError = verb(tx, request)
+    except PopError as refusal:
+        tx.conn.exec_driver_sql("ROLLBACK TO SAVEPOINT redrive")
+        answer = refusal
+    tx.conn.exec_driver_sql("RELEASE SAVEPOINT redrive")
+    return answer
+
+
+def _make(tx: Transaction, request: NewPlan) -> None:
+    _group(tx, request.group.group_id, request.group.name)
+    found = plan_row(tx, request.plan_id)
+    if found is None:
+        _insert(tx, request)
+        return
+    _check_same(request, found)
+    if found.state == PlanState.DRAFT and found.selection != request.selection:
+        raise BadRequest(
+            f"redrive plan '{request.plan_id}' is being written down for another selection; repeat that one, or give"
+            " this one a name of its own"
+        )
+
+
+def _write_down(tx: Transaction, request: Stretch) -> None:
+    names = {"of_plan": request.plan_id, "after": request.after_id, "up_to": request.up_to_id}
+    names |= {"next_state": PlanState.PLANNED if request.is_last else PlanState.DRAFT}
+    if not tx.conn.execute(_REACH, names).rowcount:
+        return
+    if request.ids:
+        ids = as_given((each,) for each in request.ids)
+        tx.conn.execute(_WRITE_DOWN, {"of_plan": request.plan_id, "ids": ids})
+
+
+def _run(tx: Transaction, request: Run) -> Done:
+    row = plan_row(tx, request.plan_id)
+    if row is None:
+        raise no_such_plan(request.plan_id)
+    if row.state == PlanState.DRAFT:
+        raise TooLate(
+            f"redrive plan '{request.plan_id}' is a DRAFT: not all of its messages are written down; plan it again with"
+            " its id, then run it"
+        )
+    _check_not_cancelled(row)
+    plan = _plan(tx, row)
+    ids = tx.conn.execute(_NEXT, {"of_plan": request.plan_id, "limit": request.limit}).scalars().all()
+    done = _send(tx, plan, [Order(each, row.reason) for each in ids]) if ids else Done(0, 0)
+    _finish(tx, request.plan_id)
+    return done
+
+
+def _cancel(tx: Transaction, request: Cancel) -> None:
+    row = plan_row(tx, request.plan_id)
+    if row is None:
+        raise no_such_plan(request.plan_id)
+    if row.state == PlanState.DONE:
+        raise TooLate(f"redrive plan '{request.plan_id}' is done; nothing of it is left to be cancelled")
+    if row.state != PlanState.CANCELLED:
+        tx.conn.execute(_CANCEL, {"of_plan": request.plan_id, "now_ms": tx.now_ms})
+
+
+def _redrive_now(tx: Transaction, request: Orders) -> Done:
+    new = request.new
+    _group(tx, new.group.group_id, new.group.name)
+    row = plan_row(tx, new.plan_id)
+    if row is None:
+        _insert(tx, new)
+        row = plan_row(tx, new.plan_id)
+        assert row is not None, "it was made just now"
+    _check_same(new, row)
+    _check_not_cancelled(row)
+    plan = _plan(tx, row)
+    ids = as_given((each.dead_letter_id,) for each in request.orders)
+    ended = set(tx.conn.execute(_ENDED_OF, {"of_plan": new.plan_id, "ids": ids}).scalars())
+    orders = [
+        each if each.reason else each._replace(reason=row.reason)
+        for each in request.orders
+        if each.dead_letter_id not in ended
+    ]
+    tx.conn.execute(_WRITE_DOWN, {"of_plan": new.plan_id, "ids": ids})
+    done = _send(tx, plan, orders, must_exist=True)
+    _finish(tx, new.plan_id)
+    return done
+
+
+def _send(tx: Transaction, plan: Plan, orders: Sequence[Order], *, must_exist: bool = False) -> Done:
+    """Send back what can go, and write down why the others do not. `must_exist`: refuse what nobody can be told of."""
+    found = redriving.find(tx, plan.group, [each.dead_letter_id for each in orders])
+    notes: dict[int, str] = {}
+    for each in orders:
+        if why := redriving.why_not(plan, found, each.dead_letter_id):
+            notes[each.dead_letter_id] = why
+    if must_exist:
+        _check_all_there(plan, found, notes)
+    redriving.send(tx, plan, found, [each for each in orders if each.dead_letter_id not in notes])
+    redriving.skip(tx, plan, notes)
+    return Done(len(orders) - len(notes), len(notes))
+
+
+def _check_all_there(plan: Plan, found: redriving.Found, notes: dict[int, str]) -> None:
+    group = plan.group.name
+    for dead_letter_id, note in notes.items():
+        if dead_letter_id not in found.letters:
+            raise MessageNotFound(
+                f"group '{group}' has no dead letter {dead_letter_id}; nothing was redriven, list them with:"
+                f" popmq dlq list {group.name}"
+            )
+        if note != NOT_DEAD:
+            raise TopicNotFound(
+                f"the topic that dead letter {dead_letter_id} of group '{group}' came from is deleted; nothing was"
+                " redriven, name a target topic"
+            )
+
+
+def _check_same(request: NewPlan, found: AnyRow) -> None:
+    if found.group_id != request.group.group_id:
+        raise BadRequest(
+            f"redrive plan '{request.plan_id}' is of another group, not of '{request.group.name}'; give this one a name"
+            " of its own"
+        )
+    target_id = None if request.target is None else request.target.topic_id
+    if found.target_topic_id != target_id:
+        wanted = "its group alone" if request.target is None else f"topic '{request.target.name}'"
+        raise BadRequest(
+            f"redrive plan '{request.plan_id}' does not send to {wanted}; give this one a name of its own, or leave its"
+            " target as it is"
+        )
+
+
+def _check_not_cancelled(row: AnyRow) -> None:
+    if row.state == PlanState.CANCELLED:
+        raise TooLate(f"redrive plan '{row.plan_id}' was cancelled; make a new one for what it has left")
+
+
+def _group(tx: Transaction, group_id: int, name: Resource | None = None) -> Group:
+    found = catalog.groups_by_id(tx.conn, [group_id]).get(group_id)
+    if found is None or found.is_deleted:
+        raise catalog.group_not_found(name or Resource("", f"#{group_id}"))
+    return found.group
+
+
+def _plan(tx: Transaction, row: AnyRow) -> Plan:
+    group = _group(tx, row.group_id)
+    if row.target_topic_id is None:
+        return Plan(row.plan_id, group, row.created_at_ms, None)
+    target = catalog.topics_by_id(tx.conn, [row.target_topic_id]).get(row.target_topic_id)
+    if target is None:
+        raise TopicNotFound(
+            f"the target topic of redrive plan '{row.plan_id}' is deleted; nothing was redriven, cancel it and make"
+            " another"
+        )
+    return Plan(row.plan_id, group, row.created_at_ms, target)
+
+
+def _insert(tx: Transaction, new: NewPlan) -> None:
+    row = {
+        "plan_id": new.plan_id,
+        "group_id": new.group.group_id,
+        "state": new.state.value,
+        "reason": new.reason,
+        "selection": new.selection,
+        "target_topic_id": None if new.target is None else new.target.topic_id,
+        "created_by": new.created_by,
+        "created_at_ms": tx.now_ms,
+        "planned_up_to": 0,
+    }
+    tx.conn.execute(insert(redrive_plan), row)
+
+
+def _finish(tx: Transaction, plan_id: str) -> None:
+    """It is done when nothing is left of it, and running until then."""
+    names = {"of_plan": plan_id, "now_ms": tx.now_ms}
+    is_left = tx.conn.execute(_NEXT, names | {"limit": 1}).first() is not None
+    if is_left:
+        tx.conn.execute(_BEGIN, names)
+    else:
+        tx.conn.execute(_DONE, names)
+
+
+_PLAN = select(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
+_REACH = (
+    update(redrive_plan)
+    .where(
+        redrive_plan.c.plan_id == bindparam("of_plan"),
+        redrive_plan.c.state == literal_column(f"'{PlanState.DRAFT}'"),
+        redrive_plan.c.planned_up_to == bindparam("after"),
+    )
+    .values(planned_up_to=bindparam("up_to"), state=bindparam("next_state"))
+)
+_OF_PLAN_THAT_RUNS = (
+    redrive_plan.c.plan_id == bindparam("of_plan"),
+    redrive_plan.c.state.in_([PlanState.PLANNED.value, PlanState.RUNNING.value]),
+)
+_BEGIN = update(redrive_plan).where(*_OF_PLAN_THAT_RUNS).values(state=PlanState.RUNNING.value)
+_DONE = (
+    update(redrive_plan)
+    .where(*_OF_PLAN_THAT_RUNS)
+    .values(state=PlanState.DONE.value, finished_at_ms=bindparam("now_ms", type_=BigInteger))
+)
+_CANCEL = (
+    update(redrive_plan)
+    .where(redrive_plan.c.plan_id == bindparam("of_plan"))
+    .values(state=PlanState.CANCELLED.value, finished_at_ms=bindparam("now_ms", type_=BigInteger))
+)
+_IDS = given("ids", "dead_letter_id")
+_of_plan = bindparam("of_plan", type_=redrive.c.plan_id.type)
+_WRITE_DOWN = insert(redrive).from_select(
+    [
+        "plan_id",
+        "dead_letter_id",
+        "group_id",
+        "origin_key",
+        "origin_topic_id",
+        "message_id",
+        "attempt",
+        "dead_reason",
+        "dead_at_ms",
+        "state",
+        "change",
+        "reason",
+        "target_topic_id",
+    ],
+    select(
+        redrive_plan.c.plan_id,
+        dead_letter.c.dead_letter_id,
+        dead_letter.c.group_id,
+        dead_letter.c.origin_key,
+        dead_letter.c.origin_topic_id,
+        message.c.message_id,
+        dead_letter.c.attempt,
+        dead_letter.c.reason,
+        dead_letter.c.dead_at_ms,
+        literal_column(f"'{RedriveState.PLANNED}'"),
+        literal_column(f"'{Change.NONE}'"),
+        redrive_plan.c.reason,
+        redrive_plan.c.target_topic_id,
+    )
+    .select_from(redrive_plan)
+    .join(dead_letter, dead_letter.c.group_id == redrive_plan.c.group_id)
+    .join(message, message.c.message_key == dead_letter.c.copy_key)
+    .where(
+        redrive_plan.c.plan_id == _of_plan,
+        dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+        ~exists().where(
+            redrive.c.plan_id == redrive_plan.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id
+        ),
+    ),
+)
+_NEXT = (
+    select(redrive.c.dead_letter_id)
+    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.state == literal_column(f"'{RedriveState.PLANNED}'"))
+    .order_by(redrive.c.dead_letter_id)
+    .limit(bindparam("limit"))
+)
+_ENDED_OF = select(redrive.c.dead_letter_id).where(
+    redrive.c.plan_id == bindparam("of_plan"),
+    redrive.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+    redrive.c.state != literal_column(f"'{RedriveState.PLANNED}'"),
+)

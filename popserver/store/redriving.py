@@ -1,0 +1,364 @@
+"""Redrive: DLQ → READY, as many as one step takes, in the caller's transaction.
+
+What goes back unchanged to a group of mode POP gets a delivery that points at the dead copy. Everything else becomes a
+new message: in the group's retry topic, with a delivery in mode POP; or in a target topic, for every group. The dead
+letter is marked and the record written in the same transaction, so that a repetition finds it done.
+
+It takes what it needs without waiting, and is the last to do so in a transaction: whatever another server has under its
+hands just now refuses the whole step, to be asked again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    Connection,
+    LargeBinary,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    null,
+    select,
+    update,
+)
+
+from popserver.domain.delivery import Event, State, target
+from popserver.domain.errors import TooManyRequests
+from popserver.domain.filtering import tag_hash
+from popserver.domain.group import Group, Mode
+from popserver.domain.message import BodyEncoding, MessageType, id_from_bytes, id_to_bytes
+from popserver.domain.names import retry_topic
+from popserver.domain.redrive import Order, RedriveState, Repair, message_id_of, with_marks
+from popserver.domain.retry import Holder
+from popserver.domain.retry_copy import Lineage, marked
+from popserver.domain.topic import OWN_QUEUES, NewTopic, Topic, message_key, queue_of
+from popserver.store import catalog
+from popserver.store.given import as_given, given
+from popserver.store.history import Moved, record
+from popserver.store.holds.orphans import NO_HOLD
+from popserver.store.inserting import insert_rows
+from popserver.store.messages import take_offsets
+from popserver.store.retry_copies import properties_of
+from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, delivery, message, progress, queue, redrive
+from popserver.store.transaction import Transaction
+
+NOT_DEAD = "it was no dead letter any more when its turn came"
+NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
+
+
+class Plan(NamedTuple):
+    """The name under which something is sent back, and where to: `target` None is the group alone."""
+
+    plan_id: str
+    group: Group
+    created_at_ms: int
+    target: Topic | None
+
+
+class Found(NamedTuple):
+    """The dead letters that are named, locked: by id; and the topics that they came from, as far as they exist."""
+
+    letters: dict[int, AnyRow]
+    topics: dict[int, Topic]
+
+
+class _Sent(NamedTuple):
+    """A dead letter on its way back: the place that it gets."""
+
+    letter: AnyRow
+    order: Order
+    key: int
+    is_new: bool  # a message of its own
+
+
+def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
+    """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
+    names = {"for_group": group.group_id, "ids": as_given((each,) for each in ids)}
+    letters = {row.dead_letter_id: row for row in tx.conn.execute(_LETTERS_FREE, names)}
+    if tx.conn.dialect.name != "sqlite" and len(letters) < len(ids):
+        locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
+        if locked:
+            raise TooManyRequests(
+                f"dead letter {locked[0]} of group '{group.name}' is in use by another transaction; nothing was"
+                " redriven, repeat the request"
+            )
+    return Found(letters, catalog.topics_by_id(tx.conn, {row.origin_topic_id for row in letters.values()}))
+
+
+def why_not(plan: Plan, found: Found, dead_letter_id: int) -> str | None:
+    """Why it cannot go back by this plan; None where it can."""
+    letter = found.letters.get(dead_letter_id)
+    if letter is None or letter.redrive_state is not None:
+        return NOT_DEAD
+    if plan.target is None and letter.origin_topic_id not in found.topics:
+        return NO_TOPIC
+    return None
+
+
+def send(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> None:
+    """Send back dead letters that can go, each of which the plan has a record of. Raises `TooManyRequests`."""
+    if not orders:
+        return
+    sent = _place(tx, plan, found, orders)
+    group = plan.group
+    ids = as_given((each.letter.dead_letter_id,) for each in sent)
+    tx.conn.execute(_MARK, {"ids": ids, "by_plan": plan.plan_id})
+    rows = as_given((each.letter.dead_letter_id, each.key, each.order.change.value, each.order.reason) for each in sent)
+    tx.conn.execute(_RECORD, {"sent": rows, "of_plan": plan.plan_id, "now_ms": tx.now_ms})
+    if plan.target is not None:
+        tx.conn.execute(_NAME, [_named(plan, each) for each in sent])
+        tx.ring(plan.target.topic_id)
+    for reason in sorted({each.order.reason for each in sent}):
+        moved = (
+            Moved(each.letter.origin_key, State.DLQ, each.letter.attempt, "")
+            for each in sent
+            if each.order.reason == reason
+        )
+        record(tx, group, Event.REDRIVE, moved, f"redriven by plan {plan.plan_id}" + (f": {reason}" if reason else ""))
+
+
+def skip(tx: Transaction, plan: Plan, notes: Mapping[int, str]) -> None:
+    """Write down of dead letters that the plan has a record of why they do not go, by id."""
+    if notes:
+        tx.conn.execute(_SKIP, {"notes": as_given(notes.items()), "of_plan": plan.plan_id})
+
+
+def _place(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> list[_Sent]:
+    """Give each its place, and where there is one its delivery."""
+    letters = [(found.letters[each.dead_letter_id], each) for each in orders]
+    if plan.target is not None:
+        return _make_messages(tx, plan, found, letters, plan.target)
+    group, retries = plan.group, catalog.find_topic(tx.conn, retry_topic(plan.group.name))
+    # A group that reads its retry topic finds there what is new: it needs no delivery, nor may it have one.
+    reads_retries = group.mode is Mode.PULL or (retries is not None and _reads(tx.conn, group, retries))
+    as_it_is = [
+        _Sent(letter, order, letter.copy_key, is_new=False)
+        for letter, order in letters
+        if order.repair is None and not reads_retries and not letter.reads_copies
+    ]
+    unplaced = {each.order.dead_letter_id for each in as_it_is}
+    rest = [each for each in letters if each[1].dead_letter_id not in unplaced]
+    made: list[_Sent] = []
+    if rest:
+        own = retries or catalog.ensure_topic(tx, NewTopic(retry_topic(group.name), OWN_QUEUES))
+        made = _make_messages(tx, plan, found, rest, own)
+        tx.ring(own.topic_id)
+    sent = [*as_it_is, *made]
+    if not reads_retries:
+        insert_rows(tx.conn, delivery, [_delivery(tx, group, each) for each in sent])
+        for topic_id in {each.letter.origin_topic_id for each in sent}:
+            tx.ring(topic_id)
+    return sent
+
+
+def _make_messages(
+    tx: Transaction, plan: Plan, found: Found, letters: Sequence[tuple[AnyRow, Order]], topic: Topic
+) -> list[_Sent]:
+    """Append messages made of dead letters to a queue of the topic that nobody else has just now."""
+    queue_id = tx.conn.execute(_FREE_QUEUE, {"of_topic": topic.topic_id}).scalar()
+    place = next((each for each in topic.queues if each.queue_id == queue_id), None)
+    taken = None if place is None else take_offsets(tx, place, len(letters))
+    if place is None or taken is None:
+        raise TooManyRequests(f"every queue of topic '{topic.name}' is in use just now; nothing was redriven, repeat")
+    first_key = message_key(place.queue_id, taken.first)
+    sent = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(letters, start=first_key)]
+    resets = _resets(tx.conn, plan.group, letters)
+    copies = as_given(_copy(plan, found, each, resets) for each in sent)
+    names = {"copies": copies, "in_topic": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
+    tx.conn.execute(_COPY_ANEW if plan.target is not None else _COPY, names)
+    bodies = [
+        _body(each.key, each.order.repair.body)
+        for each in sent
+        if each.order.repair is not None and each.order.repair.body is not None
+    ]
+    if bodies:
+        tx.conn.execute(_SET_BODY, bodies)
+    if plan.target is not None:
+        tx.conn.execute(_SET_ID, [{"of_key": each.key, "new_id": _new_id(plan, each)} for each in sent])
+    return sent
+
+
+def _copy(plan: Plan, found: Found, sent: _Sent, resets: Mapping[int, int]) -> tuple[int | str | None, ...]:
+    letter, repair = sent.letter, sent.order.repair or Repair()
+    tag = letter.tag if repair.tag is None else repair.tag or None
+    keys = letter.keys if repair.keys is None else _stored(list(repair.keys))
+    sent_with = properties_of(letter.properties) if repair.properties is None else dict(repair.properties)
+    properties = with_marks(sent_with, plan.plan_id, id_from_bytes(letter.message_id))
+    if plan.target is None:
+        topic_name = found.topics[letter.origin_topic_id].name.name
+        lineage = Lineage(topic_name, 0, letter.origin_key, resets.get(queue_of(letter.origin_key), 0))
+        properties = marked(properties, lineage)
+    return letter.copy_key, sent.key, tag_hash(tag), tag, keys, _stored(properties)
+
+
+def _stored(value: Any) -> str | None:
+    return json.dumps(value, ensure_ascii=False) if value else None
+
+
+def _body(key: int, body: bytes) -> dict[str, Any]:
+    digest = hashlib.md5(body, usedforsecurity=False).digest()
+    return {"of_key": key, "new_body": body, "new_digest": digest, "plain": BodyEncoding.IDENTITY.value}
+
+
+def _new_id(plan: Plan, sent: _Sent) -> bytes:
+    return id_to_bytes(message_id_of(plan.plan_id, sent.letter.dead_letter_id, plan.created_at_ms))
+
+
+def _named(plan: Plan, sent: _Sent) -> dict[str, Any]:
+    return {"of_plan": plan.plan_id, "of_id": sent.letter.dead_letter_id, "new_id": _new_id(plan, sent)}
+
+
+def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
+    """Whether the group consumes the topic: then what is stored there is to come to it as it stands."""
+    names = {"for_group": group.group_id, "of_queue": topic.queues[0].queue_id}
+    return conn.execute(_HAS_PROGRESS, names).first() is not None
+
+
+def _resets(conn: Connection, group: Group, letters: Sequence[tuple[AnyRow, Order]]) -> dict[int, int]:
+    """How often the group was moved in the queues that they came from."""
+    queues = as_given((each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters}))
+    rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
+    return {row.queue_id: row.resets for row in rows}
+
+
+def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | None, ...]:
+    """In the table's order. It is in no message group, and its attempts begin anew."""
+    return (
+        group.group_id,
+        sent.key,
+        sent.letter.origin_topic_id,
+        target(Event.REDRIVE).value,
+        0,
+        NO_HOLD,
+        tx.now_ms,
+        Holder.SIMPLE.value,
+        "",
+        None,
+        0,
+        None,
+    )
+
+
+_IDS = given("ids", "dead_letter_id")
+_NAMED = (
+    dead_letter.c.group_id == bindparam("for_group"),
+    dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+)
+_reader = progress.alias("reader")
+_LETTERS_FREE = (
+    select(
+        dead_letter,
+        message.c.message_id,
+        message.c.tag,
+        message.c["keys"],
+        message.c.properties,
+        # The group consumes its own dead letters: the place of the copy is taken.
+        select(literal_column("1"))
+        .where(
+            _reader.c.group_id == dead_letter.c.group_id,
+            _reader.c.queue_id == dead_letter.c.copy_key.op(">>")(KEY_SHIFT),
+        )
+        .exists()
+        .label("reads_copies"),
+    )
+    .join(message, message.c.message_key == dead_letter.c.copy_key)
+    .where(*_NAMED)
+    .order_by(dead_letter.c.dead_letter_id)
+    .with_for_update(of=dead_letter, skip_locked=True)
+)
+_IDS_THERE = select(dead_letter.c.dead_letter_id).where(*_NAMED).order_by(dead_letter.c.dead_letter_id)
+_MARK = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)), dead_letter.c.redrive_state.is_(None))
+    .values(redrive_state=RedriveState.REDRIVEN.value, plan_id=bindparam("by_plan"))
+)
+_SENT = given("sent", "dead_letter_id", "redriven_key", text=("change", "reason"))
+_RECORD = (
+    update(redrive)
+    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == _SENT.c.dead_letter_id)
+    .values(
+        state=RedriveState.REDRIVEN.value,
+        change=_SENT.c.change,
+        reason=_SENT.c.reason,
+        redriven_key=_SENT.c.redriven_key,
+        redriven_message_id=redrive.c.message_id,
+        redriven_at_ms=bindparam("now_ms", type_=redrive.c.redriven_at_ms.type),
+    )
+)
+_NOTES = given("notes", "dead_letter_id", text=("note",))
+_SKIP = (
+    update(redrive)
+    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == _NOTES.c.dead_letter_id)
+    .values(state=RedriveState.SKIPPED.value, note=_NOTES.c.note)
+)
+_NAME = (
+    update(redrive)
+    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id"))
+    .values(redriven_message_id=bindparam("new_id", type_=LargeBinary))
+)
+_FREE_QUEUE = (
+    select(queue.c.queue_id)
+    .where(queue.c.topic_id == bindparam("of_topic"))
+    .order_by(queue.c.number)
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+_HAS_PROGRESS = select(progress.c.queue_id).where(
+    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+)
+_QUEUES = given("queues", "queue_id")
+_RESETS = (
+    select(progress.c.queue_id, func.coalesce(progress.c.resets, 0).label("resets"))
+    .select_from(_QUEUES)
+    .join(progress, and_(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _QUEUES.c.queue_id))
+)
+_COPIES = given("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
+# Everything else is as it was sent. No other message has the negative of a key: what is made of a dead letter twice,
+# by two plans, is two messages of one id.
+_BECOMES: dict[str, Any] = {
+    "message_key": _COPIES.c.copy_key,
+    "topic_id": bindparam("in_topic", type_=message.c.topic_id.type),
+    "origin_key": -_COPIES.c.copy_key,
+    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
+    "tag_hash": _COPIES.c.tag_hash,
+    "tag": _COPIES.c.tag,
+    "keys": _COPIES.c["keys"],
+    "properties": _COPIES.c.properties,
+}
+# In a topic of its own choice it is a message like any other.
+_BECOMES_ANEW: dict[str, Any] = {
+    **_BECOMES,
+    "message_group": null(),
+    "priority": null(),
+    "deliver_at_ms": null(),
+    "message_type": literal_column(f"'{MessageType.NORMAL}'"),
+}
+
+
+def _copying(becomes: Mapping[str, Any]) -> Any:
+    return insert(message).from_select(
+        [column.name for column in message.columns],
+        select(*[becomes.get(column.name, column) for column in message.columns])
+        .select_from(_COPIES)
+        .join(message, message.c.message_key == _COPIES.c.source_key),
+    )
+
+
+_COPY = _copying(_BECOMES)
+_COPY_ANEW = _copying(_BECOMES_ANEW)
+_SET_BODY = (
+    update(message)
+    .where(message.c.message_key == bindparam("of_key"))
+    .values(body=bindparam("new_body"), digest=bindparam("new_digest"), body_encoding=bindparam("plain"))
+)
+_SET_ID = (
+    update(message)
+    .where(message.c.message_key == bindparam("of_key"))
+    .values(message_id=bindparam("new_id"), origin_key=literal_column("0"))
+)

@@ -1,0 +1,104 @@
+"""Which dead letters are meant: a group's, narrowed by facts and by a SQL filter. It reads, and changes nothing.
+
+A page looks at no more than 1,000 dead letters, whatever fits: no look costs more for a larger pile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from popserver.domain.filtering import SqlFilter, sql
+from popserver.domain.group import Group
+from popserver.domain.message import id_from_bytes
+from popserver.domain.redrive import Selection
+from popserver.store.given import as_given, given
+from popserver.store.retry_copies import properties_of
+from popserver.store.schema import AnyRow, dead_letter, message
+from popserver.store.schema import topic as topic_table
+from popserver.store.transaction import STEP_ROWS_MAX
+
+
+class Page(NamedTuple):
+    """The ids of dead letters that fit, and after which one to go on; None where there are no more."""
+
+    ids: list[int]
+    next_after_id: int | None
+
+
+def page(conn: Connection, group: Group, selection: Selection, after_id: int, limit: int) -> Page:
+    """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`."""
+    names = {"for_group": group.group_id, "after": after_id, "window": STEP_ROWS_MAX}
+    if selection.ids:
+        rows = conn.execute(_NAMED, names | {"ids": as_given((each,) for each in selection.ids)}).all()
+    else:
+        rows = conn.execute(_NEXT, names).all()
+    plausible = [row for row in rows if _may_fit(row, selection)]
+    fitting = _judged(conn, sql.parse(selection.where), plausible) if selection.where else plausible
+    ids = [row.dead_letter_id for row in fitting[:limit]]
+    if len(fitting) > limit:
+        return Page(ids, ids[-1])
+    return Page(ids, rows[-1].dead_letter_id if len(rows) == STEP_ROWS_MAX else None)
+
+
+def newest_id(conn: Connection, group: Group) -> int:
+    """The id of the group's newest dead letter; 0 where it has none."""
+    newest: int | None = conn.execute(_NEWEST, {"for_group": group.group_id}).scalar()
+    return newest or 0
+
+
+def _may_fit(row: AnyRow, selection: Selection) -> bool:
+    return (
+        (selection.redriven_too or row.redrive_state is None)
+        and selection.topic_id in (None, row.origin_topic_id)
+        and (selection.dead_from_ms is None or row.dead_at_ms >= selection.dead_from_ms)
+        and (selection.dead_until_ms is None or row.dead_at_ms < selection.dead_until_ms)
+    )
+
+
+def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[AnyRow]) -> list[AnyRow]:
+    keys = as_given((row.copy_key,) for row in rows)
+    copies = {row.message_key: row for row in conn.execute(_COPIES, {"keys": keys})}
+    return [
+        row
+        for row in rows
+        if row.copy_key in copies and wanted.matches(copies[row.copy_key].tag, _facts(row, copies[row.copy_key]))
+    ]
+
+
+def _facts(row: AnyRow, copy: AnyRow) -> Mapping[str, str | None]:
+    return {
+        **properties_of(copy.properties),
+        "REASON": row.reason,
+        "ATTEMPT": str(row.attempt),
+        "TOPIC": row.topic_name,
+        "MESSAGE_ID": id_from_bytes(copy.message_id),
+        "MESSAGE_GROUP": copy.message_group,
+    }
+
+
+_FACTS = (
+    select(
+        dead_letter.c.dead_letter_id,
+        dead_letter.c.origin_topic_id,
+        dead_letter.c.copy_key,
+        dead_letter.c.attempt,
+        dead_letter.c.reason,
+        dead_letter.c.dead_at_ms,
+        dead_letter.c.redrive_state,
+        topic_table.c.name.label("topic_name"),
+    )
+    .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
+    .where(dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.dead_letter_id > bindparam("after"))
+    .order_by(dead_letter.c.dead_letter_id)
+)
+_NEXT = _FACTS.limit(bindparam("window"))
+_IDS = given("ids", "dead_letter_id")
+_NAMED = _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
+_KEYS = given("keys", "message_key")
+_COPIES = select(
+    message.c.message_key, message.c.message_id, message.c.tag, message.c.properties, message.c.message_group
+).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
+_NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(dead_letter.c.group_id == bindparam("for_group"))
