@@ -1,0 +1,182 @@
+"""ReceiveBulk, RenewAttempt and AckAttempt over the wire, with a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.clock import ManualClock
+from popserver.rpc import convert
+from tests.bulk.wire_bulk import ack, receive_bulk, renew
+from tests.rpc.door import TOPIC, Door, a_message, opened
+
+SECOND = 1_000
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def still_door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
+    async with opened(tmp_path, postgres_url=url, clock=ManualClock()) as opened_door:
+        yield opened_door
+
+
+async def advance(door: Door, by_ms: int) -> None:
+    clock = door.broker.clock
+    assert isinstance(clock, ManualClock)
+    await clock.advance(by_ms, door.broker.settle)
+
+
+async def send(door: Door, *names: str) -> None:
+    await door.send(*(a_message(name, tag=name[:1]) for name in names))
+
+
+@pytest.mark.row("O5")
+async def test_a_lost_answer_comes_again_the_same(still_door: Door) -> None:
+    door = still_door
+    await send(door, "m0", "m1", "m2")
+    first = await receive_bulk(door)
+    assert (first.code, sorted(first.ids)) == (pb.OK, ["m0", "m1", "m2"])
+    await send(door, "m3")
+    for answer in (await receive_bulk(door), await receive_bulk(door, max_messages=0, invisible_ms=0)):
+        assert answer.rows == first.rows
+    assert {row["delivery_attempt"] for row in first.rows} == {1}
+    assert (await receive_bulk(door, "lease-2")).ids == ["m3"]
+
+
+async def test_renewed_it_stays_and_then_it_is_acked(still_door: Door) -> None:
+    door = still_door
+    await send(door, "m0", "m1")
+    first = await receive_bulk(door)
+    for _ in range(3):
+        await advance(door, 20 * SECOND)
+        renewed = await renew(door)
+        assert (renewed.status.code, renewed.held) == (pb.OK, 2)
+    assert (await receive_bulk(door)).rows == first.rows
+    acked = await ack(door)
+    assert (acked.status.code, acked.acked) == (pb.OK, 2)
+    repeated = await ack(door)
+    assert (repeated.status.code, repeated.acked) == (pb.OK, 0)
+    assert (await receive_bulk(door, max_messages=0)).ids == []
+    assert (await renew(door)).held == 0
+    await advance(door, 3_600 * SECOND)
+    assert (await receive_bulk(door, "lease-2")).ids == [], "done is done"
+
+
+async def test_run_out_it_is_gone_from_the_attempt_and_granted_elsewhere(still_door: Door) -> None:
+    door = still_door
+    await send(door, "m0", "m1")
+    await receive_bulk(door)
+    await advance(door, 30 * SECOND)
+    assert (await receive_bulk(door, max_messages=0)).ids == []
+    assert (await renew(door)).held == 0
+    assert (await ack(door)).acked == 0
+    other = await receive_bulk(door, "lease-2")
+    assert sorted(other.ids) == ["m0", "m1"]
+    assert {row["delivery_attempt"] for row in other.rows} == {2}
+    assert (await receive_bulk(door)).ids == [], "the first one may take again; nothing is left"
+
+
+async def test_nothing_new_where_only_what_is_held_is_asked_for(still_door: Door) -> None:
+    door = still_door
+    await send(door, "m0")
+    await receive_bulk(door, "another")
+    await send(door, "m1")
+    answer = await receive_bulk(door, max_messages=0, invisible_ms=0)
+    assert (answer.code, answer.rows, len(answer.frames)) == (pb.OK, [], 1)
+
+
+async def test_columns_and_filter_are_the_caller_s(still_door: Door) -> None:
+    door = still_door
+    await send(door, "a0", "b0", "a1")
+    wanted = pb.FilterExpression(type=pb.TAG, expression="a")
+    answer = await receive_bulk(door, columns=["message_id", "topic"], filter_expression=wanted)
+    assert sorted(row["message_id"] for row in answer.rows) == ["a0", "a1"]
+    assert {row["topic"] for row in answer.rows} == {"flights"}
+    assert set(answer.rows[0]) == {"message_id", "topic"}
+
+
+async def test_in_pages_where_it_is_much(still_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 4)
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_BYTES_MAX", 100)
+    bodies = [b"x" * size for size in (30, 30, 30, 30, 90, 90, 300, 1, 1, 1, 1, 1)]
+    await still_door.send(*(a_message(f"m{number:02}", body=body) for number, body in enumerate(bodies)))
+    answer = await receive_bulk(still_door)
+    assert sorted(answer.ids) == [f"m{number:02}" for number in range(12)]
+    chunks = [[len(row["body"]) for row in table.to_pylist()] for table in answer.tables]
+    assert all(len(each) <= 4 and (sum(each) <= 100 or len(each) == 1) for each in chunks), chunks
+
+
+async def test_a_call_that_breaks_off_leaves_everything_held(still_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = still_door
+    await send(door, "m0", "m1")
+
+    async def broken(*_: Any) -> Any:
+        raise ConnectionResetError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(door.broker.bulk, "first_of", broken)
+        assert (await receive_bulk(door)).code == pb.INTERNAL_SERVER_ERROR
+    assert sorted((await receive_bulk(door, max_messages=0)).ids) == ["m0", "m1"]
+
+
+async def test_a_client_that_is_gone_leaves_everything_held(still_door: Door) -> None:
+    door = still_door
+    await send(door, "m0")
+    await receive_bulk(door, invisible_ms=600 * SECOND, client_id="driver-1")
+    await advance(door, 300 * SECOND)
+    assert (await receive_bulk(door, max_messages=0, client_id="driver-2")).ids == ["m0"]
+    assert (await ack(door)).acked == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "sentence"),
+    [
+        ({"max_messages": 1_001}, pb.BAD_REQUEST, "max_messages is 1001; ask for up to 1000 messages, or with 0"),
+        ({"max_messages": -1}, pb.BAD_REQUEST, "max_messages is -1"),
+        ({"attempt_id": "  "}, pb.BAD_REQUEST, "the attempt id is blank"),
+        ({"attempt_id": "x" * 256}, pb.BAD_REQUEST, "attempt id 'xxxx"),
+        ({"columns": ["colour"]}, pb.BAD_REQUEST, "column 'colour' is not known"),
+        ({"invisible_ms": 0}, pb.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small: 0 ms, at least 10000 ms"),
+        ({"invisible_ms": 43_200_001}, pb.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too large"),
+        ({"filter_expression": pb.FilterExpression(type=pb.SQL, expression="(")}, pb.ILLEGAL_FILTER_EXPRESSION, ""),
+        ({"group": pb.Resource(name="")}, pb.ILLEGAL_CONSUMER_GROUP, ""),
+    ],
+)
+async def test_what_is_refused(door: Door, more: dict[str, Any], code: int, sentence: str) -> None:
+    await send(door, "m0")
+    before = await door.digest()
+    answer = await receive_bulk(door, **more)
+    assert (answer.code, len(answer.frames)) == (code, 1)
+    assert answer.status.message.startswith(sentence)
+    assert await door.digest() == before
+
+
+async def test_a_renewal_has_the_limits_of_a_change(door: Door) -> None:
+    assert (await renew(door, invisible_ms=-1)).status.code == pb.ILLEGAL_INVISIBLE_TIME
+    assert (await renew(door, invisible_ms=43_200_001)).status.code == pb.ILLEGAL_INVISIBLE_TIME
+    assert (await renew(door, "")).status.code == pb.BAD_REQUEST
+    assert (await ack(door, "")).status.code == pb.BAD_REQUEST
+
+
+async def test_what_is_not_there_holds_nothing_and_is_not_made(door: Door) -> None:
+    before = await door.digest()
+    assert (await receive_bulk(door, max_messages=0)).code == pb.CONSUMER_GROUP_NOT_FOUND
+    assert (await renew(door)).status.code == pb.CONSUMER_GROUP_NOT_FOUND
+    assert (await ack(door)).status.code == pb.CONSUMER_GROUP_NOT_FOUND
+    assert await door.digest() == before
+
+
+async def test_a_queue_that_came_later_has_its_number(door: Door) -> None:
+    await send(door, "m0")
+    await receive_bulk(door, "warm")
+    topic = convert.resource(TOPIC, "")
+    count = len((await door.broker.catalog.topic(topic)).queues)
+    await door.broker.catalog.update_topic(topic, queue_count=count + 4)
+    for number in range(count + 4):
+        await send(door, f"n{number}")
+    answer = await receive_bulk(door)
+    assert {row["queue_id"] for row in answer.rows} == set(range(count + 4))
