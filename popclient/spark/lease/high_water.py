@@ -6,7 +6,7 @@ import logging
 
 from popclient.admin import Admin
 from popclient.admin.facts import QueueLag
-from popclient.errors import PopError
+from popclient.errors import NotFound, PopError
 from popclient.spark.lease.options import LeaseOptions
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,11 @@ class HighWater:
         """Has the group looked at all that was there, and has it nothing that came back?"""
         if self._ends is None:
             return False
-        with self._admin() as admin:
-            lags = {lag.queue_id: lag for lag in admin.list_lag(self._options.group, self._options.topic)}
+        try:
+            with self._admin() as admin:
+                lags = {lag.queue_id: lag for lag in admin.list_lag(self._options.group, self._options.topic)}
+        except NotFound:  # the first receive makes the group
+            return False
         return all(queue_id in lags and _is_done(lags[queue_id], end) for queue_id, end in self._ends.items())
 
     def _admin(self) -> Admin:
