@@ -1,0 +1,128 @@
+"""Sends the rows of a write, or of each batch of a query.
+
+A task that is run again, for a failure of its own or of another, sends the same messages under the same ids, and the
+server stores none of them twice. So nothing has to be undone, and there is nothing left to do in `commit`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from popclient._producing import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
+from popclient.errors import PopError
+from popclient.producer import Producer
+from popclient.spark.sink.ids import Part
+from popclient.spark.sink.rows import Row, Rows, check
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from popclient.spark.sink.options import SinkOptions
+
+log = logging.getLogger("popclient.spark")
+
+# What is handed to the producer at once; it makes requests of it as the server takes them, several at a time.
+ROWS_AT_ONCE: Final = 1_024
+BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+
+
+class NotStored(RuntimeError):
+    """The server did not store a row; the sentence names it and says why."""
+
+
+@dataclass
+class Stored(WriterCommitMessage):
+    """What one task has sent: messages, and the bytes of their bodies."""
+
+    messages: int
+    body_bytes: int
+
+
+class Writer(DataSourceArrowWriter):
+    """Of one `df.write`. Holds no connection: Spark pickles it and sends it to its workers."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check(schema, options.topic)
+        self._options = options
+        self._write_id = options.write_id or str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        return send(iterator, self._options, Part(self._write_id, 0, _task().partitionId()))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _report(f"write {self._write_id}", messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of one batch of a query: Spark makes one for each."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check(schema, options.topic)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        task = _task()
+        query, batch_id = map(task.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
+        if query is None or batch_id is None:
+            raise RuntimeError("Spark does not say which query and batch this is, so no id can be made from them")
+        return send(iterator, self._options, Part(query, int(batch_id), task.partitionId()))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        _report(f"batch {batchId}", messages)
+
+
+def send(batches: Iterable[pa.RecordBatch], options: SinkOptions, part: Part) -> Stored:
+    """Returns once the server has stored every row; raises `NotStored`, or `ValueError` for what is no message."""
+    rows = Rows(options.topic, part)
+    stored = Stored(0, 0)
+    with Producer(options.server) as producer:
+        for piece in _pieces(row for batch in batches for row in rows.of(batch)):
+            results = producer.send_many(row.message for row in piece)
+            for row, result in zip(piece, results, strict=True):
+                if isinstance(result, PopError):
+                    raise NotStored(f"{rows.name(row.number)} was not stored: {result}")
+                stored.messages += 1
+                stored.body_bytes += len(row.message.body)
+    return stored
+
+
+def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """What is sent together. With message groups in it that is one request, which is stored before the next one leaves:
+    what fails is not overtaken, and a task that is run again does not store it behind what followed it."""
+    piece: list[Row] = []
+    size, in_order = 0, False
+    for row in rows:
+        size += len(row.message.body)
+        in_order = in_order or row.message.message_group is not None
+        rows_max, bytes_max = (MESSAGES_PER_REQUEST, BODIES_PER_REQUEST) if in_order else (ROWS_AT_ONCE, BYTES_AT_ONCE)
+        if piece and (len(piece) >= rows_max or size > bytes_max):
+            yield piece
+            piece, size, in_order = [], len(row.message.body), row.message.message_group is not None
+        piece.append(row)
+    if piece:
+        yield piece
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "rows are written by Spark's workers alone"
+    return task
+
+
+def _report(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
+    tasks = [each for each in messages if isinstance(each, Stored)]
+    log.info(
+        "%s: %d messages, %d bytes, by %d tasks",
+        what,
+        sum(each.messages for each in tasks),
+        sum(each.body_bytes for each in tasks),
+        len(tasks),
+    )
