@@ -21,7 +21,7 @@ from popclient.spark.journal.seen import Seen, identity
 from popclient.spark.journal.segment import Segment
 
 # The process of a query that was just stopped has the lock for a moment longer.
-LOCK_PATIENCE_S: Final = 10.0
+LOCK_PATIENCE_S: Final = 3.0
 SEGMENT_MESSAGES: Final = 10_000
 _ANOTHER_JOURNAL: Final = (
     "it belongs to another journal, or somebody has removed files; give that journal's path, or begin with a new"
