@@ -16,7 +16,8 @@ from popserver.domain.pulling import Pulled
 from popserver.store import pulling
 from popserver.store.pulling import Pull
 
-MESSAGES_MAX = 512  # asked for by the pulls of one lot
+# Asked for by the pulls of one lot. Half as many cost 14 % more per message; the decoding of more holds up other calls.
+MESSAGES_MAX = 1_024
 
 
 class _Wait(NamedTuple):
