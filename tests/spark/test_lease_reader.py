@@ -195,6 +195,13 @@ def test_messages_that_came_back_are_read_by_available_now(job: Job, broker: pop
     assert sorted(job.query.bodies) == sent
 
 
+def test_what_is_left_to_do_is_in_the_progress(job: Job) -> None:
+    job.send(range(5))
+    query = job.start(maxMessagesPerTrigger=2)
+    query.batch()
+    assert query.reader.reportLatestOffset() == {"v": 1, "lag": 3, "inflight": 2}
+
+
 def test_only_what_is_wanted(job: Job) -> None:
     wanted = job.send(range(4), tag="a", properties={"distance": "900"})
     job.send(range(4, 8), tag="b", properties={"distance": "1100"})

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from popclient.spark.lease.backlog import Backlog
 from popclient.spark.lease.high_water import HighWater
 from popclient.spark.lease.holding import Holding
 from popclient.spark.lease.holds import Holds
@@ -38,6 +39,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = MessageColumns(schema, columns_of(options.layout, include_headers=options.include_headers))
         self._holding: Holding | None = None
         self._high_water: HighWater | None = None
+        self._backlog = Backlog(options)
         self._pause_s = PAUSE_S[0]
 
     # ---- Offsets ----
@@ -66,6 +68,10 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = holding.receive(done.seq + 1, most, new=self._may_receive())
         self._rest(found)
         return found.offset() if found.messages else start
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far behind the group is."""
+        return self._backlog.facts()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The messages themselves; after a restart, asked for again by the names that `end` gives them."""
