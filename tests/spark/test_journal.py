@@ -97,7 +97,7 @@ def open_messages(endpoint: str, topic: str) -> tuple[int, int, int]:
     )
 
 
-@pytest.mark.row("O6")
+@pytest.mark.row("O5")
 def test_everything_once_over_many_runs(job: Job, broker: popserver.EmbeddedBroker, topic: str) -> None:
     sent = send(broker.endpoint, topic, range(1_000), keys="a", tag="b", properties={"c": "d"})
     assert job.run(maxMessagesPerTrigger=400) == sent
@@ -108,7 +108,7 @@ def test_everything_once_over_many_runs(job: Job, broker: popserver.EmbeddedBrok
     assert job.run() == sent
 
 
-@pytest.mark.row("O6")
+@pytest.mark.row("O5")
 def test_a_replay_of_the_last_batch_is_the_same(job: Job, broker: popserver.EmbeddedBroker, topic: str) -> None:
     """Though the messages were acked long ago, and other ones have come."""
     sent = send(broker.endpoint, topic, range(300))

@@ -84,7 +84,8 @@ def job(broker: popserver.EmbeddedBroker) -> Job:
     return Job(broker.endpoint)
 
 
-@pytest.mark.row("O6")
+@pytest.mark.row("O5")
+@pytest.mark.user("U40")
 def test_everything_once_and_the_last_batch_is_acked_too(job: Job) -> None:
     sent = job.send(range(35))
     query = job.start(maxMessagesPerTrigger=10)
@@ -94,7 +95,8 @@ def test_everything_once_and_the_last_batch_is_acked_too(job: Job) -> None:
     assert job.open_messages() == (0, 0)
 
 
-@pytest.mark.row("O6")
+@pytest.mark.row("O5")
+@pytest.mark.user("U40")
 def test_a_replay_is_the_same_while_the_lease_lives(job: Job, broker: popserver.EmbeddedBroker) -> None:
     """Other messages and other consumers make no difference; the lease is renewed by taking it up."""
     job.send(range(20))
@@ -121,7 +123,8 @@ def test_what_was_received_before_a_crash_is_the_next_batch(job: Job) -> None:
     assert sorted(query.bodies, key=int) == sent
 
 
-@pytest.mark.row("O6")
+@pytest.mark.row("O5")
+@pytest.mark.user("U40")
 def test_a_lease_that_a_competitor_took(
     job: Job, broker: popserver.EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,7 +33,8 @@ def broker() -> Iterator[popserver.EmbeddedBroker]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.row("O6")
+@pytest.mark.row("O5")
+@pytest.mark.user("U40")
 @pytest.mark.parametrize("mode", ["journal", "lease"])
 def test_a_driver_that_is_killed_after_its_sink_has_committed(
     mode: str, broker: popserver.EmbeddedBroker, tmp_path: Path
@@ -43,7 +44,8 @@ def test_a_driver_that_is_killed_after_its_sink_has_committed(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.row("O6")
+@pytest.mark.row("O5")
+@pytest.mark.user("U40")
 @pytest.mark.parametrize(("mode", "points"), [("journal", JOURNAL_POINTS), ("lease", LEASE_POINTS)])
 def test_a_driver_that_is_killed_everywhere(
     mode: str, points: tuple[str, ...], broker: popserver.EmbeddedBroker, tmp_path: Path
