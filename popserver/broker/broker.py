@@ -222,7 +222,7 @@ class Broker:
     async def ack(self, group_name: Resource, topic_name: Resource, handles: Sequence[str]) -> list[PopError | None]:
         """Commit messages by their receipt handles; None where it is done, the refusal where it is not."""
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        receipts = [_receipt_or_refusal(handle, group, topic) for handle in handles]
+        receipts = [await self._receipt_or_refusal(handle, group, topic) for handle in handles]
         good = [each for each in receipts if isinstance(each, Receipt)]
         request = holds.Ack(group, good)
         outcomes = iter(await self.writer.submit(holds.ack, request) if good else ())
@@ -237,13 +237,14 @@ class Broker:
         Ready at once and the attempt does not count. Raises `InvalidReceiptHandle`, with nothing changed.
         """
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        request = holds.ChangeInvisible(group, _receipt(handle, group, topic), duration_ms, give_back)
+        held = await self._receipt(handle, group, topic)
+        request = holds.ChangeInvisible(group, held, duration_ms, give_back)
         return receipt.encode(await self.writer.submit(holds.change_invisible, request))
 
     async def forward_to_dead_letter_queue(self, group_name: Resource, topic_name: Resource, handle: str) -> None:
         """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        request = holds.Forward(group, _receipt(handle, group, topic))
+        request = holds.Forward(group, await self._receipt(handle, group, topic))
         await self.writer.submit(holds.forward, request)
 
     def withdraw(self, granted: Sequence[Delivery]) -> None:
@@ -253,6 +254,24 @@ class Broker:
     def orphan(self, granted: Sequence[Delivery]) -> None:
         """Their client broke off while these were written to it: Ready again after one second (contract 1.7)."""
         self.orphans.orphan(granted)
+
+    async def _receipt_or_refusal(self, handle: str, group: Group, topic: Topic) -> Receipt | PopError:
+        try:
+            return await self._receipt(handle, group, topic)
+        except InvalidReceiptHandle as refusal:
+            return refusal
+
+    async def _receipt(self, handle: str, group: Group, topic: Topic) -> Receipt:
+        decoded = receipt.decode(handle)
+        if decoded.group_id != group.group_id:
+            raise InvalidReceiptHandle(f"receipt handle '{handle}' was not given to group '{group.name}'")
+        queue_id = queue_of(decoded.message_key)
+        if any(queue.queue_id == queue_id for queue in topic.queues):
+            return decoded
+        # What was redriven to the group comes as a message of the topic, and stands in one of the group's own.
+        if queue_id not in await self.catalog.own_queues(group):
+            raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
+        return decoded
 
     def _hear(self, notice: Notice) -> None:
         """Another server, or somebody's own transaction, has committed something."""
@@ -297,19 +316,3 @@ class Broker:
         self.maintenance.tell(committed.due_ms)
         self.pending.tell(committed.enters_ms)
         self.transactions.tell(committed.check_ms)
-
-
-def _receipt_or_refusal(handle: str, group: Group, topic: Topic) -> Receipt | PopError:
-    try:
-        return _receipt(handle, group, topic)
-    except InvalidReceiptHandle as refusal:
-        return refusal
-
-
-def _receipt(handle: str, group: Group, topic: Topic) -> Receipt:
-    decoded = receipt.decode(handle)
-    if decoded.group_id != group.group_id:
-        raise InvalidReceiptHandle(f"receipt handle '{handle}' was not given to group '{group.name}'")
-    if not any(queue.queue_id == queue_of(decoded.message_key) for queue in topic.queues):
-        raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
-    return decoded

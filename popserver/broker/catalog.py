@@ -95,6 +95,11 @@ class Catalog:
             raise store.topic_not_found(topic_name)
         return group, topic
 
+    async def own_queues(self, group: Group) -> frozenset[int]:
+        """The queues of the group's own topics, in which what was redriven to it stands."""
+        topics = [await self.known_topic(name) for name in (dead_letter_topic(group.name), retry_topic(group.name))]
+        return frozenset(queue.queue_id for topic in topics if topic is not None for queue in topic.queues)
+
     async def create_topic(self, new: NewTopic) -> Topic:
         """Make a topic; raises `AlreadyExists`."""
         check_topic_to_send(new.name)

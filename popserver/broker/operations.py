@@ -1,4 +1,4 @@
-"""What an operator asks for: topics and groups made, changed and removed; single messages and dead letters looked at.
+"""What an operator asks for: topics and groups made, changed and removed; single messages looked at.
 
 Nothing here is on a message's way, and nothing here makes a topic or a group that was not asked for by name.
 """
@@ -34,13 +34,12 @@ from popserver.domain.subscription import Subscription
 from popserver.domain.topic import OFFSET_BITS, NewTopic, check_queue_count
 from popserver.store import explaining, inspection, pending_look
 from popserver.store.catalog import UpdateGroup
-from popserver.store.inspection import Counts, DeadLetter, FoundMessage, Lag, Standing, Step, TopicFacts
+from popserver.store.inspection import Counts, FoundMessage, Lag, Standing, Step, TopicFacts
 from popserver.store.pending_look import After, Scheduled
 
 # The door speaks of what was found without knowing the store.
 __all__ = [
     "Consumer",
-    "DeadLetter",
     "FilterTrial",
     "FoundMessage",
     "GroupFacts",
@@ -250,21 +249,6 @@ class Operations:
         if key is not None:
             message_ids = await self._look(lambda conn: pending_look.pending_with_key(conn, topic, key))
         return await self._broker.pending.cancel(topic, message_ids) if message_ids else []
-
-    async def dead_letters(
-        self, group: Resource, topic: Resource | None, after_id: int, limit: int
-    ) -> list[DeadLetter]:
-        """A page of a group's dead letters, oldest first, after the one with the id `after_id`."""
-        check_group(group)
-        if topic is not None:
-            check_topic(topic)
-        page = _page(limit)
-        return await self._look(lambda conn: inspection.list_dead_letters(conn, group, topic, after_id, page))
-
-    async def dead_letter(self, group: Resource, message_id: str) -> DeadLetter:
-        check_group(group)
-        _check_message_id(message_id)
-        return await self._look(lambda conn: inspection.find_dead_letter(conn, group, message_id))
 
     async def status(self) -> Status:
         broker = self._broker

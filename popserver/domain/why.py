@@ -49,6 +49,14 @@ class Retry(NamedTuple):
     failures: int
 
 
+class Redriven(NamedTuple):
+    """How a dead letter went back: `target` None is to its group alone."""
+
+    plan_id: str
+    at_ms: int
+    target: str | None
+
+
 class Evidence(NamedTuple):
     """Everything that bears on one message in one group; where a `retry` stands for it, on that copy.
 
@@ -66,13 +74,15 @@ class Evidence(NamedTuple):
     last_words: str = ""
     scheduled: Scheduled | None = None
     retry: Retry | None = None
+    redriven: Redriven | None = None
 
 
 def sentence(found: Evidence, when: When) -> str:
     """The one sentence; `when` says when a moment is, for people."""
+    words = _sentence(found, when)
     if found.retry is not None and found.death is None:
-        return f"{_handed_back(found.retry)}, {_sentence(found, when)}"
-    return _sentence(found, when)
+        words = f"{_handed_back(found.retry)}, {words}"
+    return words if found.redriven is None or found.death is not None else f"{_sent_back(found, when)}, {words}"
 
 
 def _sentence(found: Evidence, when: When) -> str:
@@ -95,6 +105,9 @@ def facts(found: Evidence, when: When) -> list[tuple[str, str]]:
     if found.retry is not None:
         listed += [("failed", f"{found.retry.failures} times"), ("retry topic", found.retry.topic_name)]
         listed.append(("offset there", found.retry.offset))
+    if found.redriven is not None:
+        listed += [("redriven by plan", found.redriven.plan_id), ("redriven", when(found.redriven.at_ms))]
+        listed.append(("redriven to topic", found.redriven.target))
     listed += _of_hold("", found.hold, found.group, when)
     if found.head is not None and found.head != found.hold:
         listed.append(("first of its message group", found.head.message_id))
@@ -133,6 +146,8 @@ def _ready(found: Evidence, when: When) -> str:
         return f"acked, and committed as soon as everything before it in {_its_group(found)} ends: {_head(found, when)}"
     if found.head is not None and found.head != found.hold:
         return f"READY, but {_its_group(found)} is locked: {_head(found, when)}"
+    if found.hold is not None and not found.hold.attempt:
+        return f"READY: the next receive of group '{found.group.name}' may take it"
     if found.hold is not None:
         return f"READY again after attempt {found.hold.attempt}{_because(found)}; the next receive may take it"
     if found.ahead:
@@ -141,7 +156,15 @@ def _ready(found: Evidence, when: When) -> str:
     return f"READY: the next {verb} of group '{found.group.name}' may take it"
 
 
+def _sent_back(found: Evidence, when: When) -> str:
+    assert found.redriven is not None, "only of what was redriven"
+    to = "" if found.redriven.target is None else f" to topic '{found.redriven.target}'"
+    return f"redriven{to} by plan '{found.redriven.plan_id}' {when(found.redriven.at_ms)}"
+
+
 def _handed_back(retry: Retry) -> str:
+    if not retry.failures:
+        return f"it is at offset {retry.offset} of topic '{retry.topic_name}'"
     times = "once" if retry.failures == 1 else f"{retry.failures} times"
     return f"handed back {times}, its retry is at offset {retry.offset} of topic '{retry.topic_name}'"
 

@@ -16,12 +16,14 @@ from popserver.broker.access import Access
 from popserver.broker.broker import Broker
 from popserver.broker.operations import Operations
 from popserver.broker.progress import GroupProgress
-from popserver.domain.errors import AlreadyExists, BadRequest, Unsupported
+from popserver.broker.redrives import Redrives
+from popserver.domain.errors import AlreadyExists, BadRequest
 from popserver.domain.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
 from popserver.rpc import admin_convert, calls, convert, status
 from popserver.rpc.admin_progress import Progress
+from popserver.rpc.admin_redrives import DeadLetterDesk
 from popserver.rpc.calls import Caller, Verb
 from popserver.rpc.gates import Desk
 from popserver.rpc.users import Users
@@ -49,19 +51,13 @@ def service(broker: Broker, version: str, access: Access) -> Any:
         "CancelScheduled": admin.cancel_scheduled,
         "Why": admin.why,
         "TryFilter": admin.try_filter,
-        "ListDeadLetters": admin.list_dead_letters,
-        "GetDeadLetter": admin.get_dead_letter,
         "GetStatus": admin.get_status,
+        **DeadLetterDesk(Redrives(broker)).verbs,
         **Progress(GroupProgress(broker)).verbs,
         **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,
     }
-    verbs |= {each.name: _not_yet for each in SERVICE.methods if each.name not in verbs}
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}
     return calls.handlers(SERVICE, table, wire, Desk(access))
-
-
-async def _not_yet(*_: Any) -> Any:
-    raise Unsupported("this server does not redrive yet")
 
 
 class Admin:
@@ -215,20 +211,6 @@ class Admin:
             request.key if request.HasField("key") else None,
         )
         return wire.CancelScheduledResponse(status=status.OK, message_ids=cancelled)
-
-    async def list_dead_letters(
-        self, request: wire.ListDeadLettersRequest, caller: Caller
-    ) -> wire.ListDeadLettersResponse:
-        of = request.selection
-        group = convert.resource(of.group, caller.namespace)
-        topic = convert.resource(of.topic, caller.namespace) if of.HasField("topic") else None
-        found = await self._operations.dead_letters(group, topic, request.after_id, request.max)
-        return wire.ListDeadLettersResponse(status=status.OK, dead_letters=map(admin_convert.dead_letter, found))
-
-    async def get_dead_letter(self, request: wire.GetDeadLetterRequest, caller: Caller) -> wire.GetDeadLetterResponse:
-        group = convert.resource(request.group, caller.namespace)
-        found = await self._operations.dead_letter(group, request.message_id)
-        return wire.GetDeadLetterResponse(status=status.OK, dead_letter=admin_convert.dead_letter(found))
 
     async def get_status(self, _request: wire.GetStatusRequest, _caller: Caller) -> wire.GetStatusResponse:
         now = await self._operations.status()

@@ -9,7 +9,6 @@ from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.operations import (
     Consumer,
-    DeadLetter,
     GroupFacts,
     Lag,
     Match,
@@ -181,23 +180,4 @@ def step(step: Step) -> wire.HistoryEntry:
         reason=step.reason,
     )
     convert.set_ms(answer.at, step.at_ms)
-    return answer
-
-
-def dead_letter(found: DeadLetter) -> wire.DeadLetter:
-    answer = wire.DeadLetter(
-        id=found.dead_letter_id,
-        group=_resource(found.group),
-        delivery_attempt=found.attempt,
-        reason=found.reason,
-        redrive_state=found.redrive_state,
-        queue_id=found.queue_number,
-        queue_offset=found.queue_offset,
-    )
-    if found.topic is not None:
-        answer.topic.CopyFrom(_resource(found.topic))
-    if found.stored is not None:
-        answer.message.CopyFrom(message(found.stored))
-        answer.origin_message_id = found.stored.message.message_id
-    convert.set_ms(answer.dead_at, found.dead_at_ms)
     return answer

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, select
 
 from popserver.domain.delivery import State
 from popserver.domain.errors import MessageNotFound
-from popserver.domain.group import Group
+from popserver.domain.group import Group, Mode
 from popserver.domain.message import id_from_bytes, id_to_bytes
 from popserver.domain.names import Resource
+from popserver.domain.redrive import RedriveState
 from popserver.domain.topic import offset_of, queue_of
-from popserver.domain.why import Death, Evidence, Hold, Retry, Scheduled
-from popserver.store import inspection
+from popserver.domain.why import Death, Evidence, Hold, Redriven, Retry, Scheduled
+from popserver.store import inspection, redriven
 from popserver.store.inspection import Step
 from popserver.store.retry_copies import Copy, copies_of, first_place
-from popserver.store.schema import AnyRow, dead_letter, delivery, message, pending, progress, queue
+from popserver.store.schema import AnyRow, dead_letter, delivery, message, pending, progress, queue, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.schema import topic as topic_table
 
@@ -37,10 +38,15 @@ def evidence(
             raise
         return Evidence(group, None, scheduled=scheduled), []
     copies = _copies(conn, group, place.message_key)
+    origin_key = _first_place(conn, group, place.message_key)
+    back = _redriven(conn, group, origin_key)
     keys = [place.message_key, *(each.message_key for each in copies)]
-    steps = [each for key in keys for each in inspection.steps(conn, key) if each.group == group.name]
+    places = {*keys, origin_key, *(each.redriven_key for each in redriven.places_of(conn, origin_key))}
+    steps = [each for each in inspection.steps(conn, places) if each.group == group.name]
     words = next((each.reason for each in reversed(steps) if each.reason), "")
-    found = of_stored(conn, group, keys[-1])
+    if back is not None and group.mode is not Mode.PULL:
+        return _sent_back(conn, group, origin_key, back)._replace(last_words=words), steps
+    found = of_stored(conn, group, keys[-1])._replace(redriven=back)
     if copies:
         # From then on the copy stands for the message.
         newest = copies[-1]
@@ -58,6 +64,28 @@ def _copies(conn: Connection, group: Group, key: int) -> list[Copy]:
     failures = min(each.lineage.failures for each in copies)
     own = [each for each in copies if each.lineage.failures == failures][-1]
     return [] if own.lineage.resets < at.resets else copies
+
+
+def _first_place(conn: Connection, group: Group, key: int) -> int:
+    """Where a message stood first: of one that was redriven elsewhere, and of a retry, what it comes from."""
+    now = redriven.of_places(conn, [key]).get(key)
+    return first_place(conn, group, key) if now is None else now.origin_key
+
+
+def _redriven(conn: Connection, group: Group, origin_key: int) -> Redriven | None:
+    """How it came back, where it has not died again since, nor been reset."""
+    names = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == origin_key
+    row = conn.execute(_BACK.where(*names)).first()
+    if row is None:
+        return None
+    return Redriven(row.plan_id, row.redriven_at_ms, row.target)
+
+
+def _sent_back(conn: Connection, group: Group, origin_key: int, back: Redriven) -> Evidence:
+    """What bears on a message that was redriven in mode POP: it has a delivery of its own, or is done."""
+    at = redriven.delivered_at(conn, group, origin_key)
+    hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
+    return Evidence(group, State.COMMIT if hold is None else hold.state, hold=hold, redriven=back)
 
 
 def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
@@ -134,6 +162,16 @@ def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -
     return None if row is None else Scheduled(row.due_at_ms, row.kind == "HALF", row.checks)
 
 
+_BACK = (
+    select(redrive.c.plan_id, redrive.c.redriven_at_ms, topic_table.c.name.label("target"))
+    .select_from(dead_letter)
+    .join(
+        redrive,
+        and_(redrive.c.plan_id == dead_letter.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id),
+    )
+    .outerjoin(topic_table, topic_table.c.topic_id == redrive.c.target_topic_id)
+    .where(dead_letter.c.redrive_state == RedriveState.REDRIVEN.value)
+)
 _HOLDS = select(
     message.c.message_id,
     delivery.c.state,

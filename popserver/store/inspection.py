@@ -1,4 +1,4 @@
-"""What an operator asks the store: counts, lag, one message's states, dead letters. It reads, and changes nothing.
+"""What an operator asks the store: counts, lag, one message's states. It reads, and changes nothing.
 
 No look costs more for a larger backlog: counts are offset arithmetic, lists are pages, and one answer carries at most
 `PAGE_BYTES_MAX` of bodies (always at least one message).
@@ -6,8 +6,7 @@ No look costs more for a larger backlog: counts are offset arithmetic, lists are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select, text
@@ -16,13 +15,13 @@ from popserver.domain.delivery import State
 from popserver.domain.errors import BadRequest, MessageNotFound
 from popserver.domain.group import Group
 from popserver.domain.message import StoredMessage, id_to_bytes
-from popserver.domain.names import Resource, dead_letter_topic
-from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of
-from popserver.store import catalog, due, entering
+from popserver.domain.names import Resource
+from popserver.domain.topic import MessageQueue, Topic, message_key
+from popserver.store import catalog, due, entering, redriven
 from popserver.store.given import as_given
 from popserver.store.message_look import BY_KEY
 from popserver.store.messages import stored_messages
-from popserver.store.schema import KEY_SHIFT, AnyRow, consumer_group, dead_letter, history, message, queue
+from popserver.store.schema import AnyRow, consumer_group, dead_letter, history, message, queue
 from popserver.store.schema import topic as topic_table
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -92,24 +91,6 @@ class FoundMessage(NamedTuple):
     stored: StoredMessage
     standings: Sequence[Standing]
     steps: Sequence[Step]
-
-
-class DeadLetter(NamedTuple):
-    """A dead letter: the facts, and the dead copy.
-
-    `topic`, `queue_number` and `queue_offset` are the origin's; the first two None once they are gone.
-    """
-
-    dead_letter_id: int
-    group: Resource
-    topic: Resource | None
-    stored: StoredMessage | None
-    attempt: int
-    reason: str
-    dead_at_ms: int
-    redrive_state: str
-    queue_number: int | None
-    queue_offset: int
 
 
 class Counts(NamedTuple):
@@ -185,7 +166,7 @@ def peek(
     queues = topic.queues if queue_number is None else (_queue(topic, queue_number),)
     oldest = [row for each in queues for row in _head(conn, each, from_offset or 0, limit)]
     oldest.sort(key=lambda row: (row.stored_at_ms, row.message_key))
-    return _load(conn, topic, _within_a_page(oldest[:limit]))
+    return load(conn, topic, within_a_page(oldest[:limit]))
 
 
 def find_message(conn: Connection, topic_name: Resource | None, message_id: str) -> FoundMessage:
@@ -196,38 +177,9 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
     """
     place = find_place(conn, topic_name, message_id)
     topic = _topic(conn, Resource(place.namespace, place.name))
-    (stored,) = _load(conn, topic, [place.message_key])
-    return FoundMessage(stored, _standings(conn, place.message_key), steps(conn, place.message_key))
-
-
-def list_dead_letters(
-    conn: Connection, group_name: Resource, topic_name: Resource | None, after_id: int, limit: int
-) -> list[DeadLetter]:
-    """A page of a group's dead letters, oldest first: those with an id above `after_id`."""
-    of_group = group(conn, group_name)
-    wanted = [dead_letter.c.group_id == of_group.group_id, dead_letter.c.dead_letter_id > after_id]
-    if topic_name is not None:
-        wanted.append(dead_letter.c.origin_topic_id == _topic(conn, topic_name).topic_id)
-    facts = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id).limit(limit)).all()
-    keys = [row.copy_key for row in facts]
-    sizes = {row.message_key: row for row in conn.execute(_SIZES.where(message.c.message_key.in_(keys)))}
-    kept = set(_within_a_page(sizes[key] for key in keys if key in sizes))
-    page = takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, facts)
-    return _dead_letters(conn, of_group, list(page))
-
-
-def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) -> DeadLetter:
-    """A group's dead letter by the id of its message, the newest if several topics had it; raises `MessageNotFound`."""
-    of_group = group(conn, group_name)
-    copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
-    wanted = dead_letter.c.group_id == of_group.group_id, dead_letter.c.copy_key.in_(copies)
-    facts = conn.execute(_DEAD_LETTERS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)).all()
-    if not facts:
-        raise MessageNotFound(
-            f"group '{group_name}' has no dead letter with message id '{_short(message_id)}';"
-            f" list them with: popmq dlq list --group {group_name.name}"
-        )
-    return _dead_letters(conn, of_group, facts)[0]
+    (stored,) = load(conn, topic, [place.message_key])
+    keys = {place.message_key, *(each.redriven_key for each in redriven.places_of(conn, place.message_key))}
+    return FoundMessage(stored, _standings(conn, place.message_key), steps(conn, keys))
 
 
 def counts(conn: Connection) -> Counts:
@@ -269,7 +221,7 @@ def _head(conn: Connection, place: MessageQueue, from_offset: int, limit: int) -
     return conn.execute(_SIZES.where(*inside).order_by(message.c.message_key).limit(limit)).all()
 
 
-def _within_a_page(rows: Iterable[AnyRow]) -> list[int]:
+def within_a_page(rows: Iterable[AnyRow]) -> list[int]:
     """The keys of as many leading messages as one answer may carry."""
     keys: list[int] = []
     size = 0
@@ -281,9 +233,9 @@ def _within_a_page(rows: Iterable[AnyRow]) -> list[int]:
     return keys
 
 
-def _load(conn: Connection, topic: Topic, keys: Sequence[int]) -> list[StoredMessage]:
+def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = True) -> list[StoredMessage]:
     """Messages of one topic, in the order of their keys; a key that is gone is left out."""
-    rows = BY_KEY.rows(conn, {"keys": as_given((key,) for key in keys)})
+    rows = BY_KEY.rows(conn, {"keys": as_given((key,) for key in keys)}, bodies=bodies)
     by_key = {each.message_key: each for each in stored_messages(conn, rows, topic)}
     return [by_key[key] for key in keys if key in by_key]
 
@@ -297,11 +249,11 @@ def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -
     places = conn.execute(query).all()
     if not places:
         where = "any topic" if topic_name is None else f"topic '{topic_name}'"
-        raise MessageNotFound(f"message '{_short(message_id)}' is not in {where}")
+        raise MessageNotFound(f"message '{short(message_id)}' is not in {where}")
     originals = [each for each in places if not each.origin_key]
     if len(originals) > 1:
         names = ", ".join(f"'{Resource(each.namespace, each.name)}'" for each in originals)
-        raise BadRequest(f"message id '{_short(message_id)}' is in the topics {names}; name one of them")
+        raise BadRequest(f"message id '{short(message_id)}' is in the topics {names}; name one of them")
     # Of copies the newest: what a group retries, it copies again at every failure.
     return originals[0] if originals else max(places, key=lambda each: (each.stored_at_ms, each.message_key))
 
@@ -319,8 +271,8 @@ def _standings(conn: Connection, key: int) -> list[Standing]:
     ]
 
 
-def steps(conn: Connection, key: int) -> list[Step]:
-    """The steps of one message in all groups, oldest first, at most 1,000."""
+def steps(conn: Connection, keys: Collection[int]) -> list[Step]:
+    """The steps of one message in all groups, oldest first, at most 1,000; `keys` are the places where it has stood."""
     return [
         Step(
             row.at_ms,
@@ -332,32 +284,11 @@ def steps(conn: Connection, key: int) -> list[Step]:
             row.client_id,
             row.reason,
         )
-        for row in conn.execute(_STEPS.where(history.c.message_key == key))
+        for row in conn.execute(_STEPS.where(history.c.message_key.in_(keys)))
     ]
 
 
-def _dead_letters(conn: Connection, of_group: Group, rows: Sequence[AnyRow]) -> list[DeadLetter]:
-    topic = catalog.find_topic(conn, dead_letter_topic(of_group.name))
-    copies = _load(conn, topic, [row.copy_key for row in rows]) if topic else []
-    by_key = {each.message_key: each for each in copies}
-    return [
-        DeadLetter(
-            row.dead_letter_id,
-            of_group.name,
-            None if row.name is None else Resource(row.namespace, row.name),
-            by_key.get(row.copy_key),
-            row.attempt,
-            row.reason,
-            row.dead_at_ms,
-            row.redrive_state or "",
-            row.number,
-            offset_of(row.origin_key),
-        )
-        for row in rows
-    ]
-
-
-def _short(message_id: str) -> str:
+def short(message_id: str) -> str:
     return message_id if len(message_id) <= 64 else f"{message_id[:64]}…"
 
 
@@ -369,12 +300,6 @@ _PLACES = (
     .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
     .where(topic_table.c.deleted_at_ms.is_(None))
     .order_by(message.c.message_key)
-)
-# An outer join: a dead letter outlives the topic it came from.
-_DEAD_LETTERS = (
-    select(dead_letter, topic_table.c.namespace, topic_table.c.name, queue.c.number)
-    .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
-    .outerjoin(queue, queue.c.queue_id == dead_letter.c.origin_key.op(">>")(KEY_SHIFT))
 )
 _STEPS = (
     select(history, consumer_group.c.namespace, consumer_group.c.name)
@@ -400,5 +325,5 @@ _COUNT_MESSAGES = (
 _COUNT_DEAD_LETTERS = (
     select(func.count(dead_letter.c.dead_letter_id))
     .join(consumer_group, consumer_group.c.group_id == dead_letter.c.group_id)
-    .where(consumer_group.c.deleted_at_ms.is_(None))
+    .where(consumer_group.c.deleted_at_ms.is_(None), dead_letter.c.redrive_state.is_(None))
 )

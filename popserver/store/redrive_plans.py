@@ -239,7 +239,7 @@ def _check_all_there(plan: Plan, found: redriving.Found, notes: dict[int, str]) 
         if dead_letter_id not in found.letters:
             raise MessageNotFound(
                 f"group '{group}' has no dead letter {dead_letter_id}; nothing was redriven, list them with:"
-                f" popmq dlq list {group.name}"
+                f" popmq dlq list --group {group.name}"
             )
         if note != NOT_DEAD:
             raise TopicNotFound(

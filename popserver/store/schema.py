@@ -495,8 +495,8 @@ acl_policy = Table(
     sqlite_autoincrement=True,
 )
 
-# One message's state in each group that has met its topic; made for looking up one message, never for counting. What was
-# redriven to its group is in the state in which the message is that stands for it.
+# One message's state in each group that has met its topic; made for looking up one message, never for counting.
+# What was redriven to its group is in the state in which the message is that stands for it.
 MESSAGE_STATE = """
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
        m.message_key & 1099511627775 AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,

@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popserver.store import inspection
 from tests.admin.desk import Desk, named
@@ -66,7 +67,7 @@ def test_a_page_of_dead_letters_is_bounded_in_bytes_and_leads_on(desk: Desk, mon
     desk.send("flights", "m0", "m1", "m2", body=b"x" * 1_000)
     for message in desk.receive("counters", "flights"):
         desk.give_up("counters", "flights", message)
-    listing = {"group": named("counters")}
+    listing = {"selection": admin.DeadLetterSelection(group=named("counters"))}
     first = desk.call("ListDeadLetters", **listing).dead_letters
     assert [each.origin_message_id for each in first] == ["m0", "m1"]
     rest = desk.call("ListDeadLetters", **listing, after_id=first[-1].id).dead_letters
@@ -130,15 +131,17 @@ def test_dead_letters_are_listed_page_by_page(stored_desk: Desk) -> None:
     for topic in ("flights", "airports"):
         for message in desk.receive("counters", topic):
             desk.give_up("counters", topic, message)
-    listing = {"group": named("counters")}
+    listing = {"selection": admin.DeadLetterSelection(group=named("counters"))}
     everything = desk.call("ListDeadLetters", **listing).dead_letters
     assert [each.origin_message_id for each in everything] == ["m1", "m2", "m3", "a1"]
     first = desk.call("ListDeadLetters", **listing, max=2).dead_letters
     rest = desk.call("ListDeadLetters", **listing, after_id=first[-1].id).dead_letters
     assert [*first, *rest] == list(everything)
-    of_topic = desk.call("ListDeadLetters", **listing, topic=named("airports")).dead_letters
+    of_topic = desk.call(
+        "ListDeadLetters", selection=admin.DeadLetterSelection(group=named("counters"), topic=named("airports"))
+    ).dead_letters
     assert [each.origin_message_id for each in of_topic] == ["a1"]
-    letter = desk.call("GetDeadLetter", **listing, message_id="m2").dead_letter
+    letter = desk.call("GetDeadLetter", group=named("counters"), message_id="m2").dead_letter
     assert letter == everything[1]
     assert (letter.topic.name, letter.message.topic.name) == ("flights", "%DLQ%counters")
     assert letter.message.system_properties.dead_letter_queue.topic == "flights"
@@ -156,7 +159,7 @@ def test_dead_letters_outlive_their_topic(stored_desk: Desk) -> None:
     desk.give_up("counters", "flights", message)
     desk.call("DeleteTopic", topic=named("flights"))
     desk.server.settle()
-    (letter,) = desk.call("ListDeadLetters", group=named("counters")).dead_letters
+    (letter,) = desk.call("ListDeadLetters", selection=admin.DeadLetterSelection(group=named("counters"))).dead_letters
     assert letter.message.body == b"body"
     assert letter.topic.name == ""
     assert desk.call("GetMessage", message_id="m1").message.topic.name == "%DLQ%counters"
@@ -164,7 +167,7 @@ def test_dead_letters_outlive_their_topic(stored_desk: Desk) -> None:
 
 def test_a_group_without_dead_letters_has_an_empty_list(desk: Desk) -> None:
     desk.make_group("counters")
-    answer = desk.call("ListDeadLetters", group=named("counters"))
+    answer = desk.call("ListDeadLetters", selection=admin.DeadLetterSelection(group=named("counters")))
     assert (answer.status.code, len(answer.dead_letters)) == (pb.OK, 0)
 
 

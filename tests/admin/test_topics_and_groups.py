@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from tests.admin.desk import Desk, named, opened
 
@@ -116,7 +117,7 @@ def test_nothing_is_made_by_looking_at_it(desk: Desk) -> None:
         ("GetTopic", {"topic": named("flights")}),
         ("PeekMessages", {"topic": named("flights")}),
         ("GetGroup", {"group": named("counters")}),
-        ("ListDeadLetters", {"group": named("counters")}),
+        ("ListDeadLetters", {"selection": admin.DeadLetterSelection(group=named("counters"))}),
     ):
         status = desk.call(method, **fields).status
         assert status.code in (pb.TOPIC_NOT_FOUND, pb.CONSUMER_GROUP_NOT_FOUND)

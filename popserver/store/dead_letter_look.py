@@ -1,0 +1,117 @@
+"""Looking at dead letters: a page of those selected, or one by the id of its message. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from popserver.domain.errors import MessageNotFound
+from popserver.domain.group import Group
+from popserver.domain.message import StoredMessage, id_to_bytes
+from popserver.domain.names import Resource, dead_letter_topic
+from popserver.domain.redrive import Selection
+from popserver.domain.topic import offset_of
+from popserver.store import catalog, inspection, selecting
+from popserver.store.given import as_given, given
+from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, message, queue
+from popserver.store.schema import topic as topic_table
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter: the facts, and the dead copy.
+
+    `topic`, `queue_number` and `queue_offset` are the origin's; the first two None once they are gone. `redrive_state`
+    is empty while it is dead, `plan_id` that of the redrive which sent it back.
+    """
+
+    dead_letter_id: int
+    group: Resource
+    topic: Resource | None
+    stored: StoredMessage | None
+    attempt: int
+    reason: str
+    dead_at_ms: int
+    redrive_state: str
+    queue_number: int | None
+    queue_offset: int
+    plan_id: str
+
+
+class DeadLetters(NamedTuple):
+    """A page of them, oldest first, and after which id to go on; None where there are no more."""
+
+    letters: list[DeadLetter]
+    next_after_id: int | None
+
+
+def list_dead_letters(
+    conn: Connection, group_name: Resource, selection: Selection, after_id: int, limit: int, *, bodies: bool = True
+) -> DeadLetters:
+    """What fits of a group's dead letters with an id above `after_id`; without `bodies` they are empty."""
+    group = inspection.group(conn, group_name)
+    page = selecting.page(conn, group, selection, after_id, limit)
+    rows = conn.execute(_OF_IDS, {"ids": as_given((each,) for each in page.ids)}).all()
+    kept = _within_an_answer(conn, rows) if bodies else rows
+    next_after_id = page.next_after_id if len(kept) == len(rows) else kept[-1].dead_letter_id
+    return DeadLetters(_dead_letters(conn, group, kept, bodies=bodies), next_after_id)
+
+
+def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) -> DeadLetter:
+    """A group's dead letter by the id of its message, the newest if several topics had it; raises `MessageNotFound`."""
+    group = inspection.group(conn, group_name)
+    copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
+    wanted = dead_letter.c.group_id == group.group_id, dead_letter.c.copy_key.in_(copies)
+    rows = conn.execute(_FACTS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)).all()
+    if not rows:
+        raise MessageNotFound(
+            f"group '{group_name}' has no dead letter with message id '{inspection.short(message_id)}';"
+            f" list them with: popmq dlq list --group {group_name.name}"
+        )
+    return _dead_letters(conn, group, rows)[0]
+
+
+def _within_an_answer(conn: Connection, rows: Sequence[AnyRow]) -> list[AnyRow]:
+    sizes = {row.message_key: row for row in conn.execute(_SIZES, {"keys": as_given((row.copy_key,) for row in rows)})}
+    kept = set(inspection.within_a_page(sizes[row.copy_key] for row in rows if row.copy_key in sizes))
+    return list(takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, rows))
+
+
+def _dead_letters(conn: Connection, group: Group, rows: Sequence[AnyRow], *, bodies: bool = True) -> list[DeadLetter]:
+    topic = catalog.find_topic(conn, dead_letter_topic(group.name))
+    copies = inspection.load(conn, topic, [row.copy_key for row in rows], bodies=bodies) if topic else []
+    by_key = {each.message_key: each for each in copies}
+    return [
+        DeadLetter(
+            row.dead_letter_id,
+            group.name,
+            None if row.name is None else Resource(row.namespace, row.name),
+            by_key.get(row.copy_key),
+            row.attempt,
+            row.reason,
+            row.dead_at_ms,
+            row.redrive_state or "",
+            row.number,
+            offset_of(row.origin_key),
+            row.plan_id or "",
+        )
+        for row in rows
+    ]
+
+
+# Outer joins: a dead letter outlives the topic it came from.
+_FACTS = (
+    select(dead_letter, topic_table.c.namespace, topic_table.c.name, queue.c.number)
+    .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
+    .outerjoin(queue, queue.c.queue_id == dead_letter.c.origin_key.op(">>")(KEY_SHIFT))
+)
+_IDS = given("ids", "dead_letter_id")
+_OF_IDS = _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))).order_by(
+    dead_letter.c.dead_letter_id
+)
+_KEYS = given("keys", "message_key")
+_SIZES = select(message.c.message_key, func.length(message.c.body).label("size")).where(
+    message.c.message_key.in_(select(_KEYS.c.message_key))
+)

@@ -1,0 +1,147 @@
+"""Looking at plans of redrives, and at what became of each of their messages. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, select, text
+
+from popserver.domain.message import id_from_bytes
+from popserver.domain.names import Resource
+from popserver.domain.redrive import PlanState, RedriveState
+from popserver.store.schema import AnyRow, consumer_group, redrive, redrive_plan
+from popserver.store.schema import topic as topic_table
+
+
+class PlanFacts(NamedTuple):
+    """A plan; `planned`, `redriven` and `skipped` count its messages. `target` None: back to the group alone."""
+
+    plan_id: str
+    group: Resource
+    state: PlanState
+    reason: str
+    target: Resource | None
+    created_by: str
+    created_at_ms: int
+    planned: int
+    redriven: int
+    skipped: int
+    planned_up_to: int
+    selection: str
+
+
+class RedriveFacts(NamedTuple):
+    """One message of a plan. `outcome` is the state in which the redriven message is in the group, empty for none."""
+
+    plan_id: str
+    dead_letter_id: int
+    topic: Resource | None
+    message_id: str
+    change: str
+    reason: str
+    state: str
+    note: str
+    target: Resource | None
+    redriven_message_id: str
+    redriven_at_ms: int | None
+    outcome: str
+
+
+def plan(conn: Connection, plan_id: str) -> PlanFacts | None:
+    """The plan of that id."""
+    found = plans(conn, None, plan_id, 1)
+    return found[0] if found else None
+
+
+def plans(conn: Connection, group_id: int | None, plan_id: str | None, limit: int) -> list[PlanFacts]:
+    """The newest `limit` plans, of one group or (None) of all, or the one of that id."""
+    query = _PLANS
+    if group_id is not None:
+        query = query.where(redrive_plan.c.group_id == group_id)
+    if plan_id is not None:
+        query = query.where(redrive_plan.c.plan_id == plan_id)
+    return [_plan(conn, row) for row in conn.execute(query.limit(limit))]
+
+
+def redrives(conn: Connection, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
+    """A page of a plan's messages, by the ids of their dead letters."""
+    names = {"of_plan": plan_id, "after": after_id, "limit": limit}
+    target = _target(conn, plan_id)
+    return [_redrive(row, target) for row in conn.execute(_REDRIVES, names)]
+
+
+def redrives_of(conn: Connection, plan_id: str, ids: Sequence[int]) -> list[RedriveFacts]:
+    """What became of these dead letters by the plan, in the order of the ids; unknown ones are left out."""
+    rows = conn.execute(_OF_IDS, {"of_plan": plan_id, "ids": list(ids)})
+    target = _target(conn, plan_id)
+    by_id = {row.dead_letter_id: _redrive(row, target) for row in rows}
+    return [by_id[each] for each in ids if each in by_id]
+
+
+def _plan(conn: Connection, row: AnyRow) -> PlanFacts:
+    counts = {each.state: each.messages for each in conn.execute(_COUNTS, {"of_plan": row.plan_id})}
+    return PlanFacts(
+        row.plan_id,
+        Resource(row.group_namespace, row.consumer_group),
+        PlanState(row.state),
+        row.reason,
+        None if row.target_topic_id is None else Resource(row.target_namespace or "", row.target_topic or ""),
+        row.created_by,
+        row.created_at_ms,
+        counts.get(RedriveState.PLANNED, 0),
+        counts.get(RedriveState.REDRIVEN, 0),
+        counts.get(RedriveState.SKIPPED, 0),
+        row.planned_up_to,
+        row.selection,
+    )
+
+
+def _target(conn: Connection, plan_id: str) -> Resource | None:
+    row = conn.execute(_TARGET, {"of_plan": plan_id}).first()
+    return None if row is None else Resource(row.namespace, row.name)
+
+
+def _redrive(row: AnyRow, target: Resource | None) -> RedriveFacts:
+    return RedriveFacts(
+        row.plan_id,
+        row.dead_letter_id,
+        None if row.topic is None else Resource(row.topic_namespace, row.topic),
+        id_from_bytes(bytes(row.message_id)),
+        row.change,
+        row.reason,
+        row.state,
+        row.note or "",
+        target,
+        "" if row.redriven_message_id is None else id_from_bytes(bytes(row.redriven_message_id)),
+        row.redriven_at_ms,
+        row.outcome or "",
+    )
+
+
+_PLANS = (
+    select(
+        redrive_plan,
+        consumer_group.c.namespace.label("group_namespace"),
+        consumer_group.c.name.label("consumer_group"),
+        topic_table.c.namespace.label("target_namespace"),
+        topic_table.c.name.label("target_topic"),
+    )
+    .join(consumer_group, consumer_group.c.group_id == redrive_plan.c.group_id)
+    .outerjoin(topic_table, topic_table.c.topic_id == redrive_plan.c.target_topic_id)
+    .where(consumer_group.c.deleted_at_ms.is_(None))
+    .order_by(redrive_plan.c.created_at_ms.desc(), redrive_plan.c.plan_id.desc())
+)
+_COUNTS = (
+    select(redrive.c.state, func.count().label("messages"))
+    .where(redrive.c.plan_id == bindparam("of_plan"))
+    .group_by(redrive.c.state)
+)
+_TARGET = (
+    select(topic_table.c.namespace, topic_table.c.name)
+    .join(redrive_plan, redrive_plan.c.target_topic_id == topic_table.c.topic_id)
+    .where(redrive_plan.c.plan_id == bindparam("of_plan"))
+)
+_LINEAGE = "SELECT * FROM lineage WHERE plan_id = :of_plan"
+_REDRIVES = text(f"{_LINEAGE} AND dead_letter_id > :after ORDER BY dead_letter_id LIMIT :limit")
+_OF_IDS = text(f"{_LINEAGE} AND dead_letter_id IN :ids").bindparams(bindparam("ids", expanding=True))
