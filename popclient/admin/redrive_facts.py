@@ -39,7 +39,7 @@ class DeadLetterSelection:
 
     topic: where they came from. dead_from, dead_until: when they died, the end excluded; without a time zone this
     machine's. where: a SQL filter on the message's properties and on TAGS, REASON, ATTEMPT, TOPIC, MESSAGE_ID,
-    MESSAGE_GROUP, such as "REASON LIKE 'hold%' AND distance > 1000". ids: those alone, at most 1,000.
+    MESSAGE_GROUP, such as "REASON CONTAINS 'hold' AND distance > 1000". ids: those alone, at most 1,000.
     redriven_too: those that were sent back already as well.
     """
 

@@ -43,7 +43,9 @@ def dead(shell: Shell) -> list[str]:
 
 
 def export(shell: Shell, to: Path, *options: str) -> Any:
-    return shell.json("dlq", "export", "--group", "counters", "--to", str(to), *options)
+    said = shell("--json", "dlq", "export", "--group", "counters", "--to", str(to), *options)
+    assert said.status == 0, said
+    return said.document
 
 
 @pytest.mark.user("U21")

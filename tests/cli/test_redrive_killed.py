@@ -1,0 +1,73 @@
+"""popmq dlq redrive, ended by kill -9 in the midst: the same command goes on, and each dead letter goes back once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from popclient import SimpleConsumer
+from popclient.admin import Admin, RedrivePlan
+from popclient.errors import NotFound
+from tests.cli.shell import POPMQ, Shell
+from tests.client.scripted import until_in_thread
+
+COUNT = 60
+FIXES = """
+from popclient.admin import Repair
+
+def shout(letter):
+    return Repair(body=letter.message.text.upper())
+"""
+
+
+@pytest.fixture
+def dead(shell: Shell) -> set[str]:
+    """The bodies of sixty messages that failed at their only attempt."""
+    shell.ok("topic", "create", "flights", "--queues", "2")
+    shell.ok("group", "create", "counters", "--max-attempts", "1")
+    bodies = {f"flight {number}" for number in range(COUNT)}
+    for body in bodies:
+        shell.ok("message", "send", "flights", body)
+    with SimpleConsumer(shell.endpoint, "counters", "flights", await_duration=0) as consumer:
+        while consumer.receive():
+            pass
+    shell.broker.clock.advance("31s")
+    return bodies
+
+
+def plan(admin: Admin) -> RedrivePlan | None:
+    try:
+        return admin.redrive_plan("mine")
+    except NotFound:
+        return None
+
+
+@pytest.mark.user("U21")
+@pytest.mark.parametrize("repair", [[], ["--repair", "fixes:shout"]], ids=["as they are", "repaired"])
+def test_killed_and_run_again(shell: Shell, dead: set[str], tmp_path: Path, repair: list[str]) -> None:
+    (tmp_path / "fixes.py").write_text(FIXES)
+    words = ["dlq", "redrive", "--group", "counters", "--plan", "mine", *repair, "--endpoint", shell.endpoint]
+    with Admin(shell.endpoint) as admin:
+
+        def begun() -> bool:
+            found = plan(admin)
+            return found is not None and found.redriven > 0
+
+        with subprocess.Popen([POPMQ, *words, "--rate", "30/s"], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+            until_in_thread(begun, 20)
+            process.kill()
+        left = len(list(admin.dead_letters("counters", without_bodies=True)))
+        assert 0 < left < COUNT
+        again = subprocess.run([POPMQ, *words], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+        assert f"plan mine: {COUNT if not repair else left} sent back, 0 skipped" in again.stdout
+        assert list(admin.dead_letters("counters", without_bodies=True)) == []
+        record = list(admin.redrives("mine"))
+        assert [each.state for each in record] == ["REDRIVEN"] * COUNT
+    got = []
+    with SimpleConsumer(shell.endpoint, "counters", "flights", await_duration=0) as consumer:
+        while received := consumer.receive():
+            got += [each.text for each in received]
+            consumer.ack(received)
+    assert sorted(got) == sorted(each.upper() if repair else each for each in dead)
