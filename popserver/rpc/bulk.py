@@ -1,6 +1,6 @@
 """popmq.v1.Bulk: many messages at once, as columns.
 
-A page is read, made into Arrow chunks beside the event loop, and written before the next one is read: whoever reads
+A page is read, made into Arrow chunks, and written while the next one is read, but none beyond that: whoever reads
 slowly is waited for, whoever breaks off is served no further.
 """
 
@@ -153,13 +153,19 @@ class Bulk:
             await write(wire.PullBulkResponse(status=status.OK, min_offset=page.min_offset, max_offset=page.end_offset))
             stretch = stretch._replace(end_offset=min(stretch.end_offset, page.end_offset))
         while page.columns is not None:
-            await _write_page(page, page.columns, chunks, write)
             if page.next_offset >= stretch.end_offset:
+                await _write_page(page, page.columns, chunks, write)
                 if not page.columns.keys and page.next_offset > stretch.offset:
                     await write(wire.PullBulkResponse(next_offset=page.next_offset))
                 return
             stretch = stretch._replace(offset=page.next_offset)
-            page = await self._broker.bulk.page(stretch)
+            # One page ahead: the database works while this one is written.
+            ahead = asyncio.ensure_future(self._broker.bulk.page(stretch))
+            try:
+                await _write_page(page, page.columns, chunks, write)
+                page = await ahead
+            finally:
+                ahead.cancel()
         await write(_outside(stretch, page))
 
     async def _pages_of(self, held: Sequence[Held], sources: Sequence[str]) -> AsyncIterator[Columns]:

@@ -1,17 +1,17 @@
 """Pages of messages, as columns: a stretch of a queue, or what a receive holds.
 
-A page is at most so many messages and so many bytes of bodies (`domain.bulk`). Its sizes are looked at first, which
-costs little: the length of a body is known without reading it.
+A page is at most so many messages and so many bytes of bodies (`domain.bulk`). Their lengths are known without reading
+them: on SQLite, where a statement costs next to nothing, they are looked at first, on Postgres along with the page.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, literal_column, select
+from sqlalchemy import Connection, Select, bindparam, func, literal_column, or_, select
 
 from popserver.domain.bulk import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, Columns, Page, Stretch
 from popserver.domain.filtering import SqlFilter
@@ -40,11 +40,9 @@ def page(conn: Connection, stretch: Stretch) -> Page:
     if correction(stretch.offset, ends.min_offset, ends.end_offset) is not None:
         return Page(None, stretch.offset, ends.min_offset, ends.end_offset)
     _walk_by_key(conn)
-    keys, end_key = _wanted(conn, stretch, _bounds(stretch, ends))
-    if isinstance(keys, range):
-        found = _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop})
-    else:
-        found = _BY_KEY.columns(conn, stretch.sources, {"keys": as_given((key,) for key in keys)})
+    names = _bounds(stretch, ends)
+    in_one = conn.dialect.name != "sqlite" and not isinstance(stretch.wanted, SqlFilter)
+    found, end_key = (_in_one if in_one else _sizes_first)(conn, stretch, names)
     return Page(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
 
 
@@ -72,6 +70,24 @@ def _bounds(stretch: Stretch, ends: Ends) -> dict[str, int]:
         "to_key": max(from_key, message_key(ends.queue_id, to_offset)),
         "limit": CHUNK_MESSAGES_MAX,
     }
+
+
+def _in_one(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Columns, int]:
+    """A page by one statement, and the key that it has come to."""
+    wanted = stretch.wanted
+    if wanted.wants_all or isinstance(wanted, SqlFilter):
+        found = _FIRST_OF_EVERY.columns(conn, stretch.sources, {**names, "room": CHUNK_BYTES_MAX})
+    else:
+        found = _FIRST_OF_TAGGED.columns(conn, stretch.sources, {**names, **of_tags(wanted), "room": CHUNK_BYTES_MAX})
+    return found, found.keys[-1] + 1 if found.keys else names["to_key"]
+
+
+def _sizes_first(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Columns, int]:
+    """The same by two."""
+    keys, end_key = _wanted(conn, stretch, names)
+    if isinstance(keys, range):
+        return _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
+    return _BY_KEY.columns(conn, stretch.sources, {"keys": as_given((key,) for key in keys)}), end_key
 
 
 def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
@@ -109,6 +125,24 @@ _WALK_BY_KEY = select(
     *(func.set_config(name, "off", literal_column("true")) for name in ("enable_bitmapscan", "enable_seqscan")),
     func.set_config("max_parallel_workers_per_gather", "0", literal_column("true")),
 )
+
+
+def _within_room(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
+    """A look's narrowing, as `narrowed`, to the first messages whose bodies have room, and always to one."""
+    size = func.length(message.c.body)
+    upto = func.sum(size).over(order_by=message.c.message_key)
+
+    def narrow(found: Select[Any]) -> Select[Any]:
+        names = found.selected_columns.keys()
+        every = narrowed(*conditions)(found.add_columns(size.label("own"), upto.label("upto"))).subquery()
+        has_room = or_(every.c.upto <= bindparam("room"), every.c.upto == every.c.own)
+        return select(*(every.c[name] for name in names)).where(has_room).order_by(every.c.message_key)
+
+    return narrow
+
+
+_FIRST_OF_EVERY = ColumnLook(_within_room())
+_FIRST_OF_TAGGED = ColumnLook(_within_room(*WITH_TAG))
 _EVERY = ColumnLook(lambda every: every.where(*INSIDE).order_by(message.c.message_key))
 _TAGGED = ColumnLook(narrowed(*WITH_TAG))
 _JUDGED = FilterLook(narrowed())

@@ -6,6 +6,7 @@ import gzip
 import sys
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
@@ -76,12 +77,13 @@ async def test_every_column_says_what_a_pull_says(either_door: Door) -> None:
             "queue_id": system.queue_id,
             "queue_offset": system.queue_offset,
             "body": body,
-            "properties": sorted(message.user_properties.items(), key=lambda each: each[0] == "b"),
+            "properties": ANY,
             "born_timestamp": at(system.born_timestamp.ToMilliseconds()),
             "store_timestamp": at(system.store_timestamp.ToMilliseconds()),
             "delivery_timestamp": None,
             "delivery_attempt": 1,
         }
+        assert dict(row["properties"]) == dict(message.user_properties)
 
 
 async def test_status_and_ends_come_first_then_chunks(either_door: Door) -> None:
