@@ -61,7 +61,11 @@ class Journal:
             segments.remove_unfinished(self.path)
             self._seen.load()
             self._load()
+        except JournalFailed:
+            self.close()
+            raise
         except (OSError, ValueError, pa.ArrowException) as error:
+            self.close()
             raise self._failed(f"cannot be opened: {error}; give a folder that the driver may write to") from error
 
     def _take_lock(self, patience_s: float) -> None:
