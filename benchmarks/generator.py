@@ -72,6 +72,7 @@ def _trust(server: Server) -> list[str]:
 
 
 async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
+    from benchmarks.bulk_load import BulkLoad
     from benchmarks.client_load import ClientLoad
     from benchmarks.due_load import DueLoad
     from benchmarks.member_load import MemberLoad
@@ -81,10 +82,12 @@ async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
     raw = RawLoad(endpoint, server_pid, ca)
     due = DueLoad(endpoint)
     pull = PullLoad(endpoint, server_pid)
+    bulk = BulkLoad(endpoint, server_pid)
     loads = {
         "raw": raw,
         "due": due,
         "pull": pull,
+        "bulk": bulk,
         "client": ClientLoad(endpoint, server_pid),
         "members": MemberLoad(endpoint),
     }
@@ -95,6 +98,7 @@ async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
     await raw.close()
     await due.close()
     await pull.close()
+    await bulk.close()
 
 
 def main(endpoint: str, server_pid: str, ca: str | None = None) -> None:

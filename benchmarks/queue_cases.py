@@ -25,6 +25,20 @@ def pull(callers: int, *, in_one_piece: bool) -> Callable[[Bench], Rounds]:
     return measure
 
 
+def bulk_pull(callers: int) -> Callable[[Bench], Rounds]:
+    """The same stock as Arrow chunks."""
+
+    def measure(bench: Bench) -> Rounds:
+        def once(name: str, number: int) -> Figures:
+            group = f"bench-bulk-{callers}-{number}"
+            return bench.load(name).run("bulk.walk", topic=STOCK_TOPIC, group=group, callers=callers, **window(bench))
+
+        bench.stock(STOCK_TOPIC)
+        return in_turns(bench, bench.stores, once)
+
+    return measure
+
+
 def on_large_backlog(load: str) -> Callable[[Bench], Rounds]:
     """The same calls on a store of 10,000 messages and one of 10,000,000, in turns; figures of the large one.
 
