@@ -61,14 +61,14 @@ class Server:
         found: int = self.ask("SELECT sum(ready) FROM group_lag WHERE consumer_group = ?", group)
         return found
 
-    def fill(self, topic: str, count: int, first: int = 0) -> None:
+    def fill(self, topic: str, count: int, first: int = 0, per_request: int = 50) -> None:
         """Flights `first` and so on, some in each queue."""
         with Admin(self.endpoint) as admin:
             if not first:
                 admin.create_topic(topic, queue_count=QUEUES)
         with Producer(self.endpoint) as producer:
-            for start in range(first, first + count, 50):  # a request goes to one queue
-                some = range(start, min(start + 50, first + count))
+            for start in range(first, first + count, per_request):  # a request goes to one queue
+                some = range(start, min(start + per_request, first + count))
                 producer.send_many(Message(topic, f"flight {number}") for number in some).raise_for_failures()
 
 

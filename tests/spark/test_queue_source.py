@@ -37,6 +37,7 @@ from popclient.spark.queue.options import parse
 from popclient.spark.queue.places import Places
 from popclient.spark.queue.reading import DataLoss, RangeReader, Ranges
 from popclient.spark.queue.stream import QueueStream
+from popserver import embedded
 
 if TYPE_CHECKING:
     from popserver.in_process import EmbeddedBroker, EmbeddedClock
@@ -368,14 +369,28 @@ def test_a_topic_that_was_made_anew(seen: Seen, admin: Admin) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_a_topic_that_is_gone(seen: Seen, admin: Admin) -> None:
-    seen.send(100)
-    source, lenient = seen.batch(), seen.batch(failOnDataLoss="false")
-    parts = source.partitions()
-    admin.delete_topic("flights")
-    with pytest.raises(DataLoss, match="are gone with their topic|was made anew"):
-        seen.rows(source, parts)
-    assert seen.rows(lenient, parts) == []
+def test_a_topic_that_is_gone() -> None:
+    with embedded(auto_create=False) as broker, Admin(broker.endpoint) as admin:
+        admin.create_topic("flights", queue_count=QUEUES)
+        admin.create_group("reports")
+        seen = Seen(broker.endpoint)
+        seen.send(100)
+        source, lenient = seen.batch(), seen.batch(failOnDataLoss="false")
+        parts = source.partitions()
+        admin.delete_topic("flights")
+        with pytest.raises(DataLoss, match=r"queue 0: offsets 0 to \d+ are gone with their topic"):
+            seen.rows(source, parts)
+        assert seen.rows(lenient, parts) == []
+
+
+def test_a_group_that_is_not_there_is_no_lost_topic() -> None:
+    with embedded(auto_create=False) as broker, Admin(broker.endpoint) as admin:
+        admin.create_topic("flights", queue_count=QUEUES)
+        seen = Seen(broker.endpoint)
+        seen.send(100)
+        source = seen.stream(failOnDataLoss="false")
+        with pytest.raises(NotFound, match="consumer group 'reports' does not exist"):
+            next_offset(source, source.initialOffset())
 
 
 def test_an_older_server_that_takes_the_place_of_one_with_bulk(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 COUNT = 1_000
-DRIVER_S = 60.0
+DRIVER_S = 90.0
 
 # Spark looks at the version of pandas, which is not used here.
 IN_ARROW = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")

@@ -13,7 +13,7 @@ from popclient._queue import calls
 from popclient._queue.calls import Progress
 from popclient._queue.message_queue import MessageQueue
 from popclient._session import Session
-from popclient.errors import PopError, Unreachable
+from popclient.errors import BadRequest, PopError, Unreachable
 from popclient.spark.link import link_to
 from popclient.spark.queue.offsets import Offsets
 from popclient.spark.queue.options import QueueOptions
@@ -35,7 +35,8 @@ class Mirror:
     def tell(self, done: Offsets) -> None:
         """Everything before these offsets is done. A failure is logged, and made good with the next progress.
 
-        Raises `ValueError` at the first time, for a group that cannot have offsets: one that consumes by messages.
+        At the first time it raises what would fail for ever: a PopError, or `ValueError` for a group that consumes
+        message by message, and so has no offsets.
         """
         news = {queue: offset for queue, offset in done.items() if self._told.get(queue) != offset}
         if not news:
@@ -44,11 +45,13 @@ class Mirror:
         try:
             link.ask(lambda session: self._commit(session, news), PATIENCE_S)
         except PopError as failure:
-            if self._is_first and not (failure.retryable or isinstance(failure, Unreachable)):
+            if self._is_first and isinstance(failure, BadRequest):
                 raise ValueError(
                     f"option consumerGroup={self._options.group!r} cannot keep this query's progress: {failure}; give"
                     " the query a group of its own, which queries and pull consumers alone use"
                 ) from None
+            if self._is_first and not (failure.retryable or isinstance(failure, Unreachable)):
+                raise
             log.warning(
                 "the progress of group %s is shown later, the query itself is not concerned: %s",
                 self._options.group,
