@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_
 from popserver.domain.delivery import State
 from popserver.domain.group import Group
 from popserver.domain.names import Resource
-from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, message, progress, queue, queue_lock
+from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, message, progress, queue, queue_lock, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.schema import topic as topic_table
 
@@ -49,6 +49,9 @@ def queue_lag(
     for row in conn.execute(_STATES, names):
         states[row.queue_id][row.state] = row.deliveries
         ahead[row.queue_id] += int(row.beyond)
+    for row in conn.execute(_REDRIVEN, names):
+        own = states[row.queue_id]
+        own[row.state] = own.get(row.state, 0) + row.deliveries
     left = {row.queue_id: row.messages for row in conn.execute(_LEFT, names)}
     holders = {row.queue_id: row.client_id for row in conn.execute(_HOLDERS, names)}
     return [
@@ -108,6 +111,23 @@ _STATES = (
     .outerjoin(progress, and_(progress.c.group_id == delivery.c.group_id, progress.c.queue_id == _QUEUE_ID))
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_QUEUE_ID, delivery.c.state)
+)
+# Redriven messages count where they stood first: their deliveries are at places in another topic.
+_ELSEWHERE = (
+    select(delivery.c.message_key, delivery.c.state, redrive.c.origin_key)
+    .select_from(delivery)
+    .join(queue, and_(queue.c.queue_id == _QUEUE_ID, queue.c.topic_id != delivery.c.topic_id))
+    .join(
+        redrive,
+        and_(redrive.c.redriven_key == delivery.c.message_key, redrive.c.group_id == delivery.c.group_id),
+    )
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .distinct()
+    .subquery()
+)
+_ORIGIN_QUEUE_ID = _ELSEWHERE.c.origin_key.op(">>")(KEY_SHIFT)
+_REDRIVEN = select(_ORIGIN_QUEUE_ID.label("queue_id"), _ELSEWHERE.c.state, func.count().label("deliveries")).group_by(
+    _ORIGIN_QUEUE_ID, _ELSEWHERE.c.state
 )
 _FIRST_KEY = behind.c.queue_id.op("<<")(KEY_SHIFT)
 # What message groups have left up to the scan.

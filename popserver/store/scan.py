@@ -15,6 +15,7 @@ from sqlalchemy import BigInteger, Select, and_, bindparam, func, insert, litera
 
 from popserver.domain.filtering import SqlFilter, TagFilter
 from popserver.domain.message import MessageType
+from popserver.domain.names import owner_of
 from popserver.domain.topic import message_key, offset_of
 from popserver.store.filter_look import FilterLook
 from popserver.store.given import as_given, given
@@ -76,7 +77,7 @@ def read_on(tx: Transaction, wish: Wish, places: Sequence[AnyRow], limit: int, *
             break
         rows, next_offset = _read_on(tx, wish, place, limit - len(found), window)
         window -= next_offset - place.next_offset if beside_runs else 0
-        found += [_found(wish, place, row) for row in rows]
+        found += [_found(wish, place, row) for row in _not_in_hand(tx, wish, rows)]
         left_over = left_over or next_offset < place.end_offset
         names = {"for_group": wish.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
         tx.conn.execute(_MOVE_ON, names)
@@ -98,6 +99,15 @@ def _found(wish: Wish, place: AnyRow, row: MessageRow) -> Found:
     if row.message_group is None or not wish.keeps_order:
         return Found(row, 1)
     return Found(row, 1, Member(wish.topic.topic_id, place.queue_id, row.message_group))
+
+
+def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[MessageRow]:
+    """Without those that were redriven to the group, which reads its own topic: they have their deliveries already."""
+    if wish.keeps_order or not rows or owner_of(wish.topic.name) != wish.group.name:
+        return rows
+    names = wish.names | {"keys": as_given((row.message_key,) for row in rows)}
+    in_hand = set(tx.conn.execute(_IN_HAND, names).scalars())
+    return [row for row in rows if row.message_key not in in_hand]
 
 
 def _takes_groups(wish: Wish) -> bool:
@@ -210,6 +220,10 @@ _IS_MORE: Select[Any] = select(literal_column("1")).where(
 )
 _IS_MORE_IN_ORDER: Select[Any] = select(literal_column("1")).where(
     or_(_READY_AGAIN, _HAS_OPEN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
+)
+_KEYS = given("keys", "message_key")
+_IN_HAND = select(delivery.c.message_key).where(
+    delivery.c.group_id == bindparam("group_id"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
 )
 _MOVE_ON = (
     update(progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_a_peek_starts_at_an_offset_of_one_queue(desk: Desk) -> None:
     (queue_id,) = {
         each.system_properties.queue_id for each in desk.call("PeekMessages", topic=named("flights"), max=1).messages
     }
-    peek = {"topic": named("flights"), "queue_id": queue_id}
+    peek: dict[str, Any] = {"topic": named("flights"), "queue_id": queue_id}
     assert ids(desk.call("PeekMessages", **peek).messages) == ["a0", "a1", "a2"]
     assert ids(desk.call("PeekMessages", **peek, from_offset=1, max=1).messages) == ["a1"]
     assert ids(desk.call("PeekMessages", **peek, from_offset=99).messages) == []
@@ -56,7 +57,7 @@ def test_an_answer_carries_a_bounded_number_of_bytes(desk: Desk, monkeypatch: py
     desk.call("CreateTopic", topic=named("flights"), queue_count=1)
     desk.send("flights", "m0", "m1", "m2", body=b"x" * 1_000)
     desk.send("flights", "m3", body=b"x" * 5_000)
-    peek = {"topic": named("flights"), "queue_id": 0}
+    peek: dict[str, Any] = {"topic": named("flights"), "queue_id": 0}
     assert ids(desk.call("PeekMessages", **peek).messages) == ["m0", "m1"]
     assert ids(desk.call("PeekMessages", **peek, from_offset=3).messages) == ["m3"]
 
@@ -67,7 +68,7 @@ def test_a_page_of_dead_letters_is_bounded_in_bytes_and_leads_on(desk: Desk, mon
     desk.send("flights", "m0", "m1", "m2", body=b"x" * 1_000)
     for message in desk.receive("counters", "flights"):
         desk.give_up("counters", "flights", message)
-    listing = {"selection": admin.DeadLetterSelection(group=named("counters"))}
+    listing: dict[str, Any] = {"selection": admin.DeadLetterSelection(group=named("counters"))}
     first = desk.call("ListDeadLetters", **listing).dead_letters
     assert [each.origin_message_id for each in first] == ["m0", "m1"]
     rest = desk.call("ListDeadLetters", **listing, after_id=first[-1].id).dead_letters
@@ -131,7 +132,7 @@ def test_dead_letters_are_listed_page_by_page(stored_desk: Desk) -> None:
     for topic in ("flights", "airports"):
         for message in desk.receive("counters", topic):
             desk.give_up("counters", topic, message)
-    listing = {"selection": admin.DeadLetterSelection(group=named("counters"))}
+    listing: dict[str, Any] = {"selection": admin.DeadLetterSelection(group=named("counters"))}
     everything = desk.call("ListDeadLetters", **listing).dead_letters
     assert [each.origin_message_id for each in everything] == ["m1", "m2", "m3", "a1"]
     first = desk.call("ListDeadLetters", **listing, max=2).dead_letters

@@ -22,6 +22,7 @@ from tests.redrive.sending_back import (
     run,
     write_plan,
 )
+from tests.support.builders import in_order
 from tests.support.open_store import MINUTE, SECOND, OpenStore, bodies, ids
 
 
@@ -190,8 +191,6 @@ def test_to_a_target_it_is_a_message_for_everybody(store: OpenStore, topic: Topi
 
 
 def test_of_a_message_group_it_waits_for_nobody(store: OpenStore) -> None:
-    from tests.support.builders import in_order
-
     topic = store.topic("ordered", queues=1)
     group = store.group("keeps-order", meets=[topic])
     store.send(topic, in_order("g", 3, topic=topic.name))

@@ -69,13 +69,14 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     is_dead = tx.conn.execute(_IS_DEAD, names | {"for_key": first_key}).first() is not None
     if is_dead or (receipt.group_id, first_key) in tx.deaths:
         return State.DLQ
-    if origin_key is not None:
-        return State.COMMIT  # it had a delivery of its own, and has none
-    reached = tx.conn.execute(_REACHED, names | {"for_queue": queue_of(receipt.message_key)}).scalar()
-    offset = offset_of(receipt.message_key)
+    if origin_key is not None and (row := row_of(tx, receipt._replace(message_key=first_key))) is not None:
+        return State(row.state)  # it was reset, and has been read again
+    names["for_key"] = first_key
+    reached = tx.conn.execute(_REACHED, names | {"for_queue": queue_of(first_key)}).scalar()
+    offset = offset_of(first_key)
     if reached is None or offset >= reached:
         return State.READY
-    left = {"for_queue": queue_of(receipt.message_key), "for_offset": offset}
+    left = {"for_queue": queue_of(first_key), "for_offset": offset}
     return State.COMMIT if tx.conn.execute(_LEFT_BEHIND, names | left).first() is None else State.READY
 
 
