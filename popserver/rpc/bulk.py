@@ -224,7 +224,7 @@ async def _arrow() -> Callable[..., Chunks]:
         module: Any = sys.modules.get(name) or await asyncio.to_thread(import_module, name)
     except ImportError as error:
         raise Unsupported(
-            f"bulk transfer needs Arrow ({error}); pip install 'popmq[spark]' where the server runs, or use PullMessage"
+            f"bulk transfer needs Arrow ({error}); pip install 'popmq[fast]' where the server runs, or use PullMessage"
             " and ReceiveMessage"
         ) from None
     made: Callable[..., Chunks] = module.Chunks

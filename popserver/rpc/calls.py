@@ -174,6 +174,9 @@ class _Call:
             if self._verb.hold_up is not None:
                 await self._verb.hold_up(request, caller)
             frames = self._refusal(request, refusal)
+        except grpc.aio.InternalError:
+            # A frame could not be written: the connection is gone, and nobody is there to be told.
+            return
         except Exception:  # noqa: BLE001
             if context.cancelled():
                 return

@@ -298,7 +298,7 @@ async def test_without_arrow_it_is_not_offered(door: Door, monkeypatch: pytest.M
     (frame,) = (await pull_bulk(door)).frames
     assert frame.status.code == pb.UNSUPPORTED
     assert frame.status.message.startswith("bulk transfer needs Arrow")
-    assert "pip install 'popmq[spark]'" in frame.status.message
+    assert "pip install 'popmq[fast]'" in frame.status.message
 
 
 async def test_a_retry_copy_knows_which_attempt_it_is(door: Door) -> None:

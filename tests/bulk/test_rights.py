@@ -1,0 +1,107 @@
+"""Who may transfer in bulk; and what becomes of an answer that nobody reads any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from popproto.v1 import bulk_pb2 as wire
+from popproto.v1.bulk_pb2_grpc import BulkStub
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.access import Rules
+from popserver.rpc import bulk, calls, convert
+from popserver.rpc.limits import Limits
+from tests.bulk.wire_bulk import pull_bulk
+from tests.pull.wire_pull import make_topic
+from tests.rpc.door import GROUP, TOPIC, Door, a_message
+from tests.rpc.test_access import SECRET, give, guarded
+from tests.support.signing import signed
+
+MINUTE = pb.Settings().subscription.long_polling_timeout
+convert.set_ms(MINUTE, 60_000)
+REQUESTS = {
+    "PullBulk": wire.PullBulkRequest(group=GROUP, topic=TOPIC, end_offset=9),
+    "ReceiveBulk": wire.ReceiveBulkRequest(
+        group=GROUP, topic=TOPIC, attempt_id="a", max_messages=9, invisible_duration=MINUTE
+    ),
+    "RenewAttempt": wire.RenewAttemptRequest(group=GROUP, topic=TOPIC, attempt_id="a", invisible_duration=MINUTE),
+    "AckAttempt": wire.AckAttemptRequest(group=GROUP, topic=TOPIC, attempt_id="a"),
+}
+
+
+async def code_of(stub: Any, method: str, metadata: Any) -> int:
+    call = getattr(stub, method)(REQUESTS[method], metadata=metadata)
+    answer = await call.read() if bulk.SERVICE.methods_by_name[method].server_streaming else await call
+    return int(answer.status.code)
+
+
+async def test_every_verb_is_refused_without_each_of_its_rights(tmp_path: Path) -> None:
+    assert list(REQUESTS) == [method.name for method in bulk.SERVICE.methods]
+    cases: dict[str, tuple[list[str], bool]] = {
+        "nothing": ([], False),
+        "topic": (["ALLOW SUB topic:flights"], False),
+        "group": (["ALLOW SUB group:counters"], False),
+        "sender": (["ALLOW PUB topic:flights", "ALLOW SUB group:counters"], False),
+        "both": (["ALLOW SUB topic:flights", "ALLOW SUB group:counters"], True),
+    }
+    async with guarded(tmp_path, users=tuple(cases), rules=Rules(auth=True)) as door:
+        await make_topic(door)
+        stub = BulkStub(door.channel)
+        for user, (policies, is_let_in) in cases.items():
+            for policy in policies:
+                await give(door, policy, user)
+            metadata = (("x-mq-client-id", "c"), *signed(user, SECRET).items())
+            codes = {method: await code_of(stub, method, metadata) for method in REQUESTS}
+            assert set(codes.values()) == {pb.OK if is_let_in else pb.FORBIDDEN}, user
+
+
+@pytest.mark.parametrize("method", list(REQUESTS))
+async def test_garbage_is_answered_in_words(door: Door, method: str) -> None:
+    shape = door.channel.unary_stream if method in ("PullBulk", "ReceiveBulk") else door.channel.unary_unary
+    call = shape(f"/{bulk.SERVICE.full_name}/{method}")(b"\xff\xff", metadata=(("x-mq-client-id", "c"),))
+    data = await (call.read() if method in ("PullBulk", "ReceiveBulk") else call)
+    answer = getattr(wire, f"{method}Response").FromString(data)
+    assert answer.status.code == pb.BAD_REQUEST
+    assert answer.status.message == f"the 2 bytes sent are no popmq.v1.{method}Request"
+
+
+class BrokenOff:
+    """The context of a call whose connection is gone, which is noticed by the first frame that cannot be written."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("x-mq-client-id", "c"),)
+
+    def peer(self) -> str:
+        return ""
+
+    def cancelled(self) -> bool:
+        return False
+
+    async def write(self, _frame: Any) -> None:
+        self.writes += 1
+        raise grpc.aio.InternalError
+
+
+async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
+    door: Door, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_topic(door)
+    await door.send(a_message("m0"))
+    assert (await pull_bulk(door)).ids == ["m0"]
+    verb = calls.Verb(bulk.Bulk(door.broker, Limits()).pull_bulk)
+    context = BrokenOff()
+    await calls._Call("PullBulk", verb, wire.PullBulkResponse, _Open()).stream(REQUESTS["PullBulk"], context)
+    assert context.writes == 1, "nothing is written after that"
+    assert "call failed" not in capsys.readouterr().out
+
+
+class _Open:
+    def enter(self, *_: Any, **__: Any) -> None: ...
+
+    def allow(self, *_: Any) -> None: ...
