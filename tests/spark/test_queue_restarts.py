@@ -1,4 +1,4 @@
-"""A server that goes away while mode `queue` reads from it, and one that has nothing but RocketMQ's own calls."""
+"""A server that goes away while mode `queue` reads from it, and one that wants to know who reads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 
+from popclient import ClientConfig, Message, Producer
 from popclient._queue.message_queue import MessageQueue
-from popclient.errors import Unreachable
+from popclient.admin import Admin
+from popclient.errors import Forbidden, Unauthorized, Unreachable
 from popclient.spark import message_columns
 from popclient.spark.link import Link
+from popclient.spark.queue.batch import QueueReader
 from popclient.spark.queue.offsets import Range
-from popclient.spark.queue.options import parse
+from popclient.spark.queue.options import QueueOptions, parse
 from popclient.spark.queue.reading import RangeReader, Ranges
+from popclient.spark.queue.stream import QueueStream
+from popserver import EmbeddedBroker, embedded
 from tests.spark.queues import QUEUES, Server, serving
 
 BODIES = StructType().add("body", BinaryType())
@@ -80,3 +86,66 @@ def test_a_server_that_stays_away_is_told_in_one_sentence(server: Server) -> Non
         list(batches)
     assert time.monotonic() - began < 10
     server.start()
+
+
+# ---- Rights ----
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture
+def guarded() -> Iterator[EmbeddedBroker]:
+    """Alice may read topic flights as group reports, and nothing else."""
+    root = "root-has-a-secret"
+    with embedded(auth=True, admin_access_key="root", admin_secret=root) as broker:
+        config = ClientConfig(broker.endpoint, access_key="root", access_secret=root)
+        with Admin(config) as admin, Producer(config) as producer:
+            admin.create_topic("flights", queue_count=QUEUES)
+            admin.create_user("alice", SECRET)
+            admin.add_policy("alice", "ALLOW", ["SUB"], "TOPIC", "flights")
+            admin.add_policy("alice", "ALLOW", ["SUB"], "GROUP", "reports")
+            producer.send_many(Message("flights", f"flight {number}") for number in range(100)).raise_for_failures()
+        yield broker
+
+
+def asked_by_alice(broker: EmbeddedBroker, **more: str) -> QueueOptions:
+    named = {"endpoints": broker.endpoint, "topic": "flights", "consumerGroup": "reports"}
+    return parse({**named, "accessKey": "alice", "accessSecret": SECRET, **more})
+
+
+@pytest.mark.usefixtures("way")
+def test_whoever_may_read_need_not_administrate(guarded: EmbeddedBroker) -> None:
+    source = QueueReader(asked_by_alice(guarded), BODIES)
+    bodies = [
+        body for part in source.partitions() for batch in source.read(part) for body in batch.column(0).to_pylist()
+    ]
+    assert sorted(bodies) == sorted(b"flight %d" % number for number in range(100))
+    stream = QueueStream(asked_by_alice(guarded), BODIES)
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"topic": "trains"}, "trains"),
+        ({"consumerGroup": "billing"}, "billing"),
+        ({"accessSecret": "wrong-secret"}, "(?i)signature|secret"),
+    ],
+)
+def test_whoever_may_not_is_told_at_once(guarded: EmbeddedBroker, more: dict[str, str], said: str) -> None:
+    source = QueueReader(asked_by_alice(guarded, **more), BODIES)
+    began = time.monotonic()
+    with pytest.raises((Forbidden, Unauthorized), match=said) as refusal:
+        list(source.read(source.partitions()[0]))
+    assert "wrong-secret" not in str(refusal.value)
+    assert time.monotonic() - began < 10
+
+
+def test_a_pattern_is_for_administrators(guarded: EmbeddedBroker) -> None:
+    given = {"endpoints": guarded.endpoint, "topicsPattern": "f.*", "consumerGroup": "reports"}
+    options = parse({**given, "accessKey": "alice", "accessSecret": SECRET})
+    with pytest.raises(
+        ValueError, match=r"option topicsPattern='f\.\*' needs .* name the topics with the option topic"
+    ):
+        QueueReader(options, BODIES).partitions()
