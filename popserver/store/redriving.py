@@ -109,8 +109,7 @@ def send(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> 
     group = plan.group
     ids = as_given((each.letter.dead_letter_id,) for each in sent)
     tx.conn.execute(_MARK, {"ids": ids, "by_plan": plan.plan_id})
-    rows = as_given((each.letter.dead_letter_id, each.key, each.order.change.value, each.order.reason) for each in sent)
-    tx.conn.execute(_RECORD, {"sent": rows, "of_plan": plan.plan_id, "now_ms": tx.now_ms})
+    tx.conn.execute(_RECORD, [_recorded(tx, plan, each) for each in sent])
     if plan.target is not None:
         tx.conn.execute(_NAME, [_named(plan, each) for each in sent])
         tx.ring(plan.target.topic_id)
@@ -126,7 +125,7 @@ def send(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> 
 def skip(tx: Transaction, plan: Plan, notes: Mapping[int, str]) -> None:
     """Write down of dead letters that the plan has a record of why they do not go, by id."""
     if notes:
-        tx.conn.execute(_SKIP, {"notes": as_given(notes.items()), "of_plan": plan.plan_id})
+        tx.conn.execute(_SKIP, [{"of_plan": plan.plan_id, "of_id": each, "why": why} for each, why in notes.items()])
 
 
 def _place(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> list[_Sent]:
@@ -210,6 +209,17 @@ def _new_id(plan: Plan, sent: _Sent) -> bytes:
     return id_to_bytes(message_id_of(plan.plan_id, sent.letter.dead_letter_id, plan.created_at_ms))
 
 
+def _recorded(tx: Transaction, plan: Plan, sent: _Sent) -> dict[str, Any]:
+    return {
+        "of_plan": plan.plan_id,
+        "of_id": sent.letter.dead_letter_id,
+        "to_change": sent.order.change.value,
+        "because": sent.order.reason,
+        "stands_at": sent.key,
+        "now_ms": tx.now_ms,
+    }
+
+
 def _named(plan: Plan, sent: _Sent) -> dict[str, Any]:
     return {"of_plan": plan.plan_id, "of_id": sent.letter.dead_letter_id, "new_id": _new_id(plan, sent)}
 
@@ -278,30 +288,22 @@ _MARK = (
     .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)), dead_letter.c.redrive_state.is_(None))
     .values(redrive_state=RedriveState.REDRIVEN.value, plan_id=bindparam("by_plan"))
 )
-_SENT = given("sent", "dead_letter_id", "redriven_key", text=("change", "reason"))
+# Row by row: joined with given rows SQLite walks through the whole plan, and through all of those for each of its rows.
+_ONE = redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id")
 _RECORD = (
     update(redrive)
-    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == _SENT.c.dead_letter_id)
+    .where(*_ONE)
     .values(
         state=RedriveState.REDRIVEN.value,
-        change=_SENT.c.change,
-        reason=_SENT.c.reason,
-        redriven_key=_SENT.c.redriven_key,
+        change=bindparam("to_change"),
+        reason=bindparam("because"),
+        redriven_key=bindparam("stands_at"),
         redriven_message_id=redrive.c.message_id,
-        redriven_at_ms=bindparam("now_ms", type_=redrive.c.redriven_at_ms.type),
+        redriven_at_ms=bindparam("now_ms"),
     )
 )
-_NOTES = given("notes", "dead_letter_id", text=("note",))
-_SKIP = (
-    update(redrive)
-    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == _NOTES.c.dead_letter_id)
-    .values(state=RedriveState.SKIPPED.value, note=_NOTES.c.note)
-)
-_NAME = (
-    update(redrive)
-    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id"))
-    .values(redriven_message_id=bindparam("new_id", type_=LargeBinary))
-)
+_SKIP = update(redrive).where(*_ONE).values(state=RedriveState.SKIPPED.value, note=bindparam("why"))
+_NAME = update(redrive).where(*_ONE).values(redriven_message_id=bindparam("new_id", type_=LargeBinary))
 _FREE_QUEUE = (
     select(queue.c.queue_id)
     .where(queue.c.topic_id == bindparam("of_topic"))
