@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from examples.flights.data import TOPIC, as_message, flights
 from examples.flights.processes import server
-from tests.spark.filled import fill
+from popclient import Producer, SimpleConsumer
+from popclient.admin import Admin
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -28,7 +33,7 @@ def run(*arguments: str, **environment: str) -> str:
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
         cwd=EXAMPLES.parent,
         env={**os.environ, **environment},
@@ -79,13 +84,69 @@ def test_official_client(endpoint: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("java")
-def test_dead_letters_in_spark(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/popmq.db"
-    fill(url, 30)
-    shown = run(str(EXAMPLES / "dead_letters_spark.py"), url)
-    assert "|radar         |hotels " in shown
-    assert "|flight " in shown
+@pytest.mark.row("O5", "O6")
+@pytest.mark.user("U39", "U40", "U41")
+def test_spark_modes(endpoint: str, tmp_path: Path) -> None:
+    """Each flight once in each mode, and still when it is all run again."""
+    for _ in range(2):
+        assert run("-m", "examples.spark_modes", endpoint, str(tmp_path)).splitlines() == [
+            "queue: 1,000 flights in Parquet, 1,000 in the table",
+            "lease: 1,000 flights in Parquet, 1,000 in the table",
+            "journal: 1,000 flights in Parquet, 1,000 in the table",
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("java")
+def test_spark_event_time(endpoint: str, tmp_path: Path) -> None:
+    shown = run("-m", "examples.spark_event_time", endpoint, str(tmp_path)).splitlines()
+    sent = Counter(row["carrier"] for row in islice(flights(whole_year=False), 1_000))
+    largest = sorted(sent.items(), key=lambda each: (-each[1], each[0]))[:3]
+    assert shown == [*(f"{carrier}: {count:,}" for carrier, count in largest), f"{len(sent)} carriers: 1,000"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("java")
+@pytest.mark.row("O7")
+@pytest.mark.user("U21")
+def test_spark_dead_letters(endpoint: str, tmp_path: Path) -> None:
+    """Cancelled flights come again, with an arrival time; the other dead letters are archived and stay."""
+    cancelled, lost = die(endpoint)
+    round_of_the_night = (
+        "-m",
+        "examples.spark_dead_letters",
+        f"sqlite:///{tmp_path}/popmq.db",
+        endpoint,
+        str(tmp_path),
+    )
+    shown = run(*round_of_the_night)
+    assert f"nightly-0: {cancelled} sent back, {cancelled} of them repaired, 0 skipped" in shown
+    assert f"|cancelled      |{cancelled:<5}|" in shown
+    assert f"|lost on the way|{lost:<5}|" in shown
+    with SimpleConsumer(endpoint, "arrivals", TOPIC, await_duration=5) as consumer:
+        again = [consumer.receive(max_messages=32) for _ in range(1 + cancelled // 32)]
+        mended = [message for messages in again for message in messages]
+        consumer.ack(mended)
+    assert [json.loads(message.body)["arr_time"] for message in mended] == ["cancelled"] * cancelled
+    assert "sent back" not in run(*round_of_the_night)
+
+
+def die(endpoint: str) -> tuple[int, int]:
+    """Makes dead letters of the flights that did not arrive: how many never left, how many were lost on the way."""
+    rows = [row for row in flights(whole_year=False) if row["arr_time"] is None]
+    rows = [row for row in rows if row["dep_time"]] + [row for row in rows if not row["dep_time"]][:50]
+    with Admin(endpoint) as admin, Producer(endpoint, TOPIC) as producer:
+        admin.create_group("arrivals", max_attempts=1)
+        producer.send_many(map(as_message, rows)).raise_for_failures()
+        with SimpleConsumer(endpoint, "arrivals", TOPIC, invisible_duration=1, await_duration=1) as consumer:
+            while sum(1 for _ in admin.dead_letters("arrivals")) < len(rows):
+                consumer.receive(max_messages=32)
+    lost = sum(1 for row in rows if row["dep_time"])
+    return len(rows) - lost, lost
 
 
 def test_the_demo_without_java(tmp_path: Path) -> None:
