@@ -7,15 +7,13 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from popclient.admin import DeadLetterSelection
 from popclient.admin.pace import STEP_MAX
 from popclient.config import ClientConfig
 from popclient.spark.dlq.asking import patient, server, tried_again
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 
 def purge(dead: DataFrame, endpoints: str | ClientConfig, *, group: str) -> int:
@@ -23,15 +21,13 @@ def purge(dead: DataFrame, endpoints: str | ClientConfig, *, group: str) -> int:
 
     May be run again after a failure. What was redriven and is not done yet stays.
     """
-    rows = dead.select("id").mapInArrow(partial(_purge, patient(endpoints), group), "purged long")
-    return sum(row.purged for row in rows.collect())
+    purged: int = dead.select("id").rdd.mapPartitions(partial(_purge, patient(endpoints), group)).sum()
+    return purged
 
 
-def _purge(config: ClientConfig, group: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    purged = 0
-    ids = (number for batch in batches for number in batch.column("id").to_pylist())
+def _purge(config: ClientConfig, group: str, rows: Iterator[Row]) -> Iterator[int]:
+    ids = (row.id for row in rows)
     with server(config) as admin:
         while step := tuple(islice(ids, STEP_MAX)):
             selection = DeadLetterSelection(group, ids=step, redriven_too=True)
-            purged += tried_again(partial(admin.purge_dead_letters, selection))
-    yield pa.RecordBatch.from_pydict({"purged": [purged]})
+            yield tried_again(partial(admin.purge_dead_letters, selection))

@@ -7,24 +7,22 @@ What is unchanged goes as a number alone; its body never leaves the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pyarrow as pa
-
-from popclient.admin import Admin, RedriveOrder, Repair
+from popclient.admin import Admin, Redrive, RedriveOrder, Repair
 from popclient.admin.pace import STEP_MAX, Pace
 from popclient.config import ClientConfig
 from popclient.spark.dlq.asking import patient, server, tried_again
 from popclient.spark.dlq.repairing import reason_of, repair_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 REPAIRS_BYTES_MAX: Final = 1024 * 1024  # of one call: below what a server takes in a request
-_SENT: Final = "state string, change string, note string, messages long"
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,15 @@ class Redriven:
     repaired: int = 0
     skipped: int = 0
     notes: dict[str, int] = field(default_factory=dict)
+
+
+class _Sent(NamedTuple):
+    """How many messages of a partition came to the same."""
+
+    state: str
+    change: str
+    note: str
+    messages: int
 
 
 class _Order(NamedTuple):
@@ -75,11 +82,11 @@ def redrive(
     rows = dead.select("id", "consumer_group", repair_of(dead), reason_of(dead, reason).alias("why"))
     if rate is not None:
         rows = rows.repartition(1)  # one pace needs one hand
-    sent = rows.mapInArrow(partial(_send, order), _SENT).collect()
-    return _summed_up(plan_id, [tuple(row) for row in sent])
+    # Not mapInArrow, which asks for pandas.
+    return _summed_up(plan_id, rows.rdd.mapPartitions(partial(_send, order)).collect())
 
 
-def _summed_up(plan_id: str, sent: Sequence[tuple[Any, ...]]) -> Redriven:
+def _summed_up(plan_id: str, sent: Iterable[_Sent]) -> Redriven:
     notes: dict[str, int] = {}
     for state, _, note, messages in sent:
         if state == "SKIPPED":
@@ -94,46 +101,38 @@ def _summed_up(plan_id: str, sent: Sequence[tuple[Any, ...]]) -> Redriven:
     )
 
 
-def _send(order: _Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _send(order: _Order, rows: Iterator[Row]) -> Iterator[_Sent]:
     """Runs in a worker: sends a partition's rows, and tells how many came to what."""
-    told: dict[tuple[str, str, str], int] = {}
+    told: Counter[tuple[str, str, str]] = Counter()
     pace = Pace(order.rate)
     with server(order.config) as admin:
-        for orders in _steps(_orders(order, batches), pace.step):
+        for orders in _steps(_orders(order, rows), pace.step):
             pace.await_turn()
-            for redrive in tried_again(partial(_call, admin, order, orders)):
-                key = (redrive.state, redrive.change, redrive.note)
-                told[key] = told.get(key, 0) + 1
+            redrives = tried_again(partial(_call, admin, order, orders))
+            told.update((each.state, each.change, each.note) for each in redrives)
             pace.spent(len(orders))
-    rows = [(*key, messages) for key, messages in told.items()]
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    types = (pa.string(), pa.string(), pa.string(), pa.int64())
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-    yield pa.RecordBatch.from_arrays(arrays, names=["state", "change", "note", "messages"])
+    return (_Sent(*key, messages) for key, messages in told.items())
 
 
-def _call(admin: Admin, order: _Order, orders: Sequence[RedriveOrder]) -> list[Any]:
-    return list(
-        admin.redrive_dead_letters(order.plan_id, order.group, orders, target=order.target, reason=order.reason)
-    )
+def _call(admin: Admin, order: _Order, orders: Sequence[RedriveOrder]) -> list[Redrive]:
+    return admin.redrive_dead_letters(order.plan_id, order.group, orders, target=order.target, reason=order.reason)
 
 
-def _orders(order: _Order, batches: Iterator[pa.RecordBatch]) -> Iterator[RedriveOrder]:
-    for batch in batches:
-        for row in batch.to_pylist():
-            if row["consumer_group"] != order.group:
-                raise ValueError(
-                    f"dead letter {row['id']} is of group '{row['consumer_group']}', not of '{order.group}'; a plan is"
-                    " of one group: narrow the frame to it"
-                )
-            yield RedriveOrder(row["id"], _repair(row["repair"]), row["why"] or "")
+def _orders(order: _Order, rows: Iterator[Row]) -> Iterator[RedriveOrder]:
+    for row in rows:
+        if row.consumer_group != order.group:
+            raise ValueError(
+                f"dead letter {row.id} is of group '{row.consumer_group}', not of '{order.group}'; a plan is of one"
+                " group: narrow the frame to it"
+            )
+        yield RedriveOrder(row.id, _repair(row.repair), row.why or "")
 
 
-def _repair(given: dict[str, Any] | None) -> Repair | None:
-    if given is None or all(value is None for value in given.values()):
+def _repair(given: Row | None) -> Repair | None:
+    if given is None or all(value is None for value in given):
         return None
-    properties = given["properties"]
-    return Repair(given["body"], given["tag"], given["keys"], None if properties is None else dict(properties))
+    body = None if given.body is None else bytes(given.body)
+    return Repair(body, given.tag, given["keys"], given.properties)
 
 
 def _steps(orders: Iterator[RedriveOrder], most: int) -> Iterator[list[RedriveOrder]]:
