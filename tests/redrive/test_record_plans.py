@@ -1,0 +1,27 @@
+"""The record of a redrive is found by its key, however long the plan is."""
+
+from __future__ import annotations
+
+import re
+
+from tests.redrive.sending_back import die, run, write_plan
+from tests.support.open_store import OpenStore
+from tests.support.plans import Plans
+
+
+def test_each_message_of_a_step_is_one_search(store: OpenStore) -> None:
+    topic = store.topic(queues=1)
+    group = store.group(meets=[topic])
+    die(store, group, topic, 3)
+    write_plan(store, group)
+    write_plan(store, group, "p2")
+    plans = Plans(store)
+    with plans.caught():
+        assert run(store, "p1", 2).redriven == 2
+        assert run(store, "p2").skipped == 2
+    updates = {
+        statement: plan for statement, plan in plans.explained().items() if statement.startswith("UPDATE redrive SET")
+    }
+    assert len(updates) == 2, "what went, and what did not"
+    for statement, plan in updates.items():
+        assert re.search(r"plan_id ?=.* AND \(?dead_letter_id ?=", plan), (statement, plan)
