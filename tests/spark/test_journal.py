@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,13 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import StreamingQueryException
 
 import popserver
-from popclient import Message, Producer
-from popclient.admin import Admin
 from tests.spark.sent import forget_last_commit
+from tests.spark.stream_job import Job, open_messages, send, wait_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -37,64 +34,10 @@ def topic(request: pytest.FixtureRequest) -> str:
     return request.node.name.replace("_", "-")[5:65]
 
 
-class Job:
-    """A query from a topic through a journal into a list of batches."""
-
-    def __init__(self, spark: SparkSession, endpoint: str, topic: str, folder: Path) -> None:
-        self.spark = spark
-        self.folder = folder
-        self.options = {
-            "mode": "journal",
-            "endpoints": endpoint,
-            "topic": topic,
-            "consumerGroup": f"group-of-{topic}",
-            "journalPath": str(folder / "journal"),
-            "quietPeriod": "1500ms",
-        }
-        self.batches: dict[int, list[str]] = {}
-
-    def start(self, *, available_now: bool = True, **more: Any) -> StreamingQuery:
-        frame = self.spark.readStream.format("popmq").options(**{**self.options, **more}).load()
-        writer = frame.writeStream.foreachBatch(self._sink).option(
-            "checkpointLocation", str(self.folder / "checkpoint")
-        )
-        trigger = {"availableNow": True} if available_now else {"processingTime": "200 milliseconds"}
-        return writer.trigger(**trigger).start()
-
-    def run(self, **more: Any) -> list[str]:
-        """All that is there, sorted."""
-        self.start(**more).awaitTermination()
-        return self.rows
-
-    @property
-    def rows(self) -> list[str]:
-        return sorted(body for batch in self.batches.values() for body in batch)
-
-    def _sink(self, frame: DataFrame, batch_id: int) -> None:
-        rows = [bytes(row.body).decode() for row in frame.select("body").collect()]
-        assert self.batches.setdefault(batch_id, rows) == rows  # a replay is the same
-
-
 @pytest.fixture
 def job(spark: SparkSession, broker: popserver.EmbeddedBroker, topic: str, tmp_path: Path) -> Job:
-    return Job(spark, broker.endpoint, topic, tmp_path)
-
-
-def send(endpoint: str, topic: str, bodies: range, **fields: Any) -> list[str]:
-    with Producer(endpoint) as producer:
-        producer.send_many([Message(topic, f"{i:05}", **fields) for i in bodies]).raise_for_failures()
-    return [f"{i:05}" for i in bodies]
-
-
-def open_messages(endpoint: str, topic: str) -> tuple[int, int, int]:
-    """What the job's group has ready, in flight, waiting."""
-    with Admin(endpoint) as admin:
-        lags = admin.list_lag(f"group-of-{topic}", topic)
-    return (
-        sum(each.ready for each in lags),
-        sum(each.inflight for each in lags),
-        sum(each.waiting_retry for each in lags),
-    )
+    more = {"mode": "journal", "journalPath": str(tmp_path / "journal"), "quietPeriod": "1500ms"}
+    return Job(spark, tmp_path, broker.endpoint, topic, **more)
 
 
 @pytest.mark.row("O5")
@@ -120,13 +63,6 @@ def test_a_replay_of_the_last_batch_is_the_same(job: Job, broker: popserver.Embe
     assert job.batches[last] == replayed
 
 
-def wait_for(fact: Callable[[], bool], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 # ---- What goes wrong ----
 
 
@@ -134,7 +70,7 @@ def test_a_journal_that_cannot_be_written_fails_the_query_and_acks_nothing(
     job: Job, broker: popserver.EmbeddedBroker, topic: str
 ) -> None:
     sent = send(broker.endpoint, topic, range(1))
-    query = job.start(available_now=False)
+    query = job.start(every="200 milliseconds")
     wait_for(lambda: job.rows == sent)
     shutil.rmtree(job.options["journalPath"])
     send(broker.endpoint, topic, range(1, 2))

@@ -18,6 +18,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 import popserver
 from popclient import Message, Producer
 from popclient.admin import Admin
+from tests.spark.stream_job import patient
 
 MESSAGES = 350
 # Longer than the server waits for a push consumer that has gone, far shorter than a lease.
@@ -54,7 +55,7 @@ def test_a_driver_that_is_killed_everywhere(
 
 
 def survive(broker: popserver.EmbeddedBroker, mode: str, folder: Path, points: list[str]) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(patient(broker.endpoint)) as producer:
         producer.send_many([Message("t", str(number)) for number in range(MESSAGES)]).raise_for_failures()
     for _ in points:
         assert driven(mode, broker.endpoint, folder, points) == -signal.SIGKILL
@@ -62,7 +63,7 @@ def survive(broker: popserver.EmbeddedBroker, mode: str, folder: Path, points: l
     assert driven(mode, broker.endpoint, folder, points) == 0
     assert sorted(path.name for path in folder.glob("died at *")) == sorted(f"died at {point}" for point in points)
     assert stored(folder) == Counter(str(number) for number in range(MESSAGES))
-    with Admin(broker.endpoint) as admin:
+    with Admin(patient(broker.endpoint), connect_timeout=30.0) as admin:
         assert sum(lag.ready + lag.inflight + lag.waiting_retry for lag in admin.list_lag("g", "t")) == 0
 
 
