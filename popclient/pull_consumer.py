@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -11,10 +12,13 @@ from popclient._loop import loop_thread
 from popclient._options import as_timedelta, require_whole
 from popclient._queue.allocation import AllocateStrategy
 from popclient._queue.calls import QueueEnd
+from popclient._queue.listening import ConcurrentListener, is_async
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware
 from popclient._queue.pull_core import PullConsumerCore
+from popclient._queue.pull_listening import PullListening, listening_of
 from popclient._queue.pull_options import pull_options
+from popclient._queue.running import Threads
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageView
@@ -150,6 +154,38 @@ class PullConsumer:
             except ClientClosed:
                 return
             yield from polled
+
+    def consume(
+        self,
+        topics: str | Iterable[str],
+        listener: ConcurrentListener,
+        *,
+        consume_threads: int = 20,
+        consume_message_batch_max_size: int = 1,
+        consume_timeout: float | timedelta = 900,
+    ) -> None:
+        """Becomes a member for the topics, as `subscribe` does, and hands their messages to a listener until `close`.
+
+        The listener is one as QueuePushConsumer takes it: called with `(messages, context)`, it returns
+        ConsumeConcurrentlyStatus; what fails is handed back and comes again by %RETRY%<group>. Progress is committed
+        every 5 s, as far as everything before it is consumed; `seek`, `pause` and `position` go on as ever, `poll` is
+        refused meanwhile. Close the consumer from elsewhere than the listener: it waits for calls that have begun,
+        within `close_timeout`.
+
+        consume_threads: how many threads call it. consume_message_batch_max_size: messages per call.
+        consume_timeout: what is with the listener for longer is handed back, and its result counts no more.
+        """
+        listening = listening_of(
+            listener,
+            consume_threads=consume_threads,
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            consume_timeout=consume_timeout,
+        )
+        if is_async(listener):
+            raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.PullConsumer")
+        names = as_topic_names(topics)
+        runner = partial(Threads, self.group, consume_threads, post=self._thread.post)
+        self._thread.run(lambda: self._core.consume(PullListening(self._core, listening, runner), names))
 
     # ---- Places ----
 

@@ -8,7 +8,6 @@ from typing import Protocol
 from popclient._queue import calls
 from popclient._queue.clock import Clock
 from popclient._queue.message_queue import MessageQueue
-from popclient._queue.offset_store import OffsetStore
 from popclient._queue.process_queue import ProcessQueue
 from popclient._queue.running import Job
 from popclient._queue.statistics import Statistics
@@ -38,6 +37,12 @@ class ConsumeMessageService(Protocol):
         """Nothing more is done."""
 
 
+class NotesProgress(Protocol):
+    """An OffsetStore, or whatever else remembers how far a queue is consumed."""
+
+    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None: ...
+
+
 class Surroundings:
     """Clock, pool, progress and server, as a ConsumeMessageService sees them.
 
@@ -52,7 +57,7 @@ class Surroundings:
         group: str,
         clock: Clock,
         statistics: Statistics,
-        offset_store: OffsetStore,
+        offset_store: NotesProgress,
         run: Callable[[Job], None],
         max_reconsume_times: int | None,
         *,

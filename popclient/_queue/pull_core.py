@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from popclient import _convert as convert
 from popclient._queue import calls
@@ -30,6 +30,13 @@ from popproto.v2 import definition_pb2 as pb
 FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (mission row N2)
 MEMBERS: Final = "popmq.members"
 RESETS: Final = "popmq.resets"
+
+
+class Consuming(Protocol):
+    """Takes in place of whoever polls."""
+
+    async def run(self, topics: Sequence[str], /) -> None: ...
+    async def end(self) -> None: ...
 
 
 class PullConsumerCore:
@@ -58,6 +65,7 @@ class PullConsumerCore:
         self._turn = asyncio.Lock()  # whose turn it is to change what is assigned
         self._tasks = Tasks()
         self._beginning: asyncio.Task[None] | None = None
+        self._consuming: Consuming | None = None
         self._started = False
         self._closing = False
 
@@ -155,12 +163,18 @@ class PullConsumerCore:
 
     async def poll(self, timeout: float, most: int) -> list[MessageView]:
         """Up to so many messages, as soon as there is one; none when the time is over."""
+        if self._consuming is not None:
+            raise ValueError("the messages go to the listener that was given to consume; poll when it has ended")
+        return [view for _, taken in await self.take(timeout, most) for view in taken]
+
+    async def take(self, timeout: float, most: int) -> list[tuple[Fetcher, list[MessageView]]]:
+        """The same by queue."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         self._committing.begin_poll()
         while True:
             self._require_open()
-            if not self._assignment.fetchers:
+            if not self._assignment.fetchers and self._consuming is None:
                 raise ValueError("nothing is assigned; call assign(topic), or assign([...]) with queues, before poll")
             self._arrived.clear()
             self._keep_beginning()
@@ -172,18 +186,40 @@ class PullConsumerCore:
             except TimeoutError:
                 return []
 
-    def _take(self, most: int) -> list[MessageView]:
+    def _take(self, most: int) -> list[tuple[Fetcher, list[MessageView]]]:
         """From all queues, beginning with another one each time; raises a failure only if there is nothing to take."""
         fetchers = [fetcher for fetcher in self._assignment.fetchers.values() if not fetcher.paused]
         begun = [fetcher for fetcher in fetchers if fetcher.has_begun]
         first = next(self._rotation) % max(len(begun), 1)
-        taken: list[MessageView] = []
+        by_queue: list[tuple[Fetcher, list[MessageView]]] = []
         for fetcher in begun[first:] + begun[:first]:
-            taken += fetcher.take(most - len(taken))
-        if not taken:
+            if taken := fetcher.take(most):
+                by_queue.append((fetcher, taken))
+                most -= len(taken)
+        if not by_queue:
             for fetcher in fetchers:
                 fetcher.raise_failure()
-        return taken
+        return by_queue
+
+    async def consume(self, consuming: Consuming, topics: Sequence[str]) -> None:
+        """Has it take what would be polled, until this consumer is closed."""
+        if self._consuming is not None:
+            raise ValueError("a listener gets the messages already; one consumer has one listener")
+        if self.options.commit_interval is not None:
+            raise ValueError("auto_commit commits what was polled; leave it out, consume commits what is consumed")
+        self._consuming = consuming
+        try:
+            await consuming.run(topics)
+        finally:
+            self._consuming = None
+
+    @property
+    def fetchers(self) -> Mapping[MessageQueue, Fetcher]:
+        return self._assignment.fetchers
+
+    async def commit_consumed(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Of assigned queues; raises what was refused."""
+        await self._committing.commit(offsets)
 
     def _keep_beginning(self) -> None:
         """Has it stored where the queues begin, for nothing is taken before; `poll` is woken when that is done."""
@@ -268,6 +304,8 @@ class PullConsumerCore:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
+                    if self._consuming is not None:
+                        await self._consuming.end()
                     await asyncio.gather(*ending, return_exceptions=True)
                     await self._tasks.ended()
                     if self.options.commit_interval is not None:

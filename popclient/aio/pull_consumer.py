@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from popclient._options import as_timedelta, require_whole
 from popclient._queue.allocation import AllocateStrategy
 from popclient._queue.calls import QueueEnd
+from popclient._queue.listening import AsyncConcurrentListener, is_async
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware
 from popclient._queue.pull_core import PullConsumerCore
+from popclient._queue.pull_listening import PullListening, listening_of
 from popclient._queue.pull_options import pull_options
+from popclient._queue.running import InTasks
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageView
@@ -120,6 +124,40 @@ class PullConsumer:
                 return
             for message in polled:
                 yield message
+
+    async def consume(
+        self,
+        topics: str | Iterable[str],
+        listener: AsyncConcurrentListener,
+        *,
+        consume_threads: int = 20,
+        consume_message_batch_max_size: int = 1,
+        consume_timeout: float | timedelta = 900,
+    ) -> None:
+        """Becomes a member for the topics, as `subscribe` does, and hands their messages to a listener until `close`.
+
+        The listener is one as QueuePushConsumer takes it: called with `(messages, context)`, it returns
+        ConsumeConcurrentlyStatus; what fails is handed back and comes again by %RETRY%<group>. Progress is committed
+        every 5 s, as far as everything before it is consumed; `seek`, `pause` and `position` go on as ever, `poll` is
+        refused meanwhile. Close the consumer from elsewhere than the listener: it waits for calls that have begun,
+        within `close_timeout`.
+
+        consume_threads: how many calls at once. consume_message_batch_max_size: messages per call.
+        consume_timeout: what is with the listener for longer is handed back, and its result counts no more.
+        """
+        listening = listening_of(
+            listener,
+            consume_threads=consume_threads,
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            consume_timeout=consume_timeout,
+        )
+        if not is_async(listener):
+            raise TypeError(
+                f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
+                " popclient.PullConsumer, which calls it in threads"
+            )
+        consuming = PullListening(self._core, listening, partial(InTasks, consume_threads))
+        await self._core.consume(consuming, as_topic_names(topics))
 
     # ---- Places ----
 
