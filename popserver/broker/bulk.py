@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.clock import Clock
 from popserver.broker.reader import Reader
 from popserver.broker.writer import Writer
-from popserver.domain.bulk import Columns, Held, Page, Stretch, check_stretch
+from popserver.domain.bulk import Held, HeldPage, Page, Stretch, check_stretch
 from popserver.domain.errors import TooManyRequests
 from popserver.domain.filtering import Filter
 from popserver.domain.names import Resource
 from popserver.domain.offsets import queue_numbered
 from popserver.domain.retry import SECOND_MS, Holder
-from popserver.domain.topic import queue_of
 from popserver.store import attempts
 from popserver.store import bulk as store
 from popserver.store.attempts import Attempt
@@ -102,13 +102,15 @@ class Bulk:
                 return answer.held
             await asyncio.sleep(_PAUSE_S)
 
-    async def first_of(self, keys: Sequence[int], sources: Sequence[str]) -> tuple[Columns, Sequence[int]]:
-        """The first page of the messages with these keys, which are in order; and the keys that are left."""
-        return await self._reader.read(lambda conn: store.first_of(conn, keys, sources))
-
-    async def queue_numbers(self, keys: Sequence[int]) -> dict[int, int]:
-        """The wire's queue ids by ours, of messages with these keys."""
-        return await self._reader.read(lambda conn: store.queue_numbers(conn, set(map(queue_of, keys))))
+    async def pages(
+        self, topic_name: Resource, held: Sequence[Held], sources: Sequence[str]
+    ) -> AsyncIterator[HeldPage]:
+        """What is held, page by page, each when it is asked for."""
+        topic = await self._catalog.topic(topic_name)
+        keys: Sequence[int] = [each.message_key for each in held]
+        while keys:
+            page, keys = await self._reader.read(partial(store.first_of, topic=topic, keys=keys, sources=sources))
+            yield page
 
     async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:
         """Restart the time of what the attempt holds; how many messages that are."""

@@ -39,12 +39,17 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 
 
 class Columns(NamedTuple):
-    """Messages as columns, by source, in the order of `keys`; all bodies in one piece, and the size of each."""
+    """Messages as columns, by source, in the order of `keys`; all bodies in one piece, and the size of each.
+
+    `places` are the keys of the places that the messages are told to have, where some have another: a redriven message
+    has its first one.
+    """
 
     keys: Sequence[int]  # domain.topic.message_key
     values: Mapping[str, Sequence[Any]]
     bodies: bytes = b""
     body_sizes: Sequence[int] = ()
+    places: Sequence[int] = ()
 
 
 class Stretch(NamedTuple):
@@ -68,6 +73,13 @@ class Page(NamedTuple):
     next_offset: int
     min_offset: int
     end_offset: int
+
+
+class HeldPage(NamedTuple):
+    """Some of the messages that a receive holds, and the wire's queue ids by ours."""
+
+    columns: Columns
+    numbers: Mapping[int, int]
 
 
 class Held(NamedTuple):

@@ -49,59 +49,52 @@ class Chunk(NamedTuple):
 
 
 class Chunks:
-    """Makes chunks of these columns, of messages of one topic.
+    """Makes chunks of these columns, of messages of one topic; `attempts`, by key, are those of messages held."""
 
-    `numbers` are the wire's queue ids by ours; `attempts`, by message key, are those of messages that are held.
-    """
-
-    def __init__(
-        self,
-        columns: Sequence[str],
-        topic_name: str,
-        numbers: Mapping[int, int],
-        attempts: Mapping[int, int] | None = None,
-    ) -> None:
+    def __init__(self, columns: Sequence[str], topic_name: str, attempts: Mapping[int, int] | None = None) -> None:
         self._columns = columns
         self._topic_name = topic_name
-        self._numbers = numbers
         self._attempts = attempts
         self._schema = pa.schema([(name, _FIELDS[name]) for name in columns])
         self._schema_message = self._schema.serialize()
 
-    def of(self, found: Columns) -> Iterator[Chunk]:
-        """All that was found, in one chunk; in several where bodies unpack to more than one may carry."""
+    def of(self, found: Columns, numbers: Mapping[int, int]) -> Iterator[Chunk]:
+        """All that was found, in one chunk; in several where bodies unpack to more than one may carry.
+
+        `numbers` are the wire's queue ids by ours.
+        """
         if not self.has_packed(found):
             if found.keys:
-                yield self._chunk(found)
+                yield self._chunk(found, numbers)
             return
         start, size = 0, 0
         bodies: list[bytes] = []
         for index, body in enumerate(_unpacked(found)):
             if bodies and size + len(body) > CHUNK_BYTES_MAX:
-                yield self._chunk(_part(found, start, bodies))
+                yield self._chunk(_part(found, start, bodies), numbers)
                 start, size, bodies = index, 0, []
             bodies.append(body)
             size += len(body)
-        yield self._chunk(_part(found, start, bodies))
+        yield self._chunk(_part(found, start, bodies), numbers)
 
     def has_packed(self, found: Columns) -> bool:
         """Whether some bodies are to be unpacked, which may take a while."""
         return 1 in found.values.get("is_packed", ())
 
-    def _chunk(self, found: Columns) -> Chunk:
-        arrays = [self._array(name, found) for name in self._columns]
+    def _chunk(self, found: Columns, numbers: Mapping[int, int]) -> Chunk:
+        arrays = [self._array(name, found, numbers) for name in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         parts = (self._schema_message, batch.serialize(), _END_OF_STREAM)
         return Chunk(parts, sum(map(len, parts)), len(found.keys), found.keys[-1] + 1)
 
-    def _array(self, name: str, found: Columns) -> pa.Array:
+    def _array(self, name: str, found: Columns, numbers: Mapping[int, int]) -> pa.Array:
         match name:
             case "topic":
                 return pa.repeat(pa.scalar(self._topic_name), len(found.keys))
             case "queue_id":
-                return pa.array([self._numbers[queue_of(key)] for key in found.keys], pa.int32())
+                return pa.array([numbers[queue_of(key)] for key in found.places or found.keys], pa.int32())
             case "queue_offset":
-                return pa.array(list(map(offset_of, found.keys)), pa.int64())
+                return pa.array(list(map(offset_of, found.places or found.keys)), pa.int64())
             case "delivery_attempt":
                 return pa.array(self._attempts_of(found), pa.int32())
             case "body":
@@ -120,7 +113,8 @@ def _part(found: Columns, start: int, bodies: Sequence[bytes]) -> Columns:
     """So many messages from there on, with these bodies."""
     stop = start + len(bodies)
     values = {name: listed[start:stop] for name, listed in found.values.items()}
-    return Columns(found.keys[start:stop], values, b"".join(bodies), list(map(len, bodies)))
+    sizes = list(map(len, bodies))
+    return Columns(found.keys[start:stop], values, b"".join(bodies), sizes, found.places[start:stop])
 
 
 def _unpacked(found: Columns) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,6 @@ from popserver.broker.bulk import Wish
 from popserver.domain.bulk import (
     RECEIVE_MESSAGES_MAX,
     Columns,
-    Held,
     Page,
     Stretch,
     columns_named,
@@ -93,7 +92,7 @@ class Bulk:
             convert.filter_of(request.filter_expression),
             sources_of(columns, request.topic.name),
         )
-        chunks = make_chunks(columns, request.topic.name, {stretch.queue.queue_id: stretch.queue.number})
+        chunks = make_chunks(columns, request.topic.name)
         with self._present(caller):
             await self._write_pages(stretch, chunks, write)
 
@@ -105,10 +104,10 @@ class Bulk:
         with self._present(caller):
             held = await self._broker.bulk.receive(wish)
             await write(wire.ReceiveBulkResponse(status=status.OK))
-            numbers = await self._broker.bulk.queue_numbers([each.message_key for each in held]) if held else {}
-            chunks = make_chunks(columns, request.topic.name, numbers, dict(held))
-            async for found in self._pages_of(held, sources_of(columns, request.topic.name)):
-                async for chunk in _made(chunks, found):
+            chunks = make_chunks(columns, request.topic.name, dict(held))
+            sources = sources_of(columns, request.topic.name)
+            async for page in self._broker.bulk.pages(wish.topic, held, sources):
+                async for chunk in _made(chunks, page.columns, page.numbers):
                     others = wire.ReceiveBulkResponse(messages=chunk.messages)
                     await write(Frame(others, _CHUNK_OF_RECEIVE, chunk))
 
@@ -154,7 +153,7 @@ class Bulk:
             stretch = stretch._replace(end_offset=min(stretch.end_offset, page.end_offset))
         while page.columns is not None:
             if page.next_offset >= stretch.end_offset:
-                await _write_page(page, page.columns, chunks, write)
+                await _write_page(stretch, page, page.columns, chunks, write)
                 if not page.columns.keys and page.next_offset > stretch.offset:
                     await write(wire.PullBulkResponse(next_offset=page.next_offset))
                 return
@@ -162,30 +161,24 @@ class Bulk:
             # One page ahead: the database works while this one is written.
             ahead = asyncio.ensure_future(self._broker.bulk.page(stretch))
             try:
-                await _write_page(page, page.columns, chunks, write)
+                await _write_page(stretch, page, page.columns, chunks, write)
                 page = await ahead
             finally:
                 ahead.cancel()
         await write(_outside(stretch, page))
 
-    async def _pages_of(self, held: Sequence[Held], sources: Sequence[str]) -> AsyncIterator[Columns]:
-        keys: Sequence[int] = [each.message_key for each in held]
-        while keys:
-            found, keys = await self._broker.bulk.first_of(keys, sources)
-            yield found
 
-
-async def _write_page(page: Page, found: Columns, chunks: Chunks, write: Write) -> None:
-    async for chunk in _made(chunks, found):
+async def _write_page(stretch: Stretch, page: Page, found: Columns, chunks: Chunks, write: Write) -> None:
+    async for chunk in _made(chunks, found, {stretch.queue.queue_id: stretch.queue.number}):
         is_last = chunk.next_key > found.keys[-1]
         next_offset = page.next_offset if is_last else offset_of(chunk.next_key)
         others = wire.PullBulkResponse(messages=chunk.messages, next_offset=next_offset)
         await write(Frame(others, _CHUNK_OF_PULL, chunk))
 
 
-async def _made(chunks: Chunks, found: Columns) -> AsyncIterator[Chunk]:
+async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> AsyncIterator[Chunk]:
     """The chunks, each made when the one before is written; in a thread where bodies must be unpacked."""
-    made = chunks.of(found)
+    made = chunks.of(found, numbers)
     if not chunks.has_packed(found):
         for chunk in made:
             yield chunk

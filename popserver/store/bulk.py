@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, func, literal_column, or_, select
 
-from popserver.domain.bulk import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, Columns, Page, Stretch
+from popserver.domain.bulk import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, Columns, HeldPage, Page, Stretch
 from popserver.domain.filtering import SqlFilter
 from popserver.domain.pulling import correction
-from popserver.domain.topic import message_key
+from popserver.domain.redrive import REDRIVE_PLAN
+from popserver.domain.topic import Topic, message_key, queue_of
 from popserver.store.column_look import ColumnLook
 from popserver.store.filter_look import FilterLook
 from popserver.store.given import as_given, given
 from popserver.store.packed import PackedLook
 from popserver.store.pulling import Ends, ends_of
+from popserver.store.redriven import of_places
 from popserver.store.schema import message, queue
 from popserver.store.stretch import INSIDE, WITH_TAG, judge, narrowed, of_tags
 
@@ -46,19 +48,36 @@ def page(conn: Connection, stretch: Stretch) -> Page:
     return Page(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
 
 
-def first_of(conn: Connection, keys: Sequence[int], sources: Sequence[str]) -> tuple[Columns, Sequence[int]]:
-    """The first page of the messages with these keys, which are in order; and the keys that are left."""
+def first_of(
+    conn: Connection, topic: Topic, keys: Sequence[int], sources: Sequence[str]
+) -> tuple[HeldPage, Sequence[int]]:
+    """The first page of messages of the topic that a group holds, by their keys, in order; and the keys that are left.
+
+    Those that have come back to their group stand elsewhere, and are told as messages of their first places.
+    """
     named = keys[:CHUNK_MESSAGES_MAX]
     sizes = _BY_KEY.columns(conn, ["body_size"], {"keys": as_given((key,) for key in named)})
     page_keys = _within_bytes(sizes)
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
-    return _BY_KEY.columns(conn, sources, {"keys": as_given((key,) for key in page_keys)}), left
-
-
-def queue_numbers(conn: Connection, queue_ids: set[int]) -> dict[int, int]:
-    """The wire's queue ids by ours, whatever topics they are of."""
+    found = _BY_KEY.columns(conn, sources, {"keys": as_given((key,) for key in page_keys)})
+    found = _told_as_sent(conn, topic, found)
+    queue_ids = set(map(queue_of, found.places))
     rows = _NUMBERS.rows(conn, {"queues": as_given((each,) for each in queue_ids)})
-    return {row.queue_id: row.number for row in rows}
+    return HeldPage(found, {row.queue_id: row.number for row in rows}), left
+
+
+def _told_as_sent(conn: Connection, topic: Topic, found: Columns) -> Columns:
+    own = {each.queue_id for each in topic.queues}
+    elsewhere = [key for key in found.keys if queue_of(key) not in own]
+    redriven = of_places(conn, elsewhere) if elsewhere else {}
+    places = [redriven[key].origin_key if key in redriven else key for key in found.keys]
+    values = dict(found.values)
+    if redriven and "properties" in values:
+        values["properties"] = [
+            {**properties, REDRIVE_PLAN: redriven[key].plan_id} if key in redriven else properties
+            for key, properties in zip(found.keys, values["properties"], strict=True)
+        ]
+    return found._replace(values=values, places=places)
 
 
 def _bounds(stretch: Stretch, ends: Ends) -> dict[str, int]:
@@ -74,11 +93,10 @@ def _bounds(stretch: Stretch, ends: Ends) -> dict[str, int]:
 
 def _in_one(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Columns, int]:
     """A page by one statement, and the key that it has come to."""
-    wanted = stretch.wanted
-    if wanted.wants_all or isinstance(wanted, SqlFilter):
-        found = _FIRST_OF_EVERY.columns(conn, stretch.sources, {**names, "room": CHUNK_BYTES_MAX})
-    else:
-        found = _FIRST_OF_TAGGED.columns(conn, stretch.sources, {**names, **of_tags(wanted), "room": CHUNK_BYTES_MAX})
+    assert not isinstance(stretch.wanted, SqlFilter), "it is asked about each message"
+    look = _FIRST_OF_EVERY if stretch.wanted.wants_all else _FIRST_OF_TAGGED
+    tags = {} if stretch.wanted.wants_all else of_tags(stretch.wanted)
+    found = look.columns(conn, stretch.sources, {**names, **tags, "room": CHUNK_BYTES_MAX})
     return found, found.keys[-1] + 1 if found.keys else names["to_key"]
 
 

@@ -314,6 +314,6 @@ async def test_a_delayed_message_says_when_it_was_due() -> None:
 
 
 def rows_of(found: bulk.Columns, column: str, topic: str = "flights") -> list[Any]:
-    (chunk,) = Chunks([column], topic, {}).of(found)
+    (chunk,) = Chunks([column], topic).of(found, {})
     rows: list[Any] = pa.ipc.open_stream(b"".join(chunk.parts)).read_all()[column].to_pylist()
     return rows

@@ -114,11 +114,11 @@ async def test_a_call_that_breaks_off_leaves_everything_held(still_door: Door, m
     door = still_door
     await send(door, "m0", "m1")
 
-    async def broken(*_: Any) -> Any:
+    def broken(*_: Any) -> Any:
         raise ConnectionResetError
 
     with monkeypatch.context() as patch:
-        patch.setattr(door.broker.bulk, "first_of", broken)
+        patch.setattr(door.broker.bulk, "pages", broken)
         assert (await receive_bulk(door)).code == pb.INTERNAL_SERVER_ERROR
     assert sorted((await receive_bulk(door, max_messages=0)).ids) == ["m0", "m1"]
 
