@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 from examples.flights.cancellations import Cancellations
 from examples.flights.data import TOPIC, airlines, flights
@@ -79,10 +80,15 @@ class Demo:
             self._consume_all(endpoint, looking)
 
             self.screen.step("The dead letters in Spark")
-            self._report(spark)
+            has_spark = self._report(spark)
 
             self.screen.step("The proof, from the database alone")
-            return self._prove(looking)
+            holds = self._prove(looking)
+
+            if has_spark:
+                self.screen.step("The cancelled flights, repaired in Spark and sent back")
+                self._send_back(spark, endpoint, looking)
+            return holds
 
     def _start_spark(self) -> AbstractContextManager[subprocess.Popen[str]]:
         arguments = (f"sqlite:///{self.database}", str(self.parquet))
@@ -126,19 +132,31 @@ class Demo:
                 raise Stuck(f"nothing has moved for {STUCK_S:.0f} s: {sending.stored} sent, {arrivals}, {seen}")
             time.sleep(LOOK_S)
 
-    def _report(self, spark: subprocess.Popen[str]) -> None:
-        assert spark.stdin is not None
+    def _report(self, spark: subprocess.Popen[str]) -> bool:
+        """Whether there is a Spark that reports."""
         assert spark.stdout is not None
         with self.screen.waiting("Spark reads the dead letters"):
             said = spark.stdout.readline().strip()
-            if said == "ready":
-                print(file=spark.stdin, flush=True)
-                said = spark.stdout.readline()
-        report = json.loads(said or "{}")
-        if "counts" in report:
+            report = _ask(spark, "") if said == "ready" else json.loads(said or "{}")
+        if has_spark := "counts" in report:
             self.screen.cancellations(Cancellations.of(report), airlines(), self.parquet)
         else:
             self.screen.say(f"left out: {report.get('missing', 'Spark has failed; see spark.log')}")
+        return has_spark
+
+    def _send_back(self, spark: subprocess.Popen[str], endpoint: str, looking: Database) -> None:
+        """Until all that went back have been taken."""
+        with self.screen.waiting("Spark sorts, repairs and sends back"):
+            report = _ask(spark, endpoint)
+            if "redriven" not in report:
+                raise Stuck("Spark has failed; see spark.log")
+            with child("examples.flights.consumer", endpoint, "0.0", log=self.out / "consumers.log"):
+                began = time.monotonic()
+                while looking.taken() < report["redriven"]:
+                    if time.monotonic() - began > STUCK_S:
+                        raise Stuck(f"{looking.taken()} of {report['redriven']} flights that went back were taken")
+                    time.sleep(LOOK_S)
+        self.screen.sent_back(report["classes"], report["redriven"], looking.taken())
 
     def _prove(self, looking: Database) -> bool:
         (self.out / "proof.sql").write_text(sql())
@@ -178,6 +196,14 @@ class Victim:
             after_s = time.monotonic() - self._killed_at
             screen.note(f"{after_s:.1f} s later its holds have ended, and the others get its flights")
             self._held = 0
+
+
+def _ask(spark: subprocess.Popen[str], line: str) -> dict[str, Any]:
+    assert spark.stdin is not None
+    assert spark.stdout is not None
+    print(line, file=spark.stdin, flush=True)
+    answer: dict[str, Any] = json.loads(spark.stdout.readline() or "{}")
+    return answer
 
 
 def _create(endpoint: str) -> None:

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from examples.flights.cancellations import Cancellations
+from examples.flights.groups import ARRIVALS
 from examples.flights.proof import Proof
 from examples.flights.watching import Lag
 
@@ -105,6 +106,11 @@ class Screen:
         verdict = Text("   proved", style="bold green") if holds else Text("   NOT proved", style="bold red")
         self._console.print(verdict)
         self.say(f"ask again: sqlite3 {_short(out / 'popmq.db')} < {_short(out / 'proof.sql')}")
+
+    def sent_back(self, classes: Mapping[str, int], redriven: int, taken: int) -> None:
+        self.say("dead letters: " + ", ".join(f"{count:,} {name}" for name, count in classes.items()))
+        self.say(f"sent back with an arrival time: {redriven:,}; taken by '{ARRIVALS}' this time: {taken:,}")
+        self.say("each with its story: SELECT * FROM lineage")
 
     def _print(self, table: Table) -> None:
         self._console.print(_indented(table))

@@ -1,7 +1,9 @@
 """The dead letters in Spark: `python -m examples.flights.spark_report DATABASE_URL PARQUET`, a process of its own.
 
-It starts Spark and says `ready`, waits for a line on its input, reads the dead letters, writes them as Parquet and
-answers with one JSON document. Where Spark cannot start, the document says why and how to get it.
+It starts Spark and says `ready`. At a line on its input it reads the dead letters, sorts them into classes, writes them
+as Parquet and answers with one JSON document; at a second line, the server's endpoint, it repairs the cancelled
+flights, sends them back and answers with another. Where Spark cannot start, the first document says why and how to get
+it.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from examples.flights.groups import ARRIVALS
-from popclient.spark import JavaMissing, session
+from examples.spark_dead_letters import CLASSES, REPAIRED
+from popclient.spark import JavaMissing, dlq, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+PLAN = "cancelled"
 
 
 def main(database_url: str, parquet: str) -> None:
@@ -24,19 +29,28 @@ def main(database_url: str, parquet: str) -> None:
         print(json.dumps({"missing": str(missing)}), flush=True)
         return
     try:
-        dead = spark.read.format("popmq").option("url", database_url).option("consumerGroup", ARRIVALS).load()
+        dead = dlq.classify(dlq.read(spark, database_url, consumerGroup=ARRIVALS), CLASSES)
         print("ready", flush=True)
         if sys.stdin.readline():
             print(json.dumps(report(spark, dead, parquet)), flush=True)
+        if endpoint := sys.stdin.readline().strip():
+            print(json.dumps(send_back(dead, endpoint)), flush=True)
     finally:
         spark.stop()
 
 
 def report(spark: SparkSession, dead: DataFrame, parquet: str) -> dict[str, Any]:
     """Cancellations as [carrier, origin, count], and how many rows the Parquet files hold when read back."""
-    dead.write.mode("overwrite").parquet(parquet)
+    dead.write.mode("overwrite").partitionBy(dlq.CLASS).parquet(parquet)
     cancelled = dead.groupBy("tag", dead.properties["origin"]).count()
     return {"counts": [list(row) for row in cancelled.collect()], "written": spark.read.parquet(parquet).count()}
+
+
+def send_back(dead: DataFrame, endpoint: str) -> dict[str, Any]:
+    """Messages per class, and how many went back."""
+    repaired = dlq.repair(dead.where("class = 'cancelled'"), body=REPAIRED)
+    classes = {row[dlq.CLASS]: row.messages for row in dlq.counts(dead).collect()}
+    return {"classes": classes, "redriven": dlq.redrive(repaired, endpoint, group=ARRIVALS, plan_id=PLAN).redriven}
 
 
 if __name__ == "__main__":

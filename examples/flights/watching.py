@@ -43,6 +43,11 @@ class Database:
         query = "SELECT count(*) FROM delivery WHERE client_id = ? AND state = 'INFLIGHT'"
         return int(self._conn.execute(query, (client_id,)).fetchone()[0])
 
+    def taken(self) -> int:
+        """How many messages that were sent back have been consumed."""
+        query = "SELECT count(*) FROM lineage WHERE outcome = 'COMMIT'"
+        return int(self._conn.execute(query).fetchone()[0])
+
     def rows(self, query: str) -> list[sqlite3.Row]:
         return self._conn.execute(query).fetchall()
 

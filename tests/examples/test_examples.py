@@ -163,6 +163,8 @@ def test_the_demo(tmp_path: Path) -> None:
     shown = run("-m", "examples.flights", "--out", str(tmp_path), COLUMNS="120")
     assert "UA  United Air Lines Inc.     115   14   18        147" in shown
     assert "872 dead letters written as Parquet" in shown
+    assert "dead letters: 869 cancelled, 3 lost on the way" in shown
+    assert "sent back with an arrival time: 869; taken by 'arrivals' this time: 869" in shown
     assert_proved(shown)
 
 
