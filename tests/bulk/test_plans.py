@@ -1,0 +1,75 @@
+"""The plans of what bulk pulls and attempts execute: by keys alone, however much is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from popserver.domain.bulk import Stretch, columns_named, sources_of
+from popserver.domain.filtering import Filter, sql, tag
+from popserver.domain.group import Group
+from popserver.domain.topic import Topic
+from popserver.store import attempts, bulk
+from popserver.store.attempts import Attempt, Renew
+from tests.store.test_plans import _fill
+from tests.support.open_store import OpenStore, a_receive
+from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
+
+Act = Callable[[OpenStore, Group, Topic], object]
+SOURCES = sources_of(columns_named([]), "orders")
+
+
+def page(wanted: Filter) -> Act:
+    def act(store: OpenStore, _: Group, topic: Topic) -> object:
+        return bulk.page(store.conn, Stretch(topic, topic.queues[0], 3, 40, wanted, SOURCES))
+
+    return act
+
+
+def _attempt(group: Group, topic: Topic) -> Attempt:
+    return Attempt(group, topic, "a")
+
+
+def _held(store: OpenStore, group: Group, topic: Topic) -> object:
+    keys = [each.message_key for each in attempts.held_by(store.conn, _attempt(group, topic), store.now_ms)]
+    return bulk.first_of(store.conn, topic, keys, SOURCES)
+
+
+ACTS: dict[str, tuple[Act, set[str]]] = {
+    "page": (page(tag.parse("*")), {"queue_pk", "message_pk"}),
+    "page of some tags": (page(tag.parse("A||B")), {"message_pk"}),
+    "page by sql": (page(sql.parse("TAGS = 'A'")), {"message_pk"}),
+    "receive": (
+        lambda store, group, topic: store.one(attempts.receive, a_receive(group, topic, 20, attempt_id="a")),
+        {"delivery_attempt", "message_pk"},
+    ),
+    "held": (_held, {"delivery_attempt", "message_pk"}),
+    "renew": (
+        lambda store, group, topic: store.one(attempts.renew, Renew(_attempt(group, topic), 30_000)),
+        {"delivery_attempt", "delivery_pk"},
+    ),
+    "ack": (lambda store, group, topic: store.one(attempts.ack, _attempt(group, topic)), {"delivery_attempt"}),
+}
+
+
+@pytest.mark.row("M4")
+def test_every_statement_finds_its_rows_by_a_key(store: OpenStore) -> None:
+    topic, popping = store.topic(queues=4), store.group("popping")
+    _fill(store, topic, popping)
+    group = store.group(meets=[topic])
+    for number in range(4):
+        store.send(topic, 50, tag="A", rotation=number)
+    names = SQLITE if store.database.is_sqlite else POSTGRES
+    for name, (act, indexes) in ACTS.items():
+        plans = Plans(store)
+        with plans.caught():
+            act(store, group, topic)
+        explained = plans.explained()
+        assert explained, name
+        for statement, plan in explained.items():
+            assert whole_reads(plan) == [], f"{name}\n{statement}\n{plan}"
+        everything = "\n".join(explained.values())
+        for index in indexes:
+            assert re.search(names.get(index, index), everything), f"{name} does not use {index}:\n{everything}"
