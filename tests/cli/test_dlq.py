@@ -29,6 +29,9 @@ def metres(letter):
     properties = {**letter.message.properties, "metres": str(miles * 1609)}
     return Repair(body=letter.message.text + "!", keys="mended", properties=properties)
 
+def badly(letter):
+    return Repair(tag="a|b")
+
 def breaks_late(letter):
     if letter.message.tag == "DL":
         raise KeyError("gate")
@@ -289,6 +292,14 @@ def test_a_repair_that_fails_says_where_and_how_to_go_on(shell: Shell, dead: lis
     assert went_on.document["left"] == 1
 
 
+@pytest.mark.usefixtures("fixes")
+def test_a_repair_that_the_server_refuses(shell: Shell, dead: list[str]) -> None:
+    said = shell("dlq", "redrive", "--group", "counters", "--repair", "fixes:badly")
+    assert said.status == 1
+    assert "the repair of dead letter 1: " in said.err
+    assert len(listed(shell)) == 5
+
+
 # ---- Stopped ----
 
 
@@ -351,6 +362,13 @@ def test_purge(shell: Shell, dead: list[str]) -> None:
 def test_what_is_not_there(shell: Shell, words: list[str]) -> None:
     said = shell("dlq", *words)
     assert (said.status, said.out) == (4, ""), said
+
+
+def test_a_namespace_is_a_world_of_its_own(shell: Shell, dead: list[str]) -> None:
+    shell.ok("--namespace", "shop", "group", "create", "counters")
+    assert shell.json("--namespace", "shop", "dlq", "list", "--group", "counters") == []
+    said = shell("--namespace", "shop", "dlq", "redrive", "--group", "counters")
+    assert (said.status, len(listed(shell))) == (0, 5)
 
 
 def test_no_plans(shell: Shell) -> None:

@@ -1,7 +1,8 @@
-"""popmq dlq redrive, ended by kill -9 in the midst: the same command goes on, and each dead letter goes back once."""
+"""popmq dlq redrive, or its server, ended by kill -9 in the midst: it goes on, and each dead letter goes back once."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from popclient import SimpleConsumer
 from popclient.admin import Admin, RedrivePlan
 from popclient.errors import NotFound
 from tests.cli.shell import POPMQ, Shell
-from tests.client.scripted import until_in_thread
+from tests.client.scripted import until, until_in_thread
+from tests.spark.filled import fill
+from tests.support.server_process import clean_environment, served
 
 COUNT = 60
 FIXES = """
@@ -71,3 +74,33 @@ def test_killed_and_run_again(shell: Shell, dead: set[str], tmp_path: Path, repa
             got += [each.text for each in received]
             consumer.ack(received)
     assert sorted(got) == sorted(each.upper() if repair else each for each in dead)
+
+
+@pytest.mark.user("U21")
+async def test_a_server_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'popmq.db'}"
+    fill(url, 90)
+    async with served(url) as server:
+        words = (
+            "dlq",
+            "redrive",
+            "--group",
+            "radar",
+            "--plan",
+            "mine",
+            "--rate",
+            "30/s",
+            "--endpoint",
+            server.endpoint,
+        )
+        redrive = await asyncio.create_subprocess_exec(POPMQ, *words, stdout=subprocess.PIPE, env=clean_environment())
+        try:
+            with Admin(server.endpoint) as admin:
+                await until(lambda: (found := plan(admin)) is not None and found.redriven > 0, 20)
+            await server.kill()
+            await server.start()
+            said, _ = await redrive.communicate()
+        finally:
+            if redrive.returncode is None:
+                redrive.kill()
+        assert (redrive.returncode, said.decode()) == (0, "plan mine: 30 sent back, 0 skipped, 0 to go\n")
