@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructType
 
 from popclient import ClientConfig, Message, Producer
 from popclient._queue.message_queue import MessageQueue
 from popclient.admin import Admin
-from popclient.errors import Forbidden, Unauthorized, Unreachable
+from popclient.errors import Forbidden, Unauthorized, Unreachable, UnsupportedByServer
 from popclient.spark import message_columns
 from popclient.spark.link import Link
 from popclient.spark.queue.batch import QueueReader
@@ -27,6 +27,8 @@ from popclient.spark.queue.options import QueueOptions, parse
 from popclient.spark.queue.reading import RangeReader, Ranges
 from popclient.spark.queue.stream import QueueStream
 from popserver import EmbeddedBroker, embedded
+from tests.client.scripted import ServerThread
+from tests.pull_client.queue_server import QueueServer
 from tests.spark.queues import QUEUES, Server, serving
 
 BODIES = StructType().add("body", BinaryType())
@@ -86,6 +88,36 @@ def test_a_server_that_stays_away_is_told_in_one_sentence(server: Server) -> Non
         list(batches)
     assert time.monotonic() - began < 10
     server.start()
+
+
+# ---- Servers with less ----
+
+
+def test_a_server_with_queues_and_nothing_else() -> None:
+    """No bulk, no pulls in one piece, no administration, no popmq.v1.Legacy: a message at a time, and as exact."""
+    thread = ServerThread()
+    queues = thread.server = QueueServer("")
+    queue = MessageQueue("flights", 0)
+    with thread:
+        thread.run(queues.fill(queue, [f"flight {number}" for number in range(1_000)]))
+        options = parse({"endpoints": thread.endpoints, "topic": "flights", "consumerGroup": "reports"})
+        stream = QueueStream(options, BODIES)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ReadMaxRows(700))
+        bodies = [
+            each for part in stream.partitions(start, end) for batch in stream.read(part) for each in batch.column(0)
+        ]
+        assert [each.as_py() for each in bodies] == [b"flight %d" % number for number in range(700)]
+        stream.latestOffset(end, ReadMaxRows(700))
+        assert queues.progress[queue] == 700
+        assert not {name for name, _ in queues.calls} & {"PullBatch", "CommitOffsets"}
+
+
+def test_a_server_without_queues_is_told_apart() -> None:
+    with ServerThread(capabilities="") as thread:
+        options = parse({"endpoints": thread.endpoints, "topic": "flights", "consumerGroup": "reports"})
+        with pytest.raises(UnsupportedByServer, match=r"mode=queue needs; read it with mode=journal"):
+            QueueReader(options, BODIES).partitions()
 
 
 # ---- Rights ----

@@ -14,6 +14,7 @@ from popclient._queue import calls
 from popclient._queue.assignment import READABLE
 from popclient._queue.calls import QueueEnd
 from popclient._queue.message_queue import MessageQueue
+from popclient._queue.wire import open_session
 from popclient._session import Session
 from popclient.errors import Forbidden, NotFound, Unauthorized, UnsupportedByServer, check
 from popclient.spark.link import Link, link_to
@@ -48,12 +49,19 @@ class Places:
         return tuple(sorted(each for each in named if wanted.fullmatch(each) and not each.startswith("%")))
 
     def ends(self, topics: Sequence[str]) -> dict[MessageQueue, Ends]:
-        """Of every queue of the topics. Raises NotFound; a topic of a pattern that has gone is left out."""
+        """Of every queue of the topics; one of a pattern may be gone again. Raises NotFound, UnsupportedByServer."""
 
         async def ask(session: Session) -> list[dict[MessageQueue, Ends]]:
             return await asyncio.gather(*(self._ends_of(session, topic) for topic in topics))
 
-        return {queue: ends for each in self._link().ask(ask) for queue, ends in each.items()}
+        try:
+            found = self._link().ask(ask)
+        except UnsupportedByServer:
+            raise UnsupportedByServer(
+                f"the server at {self._options.server.endpoints} gives no messages by offsets, which mode=queue needs;"
+                " read it with mode=journal, for which RocketMQ's own calls are enough"
+            ) from None
+        return {queue: ends for each in found for queue, ends in each.items()}
 
     def at(self, bound: Bound, ends: Mapping[MessageQueue, Ends]) -> dict[MessageQueue, int]:
         """Where the bound lies in each queue. Raises `ValueError` for a queue or an offset that there is not."""
@@ -118,6 +126,7 @@ class Places:
 
     async def _by_queue(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
         """In two calls for each queue, for everybody who may read the topic."""
+        await open_session(session)
         request = rpc.QueryRouteRequest(
             topic=convert.resource(topic, session.config.namespace),
             endpoints=convert.endpoints(session.transport.endpoints),

@@ -53,7 +53,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where the options say. Spark asks twice, and must hear the same."""
         if self._initial is None:
-            self._initial = Place(self._places.at(self._options.starting, self._target or self._ends()))
+            self._initial = Place(self._places.at(self._options.starting, self._present_ends()))
         return offsets.written(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -68,7 +68,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark's commit log, so the group is told of it."""
         place = offsets.read(start)
         self._pause(place.offsets)
-        ends = self._target or self._ends()
+        ends = self._present_ends()
         self._check_there(place.offsets, ends)
         self._mirror.tell(
             {queue: offset for queue, offset in place.offsets.items() if _is_there(offset, ends.get(queue))}
@@ -102,6 +102,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to do: Spark tells of a batch here when it plans the next one, and never of the last."""
 
     # ---- Planning ----
+
+    def _present_ends(self) -> Mapping[MessageQueue, Ends]:
+        return self._ends() if self._target is None else self._target
 
     def _ends(self) -> dict[MessageQueue, Ends]:
         now = self._now()
