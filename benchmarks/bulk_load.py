@@ -30,6 +30,8 @@ class BulkLoad:
     async def walk(self, topic: str, group: str, callers: int, warm_up: float, seconds: float) -> dict[str, Any]:
         """Closed loop: each caller reads a queue from its beginning to its end, again and again; all columns."""
         meter, stretches = Meter(), await self._wire.stretches(group, topic)
+        # Both sides load Arrow when they first need it.
+        await self._read(Meter(), group, topic, stretches[0])
 
         async def caller(number: int) -> None:
             own = stretches[number % len(stretches)]

@@ -173,8 +173,8 @@ def _named(attempt: Attempt, now_ms: int) -> dict[str, Any]:
     }
 
 
-# By the attempt id, whatever else is asked: what Postgres knows of a table whose rows come and go is out of date, and it
-# might go through all that the group holds, or all that anybody does. A sum is in no index.
+# By the attempt id, whatever else is asked: what Postgres knows of a table whose rows come and go is out of date, and
+# it might go through all that the group holds, or all that anybody does. A sum is in no index.
 _group_id, _visible_at_ms = (each + literal_column("0") for each in (delivery.c.group_id, delivery.c.visible_at_ms))
 _held: Select[Any] = (
     select(*(delivery.c[name] for name in _Row._fields))
