@@ -199,23 +199,15 @@ def has_messages(endpoint: str) -> bool:
         return any(topic.message_count for topic in admin.list_topics())
 
 
-# ---- Bad input ----
+# ---- Bad input; more of it without Spark in test_sink_rows.py ----
 
 
 @pytest.mark.parametrize(
     ("select", "options", "words"),
     [
         ("'a' AS body, 'x' AS colour", {}, "column 'colour' is unknown; a row that is sent has body, topic, tag"),
-        ("1 AS body", {}, "column 'body' is int, allowed: binary or string; cast it"),
-        ("'a' AS body, 'k' AS keys", {}, "column 'keys' is string, allowed: array<string>; cast it"),
-        ("'a' AS tag", {}, "column 'body' is missing"),
-        ("'a' AS body", {"topic": ""}, "option topic='' is not allowed"),
         ("'a' AS body", {"colour": "x"}, "option colour='x' is unknown"),
-        ("'a' AS body", {"endpoints": "here:x"}, "'here:x'"),
         ("CAST(NULL AS STRING) AS body", {}, "row 0 of partition 0 is no message: its body is NULL"),
-        ("'a' AS body, array('k', NULL) AS keys", {}, "row 0 of partition 0 is no message: one of its keys is NULL"),
-        ("'a' AS body, map('k', CAST(NULL AS STRING)) AS properties", {}, "property 'k' is None"),
-        ("'a' AS body, 'g' AS message_group, now() AS delivery_timestamp", {}, "exclude each other"),
         ("'a' AS body, 'g|h' AS tag", {}, "row 0 of partition 0 was not stored: ILLEGAL_MESSAGE_TAG"),
         ("repeat('x', 5000000) AS body", {}, "row 0 of partition 0 was not stored: MESSAGE_BODY_TOO_LARGE"),
     ],
@@ -226,13 +218,6 @@ def test_bad_input_is_named(
     with pytest.raises(PySparkException) as refused:
         send(spark.sql(f"SELECT {select}"), endpoint, "refused", **options)
     assert words in str(refused.value)
-
-
-def test_a_write_without_a_topic(spark: SparkSession, endpoint: str) -> None:
-    with pytest.raises(PySparkException, match="give the option topic, or a column 'topic'"):
-        send(spark.sql("SELECT 'a' AS body"), endpoint, None)
-    with pytest.raises(PySparkException, match="its topic is NULL"):
-        send(spark.sql("SELECT 'a' AS body, CAST(NULL AS STRING) AS topic"), endpoint, None)
 
 
 def test_only_appending(spark: SparkSession, endpoint: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ index takes ids that grow far quicker than random ones.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from typing import Final, NamedTuple
 
@@ -38,7 +39,7 @@ class MessageIds:
         query = hashlib.blake2b(part.query.encode(), digest_size=_QUERY_BYTES).hexdigest()
         batch = part.batch_id % (1 << 8 * _BATCH_BYTES)
         self._head = f"01{query}{batch:0{2 * _BATCH_BYTES}x}".upper()
-        self._place = hashlib.blake2b(repr(tuple(part)).encode(), digest_size=_DIGEST_BYTES)
+        self._place = hashlib.blake2b(json.dumps(part).encode(), digest_size=_DIGEST_BYTES)
         self._like: Counter[bytes] = Counter()
 
     def of(self, body: bytes, others: str) -> str:
