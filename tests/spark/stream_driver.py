@@ -138,7 +138,11 @@ def main(mode: str, endpoint: str, topic: str, folder: Path) -> None:
         "topic": topic,
         "consumerGroup": "g",
         "maxMessagesPerTrigger": str(MESSAGES_PER_BATCH),
-        **({"leaseOwner": "dying"} if mode == "lease" else {"journalPath": str(folder / "journal")}),
+        **(
+            {"leaseOwner": "dying"}
+            if mode == "lease"
+            else {"journalPath": str(folder / "journal"), "quietPeriod": "1s"}
+        ),
     }
     frame = spark.readStream.format("dying").options(**options).load()
     query = (

@@ -20,7 +20,7 @@ from popclient import Message, Producer
 from popclient.admin import Admin
 from tests.spark.stream_job import patient
 
-MESSAGES = 350
+MESSAGES = 250
 # Longer than the server waits for a push consumer that has gone, far shorter than a lease.
 UNTIL_MISSED = "45s"
 JOURNAL_POINTS = ("before-journal", "before-ack", "before-wal", "planned", "read", "sunk", "removed")

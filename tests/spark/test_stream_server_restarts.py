@@ -22,11 +22,11 @@ def send(endpoints: str, bodies: range) -> None:
         producer.send_many([Message("t", str(body)) for body in bodies]).raise_for_failures()
 
 
-async def test_a_lease_outlives_its_server(sqlite_url: str) -> None:
+async def test_a_lease_outlives_its_server(database_url: str) -> None:
     """The names are enough: a batch that was received from the one is acked at the other, and is not there again."""
     options = {"consumerGroup": "g", "topic": "t", "leaseOwner": "o", "maxMessagesPerTrigger": "20"}
     query = Stepping()
-    async with served(sqlite_url) as server:
+    async with served(database_url) as server:
         send(server.endpoint, range(50))
         query.start(lease.stream_reader({**options, "endpoints": server.endpoint}, ALL_COLUMNS), available_now=True)
         first = await asyncio.to_thread(query.batch)
