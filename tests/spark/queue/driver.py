@@ -1,6 +1,6 @@
 """A driver that carries a topic into a table, and dies on its way, once, where it is told to:
 
-    python -m tests.spark.queue_driver ENDPOINT TOPIC FOLDER read|sink|plan
+    python -m tests.spark.queue.driver ENDPOINT TOPIC FOLDER read|sink|plan
 
 Its process must lead a group of its own: that group is killed, the JVM with it. The table is FOLDER/table.db; a batch
 is written in one transaction with a marker, so that it is in there once.

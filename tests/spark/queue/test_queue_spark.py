@@ -18,8 +18,8 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from pyspark.errors import AnalysisException, PySparkException
 
 from popclient import PullConsumer, SimpleConsumer
-from tests.spark import queue_driver
-from tests.spark.queues import Server, kill_group, serving
+from tests.spark.queue import driver
+from tests.spark.queue.serving import Server, kill_group, serving
 from tests.spark.sent import forget_last_commit
 
 if TYPE_CHECKING:
@@ -139,13 +139,13 @@ def test_lag_is_in_the_querys_progress_and_in_the_groups(spark: SparkSession, se
 @pytest.mark.row("O5")
 @IN_ARROW
 def test_a_table_gets_the_same_batch_again(spark: SparkSession, server: Server, tmp_path: Path) -> None:
-    queue_driver.run(spark, server.endpoint, "flights", tmp_path)
-    first = queue_driver.rows_of(tmp_path)
+    driver.run(spark, server.endpoint, "flights", tmp_path)
+    first = driver.rows_of(tmp_path)
     assert Counter(body for _, body in first) == flights()
     last = forget_last_commit(tmp_path / "checkpoint")
     (tmp_path / "table.db").unlink()  # whatever is written now comes from the replay alone
-    queue_driver.run(spark, server.endpoint, "flights", tmp_path)
-    assert sorted(queue_driver.rows_of(tmp_path)) == sorted(row for row in first if row[0] == last)
+    driver.run(spark, server.endpoint, "flights", tmp_path)
+    assert sorted(driver.rows_of(tmp_path)) == sorted(row for row in first if row[0] == last)
 
 
 @pytest.mark.row("O5")
@@ -157,16 +157,16 @@ def test_a_table_gets_the_same_batch_again(spark: SparkSession, server: Server, 
 def test_a_driver_that_is_killed(spark: SparkSession, server: Server, tmp_path: Path, point: str) -> None:
     """Killed while a task reads; after the table has committed and before Spark has; after planning, before Spark has
     written the plan down. Another process goes on from the checkpoint: nothing is lost, nothing is there twice."""
-    command = [sys.executable, "-m", "tests.spark.queue_driver", server.endpoint, "flights", str(tmp_path), point]
-    driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "tests.spark.queue.driver", server.endpoint, "flights", str(tmp_path), point]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        driver.wait(DRIVER_S)
+        process.wait(DRIVER_S)
     finally:
-        kill_group(driver)
+        kill_group(process)
     assert (tmp_path / f"died at {point}").exists()
-    assert 0 < len(queue_driver.rows_of(tmp_path)) < COUNT
-    queue_driver.run(spark, server.endpoint, "flights", tmp_path)
-    assert Counter(body for _, body in queue_driver.rows_of(tmp_path)) == flights()
+    assert 0 < len(driver.rows_of(tmp_path)) < COUNT
+    driver.run(spark, server.endpoint, "flights", tmp_path)
+    assert Counter(body for _, body in driver.rows_of(tmp_path)) == flights()
 
 
 def test_a_server_that_restarts_under_a_query(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from popclient import ClientConfig, Message, Producer
 from popclient._queue.message_queue import MessageQueue
 from popclient.admin import Admin
 from popclient.errors import Forbidden, Unauthorized, Unreachable, UnsupportedByServer
-from popclient.spark import message_columns
-from popclient.spark.link import Link
 from popclient.spark.queue.batch import QueueReader
 from popclient.spark.queue.offsets import Range
 from popclient.spark.queue.options import QueueOptions, parse
@@ -29,18 +27,10 @@ from popclient.spark.queue.stream import QueueStream
 from popserver import EmbeddedBroker, embedded
 from tests.client.scripted import ServerThread
 from tests.pull_client.queue_server import QueueServer
-from tests.spark.queues import QUEUES, Server, serving
+from tests.spark.queue.serving import QUEUES, Server, serving
 
 BODIES = StructType().add("body", BinaryType())
 PER_QUEUE = 3_000
-
-
-@pytest.fixture(params=["in bulk", "one by one"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "one by one":
-        monkeypatch.setattr(Link, "offers", lambda _link, _capability: False)
-        monkeypatch.setattr(message_columns, "BATCH_ROWS_MAX", 500)
-    return str(request.param)
 
 
 @pytest.fixture

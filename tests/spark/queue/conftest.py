@@ -1,0 +1,40 @@
+"""A broker in this process whose clock the test moves, and two ways to read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+
+
+from popclient.admin import Admin
+from popclient.spark import message_columns
+from popclient.spark.link import Link
+from tests.spark.queue.seen import QUEUES, Seen
+
+if TYPE_CHECKING:
+    from popserver.in_process import EmbeddedBroker
+
+
+@pytest.fixture
+def admin(pop_server: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(pop_server.endpoint) as admin:
+        admin.create_topic("flights", queue_count=QUEUES)
+        yield admin
+
+
+@pytest.fixture(params=["in bulk", "one by one"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How messages reach the reader: as columns, or as from a server that has not got them."""
+    if request.param == "one by one":
+        monkeypatch.setattr(Link, "offers", lambda _link, _capability: False)
+        monkeypatch.setattr(message_columns, "BATCH_ROWS_MAX", 500)
+    return str(request.param)
+
+
+@pytest.fixture
+def seen(pop_server: EmbeddedBroker, admin: Admin) -> Seen:
+    return Seen(pop_server.endpoint)

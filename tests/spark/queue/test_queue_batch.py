@@ -1,0 +1,162 @@
+"""Topics by offsets, in a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+
+
+from popclient import FilterExpression, Producer
+from popclient.admin import Admin
+from popclient.errors import NotFound
+from popclient.spark.queue.options import parse
+from popclient.spark.queue.places import Places
+from tests.spark.queue.seen import COUNT, QUEUES, Seen, numbers
+
+if TYPE_CHECKING:
+    from popserver.in_process import EmbeddedClock
+
+
+@pytest.mark.usefixtures("way")
+def test_every_message_once_with_all_that_it_says(seen: Seen, admin: Admin) -> None:
+    seen.send()
+    rows = seen.read()
+    assert numbers(rows) == list(range(COUNT))
+    peeked = {each.message_id: each for each in admin.peek_messages("flights", max_messages=1_000)}
+    for row in rows:
+        if (message := peeked.get(row["message_id"])) is None:
+            continue
+        properties = dict(row.pop("properties"))
+        assert properties == message.properties
+        assert row == {
+            "message_id": message.message_id,
+            "topic": "flights",
+            "tag": message.tag,
+            "keys": list(message.keys),
+            "message_group": None,
+            "message_type": "NORMAL",
+            "queue_id": message.queue_id,
+            "queue_offset": message.queue_offset,
+            "body": message.body,
+            "born_timestamp": message.born_timestamp.replace(
+                microsecond=message.born_timestamp.microsecond // 1000 * 1000
+            ),
+            "store_timestamp": message.store_timestamp,
+            "delivery_timestamp": None,
+            "delivery_attempt": 1,
+        }
+
+
+@pytest.mark.usefixtures("way")
+def test_filters(seen: Seen) -> None:
+    seen.send()
+    tagged = seen.read(filterExpression="UA || B6")
+    assert numbers(tagged) == [n for n in range(COUNT) if n % 10 and n % 3 in (0, 2)]
+    far = seen.read(filterExpression="distance > 900 AND origin = 'JFK'", filterType="SQL92")
+    assert numbers(far) == [n for n in range(901, COUNT) if n % 10 and n % 2 == 0]
+    assert seen.read(filterExpression="nobody") == []
+
+
+@pytest.mark.usefixtures("way")
+def test_a_schema_of_ones_own_reads_fewer_columns(seen: Seen) -> None:
+    seen.send(10)
+    rows = seen.read("queue_offset bigint, tag string")
+    assert [set(row) for row in rows] == [{"queue_offset", "tag"}] * 10
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"), [("colour string", "a message has message_id"), ("tag binary", "tag' is string")]
+)
+def test_a_schema_that_does_not_fit_is_refused(seen: Seen, wanted: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        seen.batch(wanted)
+
+
+@pytest.mark.usefixtures("way")
+def test_columns_as_kafka_has_them(seen: Seen) -> None:
+    seen.send(20)
+    with Producer(seen.endpoint) as producer:
+        producer.send("kafkaesque", "20", message_group="gate 7")
+    (row,) = seen.read(topic="kafkaesque", columns="kafka", includeHeaders="true")
+    assert (row["key"], row["value"], row["topic"]) == (b"gate 7", b"20", "kafkaesque")
+    rows = {row["value"].decode(): row for row in seen.read(columns="kafka", includeHeaders="true")}
+    assert set(rows["flight 0"]) == {
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    }
+    assert rows["flight 0"]["key"] is None
+    assert rows["flight 7"]["key"] == b"7"
+    assert {each["key"]: each["value"] for each in rows["flight 7"]["headers"]} == {"origin": b"LGA", "distance": b"7"}
+    assert rows["flight 7"]["timestampType"] == 1
+
+
+@pytest.mark.usefixtures("way")
+def test_bounds_by_offset(seen: Seen, admin: Admin) -> None:
+    seen.send()
+    ends = {each.id: each.max_offset for each in admin.get_topic("flights").queues}
+    rows = seen.read(startingOffsets='{"flights": {"0": 5, "1": -1}}', endingOffsets='{"flights": {"0": 9, "2": -2}}')
+    offsets = {queue: [row["queue_offset"] for row in rows if row["queue_id"] == queue] for queue in range(QUEUES)}
+    assert sorted(offsets[0]) == [5, 6, 7, 8]
+    assert offsets[1] == offsets[2] == []
+    assert sorted(offsets[3]) == list(range(ends[3]))
+
+
+def test_bounds_by_time(seen: Seen, pop_clock: EmbeddedClock) -> None:
+    seen.send(100)
+    pop_clock.advance("1h")
+    seen.send(50, first=100)
+    pop_clock.advance("1h")
+    noon = seen.read("store_timestamp timestamp")
+    later = max(row["store_timestamp"] for row in noon)
+    assert numbers(seen.read(startingTimestamp=later.isoformat())) == list(range(100, 150))
+    assert numbers(seen.read(endingTimestamp=later.isoformat())) == list(range(100))
+    assert seen.read(startingTimestamp=9_000_000_000_000_000) == []
+
+
+def test_offsets_that_are_not_there_are_refused(seen: Seen) -> None:
+    seen.send(10)
+    with pytest.raises(ValueError, match=r"no queue flights:9; topic flights has 0, 1, 2, 3"):
+        seen.read(startingOffsets='{"flights": {"9": 1}}')
+    with pytest.raises(ValueError, match=r"no queue hotels:0; the topics that are read are flights"):
+        seen.read(startingOffsets='{"hotels": {"0": 1}}')
+    with pytest.raises(ValueError, match=r"offset 999 of queue flights:0 is beyond its end"):
+        seen.read(startingOffsets='{"flights": {"0": 999}}')
+    with pytest.raises(NotFound, match="nobody"):
+        seen.read(topic="nobody")
+
+
+def test_a_batch_is_what_was_there_when_it_was_planned(seen: Seen) -> None:
+    seen.send(100)
+    source = seen.batch()
+    parts = source.partitions()
+    seen.send(100, first=100)
+    assert numbers(seen.rows(source, parts)) == numbers(seen.rows(source, parts)) == list(range(100))
+
+
+def test_several_topics_by_name_and_by_pattern(seen: Seen) -> None:
+    seen.send(10)
+    seen.send(10, topic="hotels", first=10)
+    seen.send(10, topic="planes", first=20)
+    assert numbers(seen.read(topic="flights,hotels")) == list(range(20))
+    assert numbers(seen.read(topic=None, topicsPattern="(flight|plane)s")) == [*range(10), *range(20, 30)]
+    assert seen.read(topic=None, topicsPattern="nothing.*") == []
+
+
+def test_who_may_not_administrate_learns_the_same(seen: Seen) -> None:
+    seen.send()
+    every, few = Places(parse(seen.options())), Places(parse(seen.options()))
+    few._may_administrate = False
+    assert every.ends(["flights"]) == few.ends(["flights"])
+
+
+def test_a_filter_is_that_of_the_clients(seen: Seen) -> None:
+    assert parse(seen.options(filterExpression="a > 1", filterType="sql")).expression == FilterExpression.sql("a > 1")
