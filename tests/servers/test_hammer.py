@@ -14,11 +14,13 @@ import pytest
 
 from popserver.broker.broker import Broker
 from popserver.broker.clock import SystemClock
+from popserver.broker.redrives import Redrives, Selected
 from popserver.domain.errors import PopError
 from popserver.domain.filtering.tag import parse
 from popserver.domain.group import NewGroup
 from popserver.domain.message import Delivery, Message, MessageType, SendResult
 from popserver.domain.names import Resource
+from popserver.domain.redrive import Order, Repair
 from popserver.domain.retry import Holder, RetryPolicy
 from popserver.domain.topic import NewTopic
 from popserver.store import Database, migrate
@@ -88,6 +90,7 @@ class _Worker:
 
     def __init__(self, broker: Broker, chance: random.Random, held: list[_Held]) -> None:
         self._broker = broker
+        self._redrives = Redrives(broker)
         self._chance = chance
         self._held = held  # everybody's
         self._client_id = f"client-{chance.randrange(4)}"
@@ -103,6 +106,8 @@ class _Worker:
             self._come_and_go,
             self._grow,
             self._make_and_delete,
+            *[self._redrive] * 2,
+            self._purge,
         ]
 
     async def work(self, turns: int) -> None:
@@ -196,6 +201,21 @@ class _Worker:
             poll_until_ms=0,
         )
         await self._broker.catalog.delete_topic(TRANSIENT)
+
+    async def _redrive(self) -> None:
+        group = self._chance.choice(GROUPS)
+        plan_id, target = f"plan-{self._chance.randrange(20)}", self._chance.choice((None, None, *TOPICS))
+        page = await self._redrives.dead_letters(Selected(group), 0, 20, bodies=False)
+        repairs = (None, Repair(b"mended"))
+        orders = [Order(each.dead_letter_id, "", self._chance.choice(repairs)) for each in page.letters]
+        if orders and self._chance.random() < 0.5:
+            await self._redrives.redrive(plan_id, group, orders, "", target, "")
+            return
+        await self._redrives.plan(plan_id, Selected(group), "", target, "")
+        await self._redrives.run(plan_id, 10)
+
+    async def _purge(self) -> None:
+        await self._redrives.purge(Selected(self._chance.choice(GROUPS), redriven_too=True), 0, 5)
 
     def _some(self, count: int) -> list[_Held]:
         """Some of what anybody was given, in any order; now and then it is left there for another one as well."""
