@@ -112,7 +112,7 @@ class Broker:
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = Retries(self.writer, self.catalog)
-        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock)
+        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None

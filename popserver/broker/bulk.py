@@ -14,6 +14,7 @@ from typing import NamedTuple
 from popserver.broker.catalog import Catalog
 from popserver.broker.clock import Clock
 from popserver.broker.reader import Reader
+from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.writer import Writer
 from popserver.domain.bulk import Held, HeldPage, Page, Stretch, check_stretch
 from popserver.domain.errors import TooManyRequests
@@ -45,7 +46,10 @@ class Wish(NamedTuple):
 class Bulk:
     """What readers of many messages ask for."""
 
-    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock) -> None:
+    def __init__(
+        self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, redeliveries: Redeliveries
+    ) -> None:
+        self._redeliveries = redeliveries
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
@@ -98,7 +102,9 @@ class Bulk:
                 attempt_id=wish.attempt_id,
             )
             answer = await self._writer.enqueue(attempts.receive, request, answers=request.batch_size)
-            if answer.is_final or self._clock.now_ms() >= until_ms:
+            now_ms = self._clock.now_ms()
+            if answer.is_final or now_ms >= until_ms:
+                self._redeliveries.count(group.group_id, answer.held, now_ms)
                 return answer.held
             await asyncio.sleep(_PAUSE_S)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from popserver.domain.bulk import Held
 from popserver.domain.message import Delivery
 from popserver.domain.names import Resource
 from popserver.domain.retry import MINUTE_MS
@@ -45,7 +46,7 @@ class Redeliveries:
         self._running: _Counts = {}
         self._before: _Counts = {}
 
-    def count(self, group_id: int, deliveries: Sequence[Delivery], now_ms: int) -> None:
+    def count(self, group_id: int, deliveries: Sequence[Delivery | Held], now_ms: int) -> None:
         """These were handed out now."""
         self._move_on(now_ms)
         counts = self._running.get(group_id)

@@ -12,7 +12,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.broker.clock import ManualClock
 from popserver.rpc import convert
 from tests.bulk.wire_bulk import ack, receive_bulk, renew
-from tests.rpc.door import TOPIC, Door, a_message, opened
+from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 
 SECOND = 1_000
 
@@ -77,6 +77,9 @@ async def test_run_out_it_is_gone_from_the_attempt_and_granted_elsewhere(still_d
     other = await receive_bulk(door, "lease-2")
     assert sorted(other.ids) == ["m0", "m1"]
     assert {row["delivery_attempt"] for row in other.rows} == {2}
+    group = await door.broker.catalog.group(convert.resource(GROUP, ""))
+    share = door.broker.redeliveries.share(group.group_id, door.broker.clock.now_ms())
+    assert (share.deliveries, share.retries) == (4, 2)
     assert (await receive_bulk(door)).ids == [], "the first one may take again; nothing is left"
 
 
