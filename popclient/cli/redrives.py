@@ -17,6 +17,7 @@ from popclient.cli.telling import Telling
 from popclient.errors import PopError
 
 _COLUMNS = ["id", "message id", "from", "target", "change", "reason", "state", "outcome", "note"]
+_DRY = _COLUMNS.index("state")
 
 
 def redrive(arguments: Namespace) -> int:
@@ -36,7 +37,7 @@ def redrive(arguments: Namespace) -> int:
             telling.say(_go_on(arguments, plan_id))
             return INTERRUPTED
         except PopError:
-            if not arguments.dry_run:
+            if telling.is_under_way:
                 telling.say(_go_on(arguments, plan_id))
             raise
 
@@ -78,7 +79,8 @@ def cancel(arguments: Namespace) -> int:
     return say(arguments, plan_document(plan), [line])
 
 
-def redrive_table(plan: RedrivePlan, shown: Sequence[Redrive]) -> list[str]:
+def redrive_table(plan: RedrivePlan, shown: Sequence[Redrive], *, dry_run: bool = False) -> list[str]:
+    """Without what only a run knows, for a dry one."""
     rows = [
         (
             each.dead_letter_id,
@@ -93,7 +95,8 @@ def redrive_table(plan: RedrivePlan, shown: Sequence[Redrive]) -> list[str]:
         )
         for each in shown
     ]
-    lines = table(_COLUMNS, rows, "nothing to send back")
+    columns = _COLUMNS[:_DRY] if dry_run else _COLUMNS
+    lines = table(columns, [row[: len(columns)] for row in rows], "nothing to send back")
     more = plan.planned + plan.redriven + plan.skipped - len(shown)
     return [*lines, f"… and {more} more; --max shows them"] if more > 0 else lines
 
@@ -170,7 +173,7 @@ def _show_dry_run(arguments: Namespace, admin: Admin, plan: RedrivePlan) -> int:
         f"nothing has moved; run it: popmq dlq redrive --plan {plan.plan_id}",
         f"or drop it: popmq dlq cancel {plan.plan_id}",
     ]
-    return say(arguments, document, [*redrive_table(plan, shown), *ends])
+    return say(arguments, document, [*redrive_table(plan, shown, dry_run=True), *ends])
 
 
 def _run(arguments: Namespace, admin: Admin, plan: RedrivePlan, telling: Telling) -> int:
