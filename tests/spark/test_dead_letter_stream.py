@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,17 @@ from pyspark.sql.types import LongType, StructType
 
 from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.streaming import LOOK_AGAIN_S, DeadLetterStream
+from popserver.domain.delivery import Event
+from popserver.domain.group import Group
+from popserver.domain.retry import Holder
 from popserver.store.database import Database
+from popserver.store.dead_letters import bury
+from popserver.store.dead_letters import fill as fill_the_dead
+from popserver.store.dying import Dying
 from popserver.store.schema import dead_letter
+from popserver.store.transaction import Transaction
 from tests.spark.filled import EPOCH_MS, fill
+from tests.support.open_store import MINUTE, OpenStore, open_store
 from tests.support.postgres import fresh_database, postgres_server
 
 if TYPE_CHECKING:
@@ -137,6 +147,42 @@ def test_where_it_starts(tmp_path: Path, options: dict[str, Any], first: int) ->
     url = f"sqlite:///{tmp_path}/popmq.db"
     fill(url, COUNT)
     assert stream(url, **options).initialOffset() == at(first - 1)
+
+
+@pytest.mark.row("L12")
+def test_a_slower_transaction_is_not_passed_over(postgres_url: str) -> None:
+    """Of two that write dead letters at once, on two servers, none shows the later id before the earlier one."""
+    with open_store(postgres_url) as slow, open_store(postgres_url) as quick:
+        topic = slow.topic()
+        groups = [slow.group(name, meets=[topic]) for name in ("slow", "quick")]
+        slow.send(topic)
+        for group in groups:
+            slow.receive(group, topic, holder=Holder.SIMPLE, invisible_ms=MINUTE)
+        reader = stream(postgres_url)
+        bury_one(slow, groups[0])
+
+        def bury_and_commit() -> None:
+            bury_one(quick, groups[1])
+            quick.conn.exec_driver_sql("COMMIT")
+
+        thread = threading.Thread(target=bury_and_commit)
+        thread.start()
+        while not slow.one_value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+            time.sleep(0.01)
+        assert reader.latestOffset(at(0), ReadAllAvailable()) == at(0)
+        slow.conn.exec_driver_sql("COMMIT")
+        thread.join(10)
+        end = reader.latestOffset(at(0), ReadAllAvailable())
+        assert ids_of(reader, at(0), end) == [1, 2]
+
+
+def bury_one(store: OpenStore, group: Group) -> None:
+    """A message of the group dies, in a transaction that stays open."""
+    tx = Transaction(store.conn, store.now_ms)
+    store.database.begin(store.conn)
+    [row] = store.rows("SELECT message_key, topic_id FROM delivery WHERE group_id = :id", id=group.group_id)
+    bury(tx, group, [Dying(row.message_key, row.topic_id, 1, "c1")], Event.FORWARD_TO_DLQ, "test")
+    fill_the_dead(tx)
 
 
 def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _postgres(url: URL) -> Engine:
-    options = "-c default_transaction_read_only=on -c application_name=popmq-spark"
+    # Spark reads in parallel already, and a page is too short to be worth compiling.
+    settings = ("default_transaction_read_only=on", "max_parallel_workers_per_gather=0", "jit=off")
+    options = " ".join(f"-c {each}" for each in (*settings, "application_name=popmq-spark"))
     try:
         return create_engine(
             url,
