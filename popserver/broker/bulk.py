@@ -25,8 +25,10 @@ from popserver.domain.retry import SECOND_MS, Holder
 from popserver.store import attempts
 from popserver.store import bulk as store
 from popserver.store.attempts import Attempt
+from popserver.store.database import READERS_MAX
 from popserver.store.receiving import Receive
 
+PAGES_MAX = READERS_MAX - 1  # at a time: whoever wants a look at little need not wait behind those who read everything
 PATIENCE_MS = 5 * SECOND_MS  # for what another server has in its hands, or for the end of a look
 _PAUSE_S = 0.005
 
@@ -55,6 +57,7 @@ class Bulk:
         self._catalog = catalog
         self._clock = clock
         self._rotation = itertools.count()
+        self._turns = asyncio.Semaphore(PAGES_MAX)
 
     async def stretch(
         self,
@@ -76,7 +79,8 @@ class Bulk:
 
     async def page(self, stretch: Stretch) -> Page:
         """The first of what is wanted there; go on at its `next_offset`. Raises `TopicNotFound`."""
-        return await self._reader.read(lambda conn: store.page(conn, stretch))
+        async with self._turns:
+            return await self._reader.read(lambda conn: store.page(conn, stretch))
 
     async def receive(self, wish: Wish) -> list[Held]:
         """What the attempt holds, by key; where that is nothing, up to `max_messages` messages are granted to it.
@@ -115,7 +119,8 @@ class Bulk:
         topic = await self._catalog.topic(topic_name)
         keys: Sequence[int] = [each.message_key for each in held]
         while keys:
-            page, keys = await self._reader.read(partial(store.first_of, topic=topic, keys=keys, sources=sources))
+            async with self._turns:
+                page, keys = await self._reader.read(partial(store.first_of, topic=topic, keys=keys, sources=sources))
             yield page
 
     async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:

@@ -160,6 +160,7 @@ class Bulk:
             stretch = stretch._replace(offset=page.next_offset)
             # One page ahead: the database works while this one is written.
             ahead = asyncio.ensure_future(self._broker.bulk.page(stretch))
+            ahead.add_done_callback(_taken_note_of)
             try:
                 await _write_page(stretch, page, page.columns, chunks, write)
                 page = await ahead
@@ -174,6 +175,12 @@ async def _write_page(stretch: Stretch, page: Page, found: Columns, chunks: Chun
         next_offset = page.next_offset if is_last else offset_of(chunk.next_key)
         others = wire.PullBulkResponse(messages=chunk.messages, next_offset=next_offset)
         await write(Frame(others, _CHUNK_OF_PULL, chunk))
+
+
+def _taken_note_of(ahead: asyncio.Future[Page]) -> None:
+    """What goes wrong with a page that nobody waits for any more is nobody's failure."""
+    if not ahead.cancelled():
+        ahead.exception()
 
 
 async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> AsyncIterator[Chunk]:

@@ -36,7 +36,7 @@ _POSTGRES_ARGUMENTS = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-READERS_MAX = 2
+READERS_MAX = 3
 IN_BINARY = "popmq_in_binary"  # the option of a statement whose results Postgres shall send as bytes, not as text
 _TAKEN_BACK = {"40P01", "40001"}  # a circle of locks, which only a user's own transaction can be part of; a conflict
 _SECRET_OPTIONS = ("password", "sslpassword")  # which Postgres takes from a URL's query as well

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import ANY
@@ -19,6 +21,7 @@ from popserver.domain import bulk
 from popserver.domain.topic import ACCEPTS_ON_THE_WAY, NewTopic
 from popserver.rpc import convert
 from popserver.rpc.arrow_chunks import Chunks
+from popserver.store import bulk as store
 from tests.bulk.wire_bulk import FAR, pull_bulk
 from tests.pull.wire_pull import make_topic, pull
 from tests.rpc.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
@@ -289,6 +292,23 @@ async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: 
     call.cancel()
     await until(lambda: door.broker.clients._known[CLIENT].open_calls == 0)
     assert len(pages) < 24
+
+
+async def test_readers_of_everything_do_not_stand_before_others(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    await make_topic(door)
+    await door.send(a_message("m0"))
+    go_on, page = threading.Event(), store.page
+
+    def slow(*arguments: Any) -> bulk.Page:
+        assert go_on.wait(30)
+        return page(*arguments)
+
+    monkeypatch.setattr(store, "page", slow)
+    reading = [asyncio.create_task(pull_bulk(door)) for _ in range(8)]
+    await until(lambda: door.broker.bulk._turns.locked())
+    assert (await pull(door)).ids == ["m0"]
+    go_on.set()
+    assert [(await each).ids for each in reading] == [["m0"]] * 8
 
 
 async def test_without_arrow_it_is_not_offered(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
