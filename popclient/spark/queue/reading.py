@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("popclient.spark")
 
 PULL_MAX: Final = 160  # servers give no more messages in one pull
+# Offsets asked for in one bulk pull: of a filter that wants nothing, so many are looked through before it is answered.
+BULK_MAX: Final = 50_000
 _AT_ONCE: Final = timedelta(0)
 
 
@@ -83,7 +85,7 @@ class RangeReader:
                 link,
                 position.queue,
                 position.offset,
-                position.end,
+                min(position.offset + BULK_MAX, position.end),
                 expression=self._options.expression,
                 columns=self._columns.sources,
             ):

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
-
-
 from popclient.admin import Admin
-from popclient.spark import message_columns
-from popclient.spark.link import Link
-from tests.spark.queue.seen import QUEUES, Seen
 
 if TYPE_CHECKING:
     from popserver.in_process import EmbeddedBroker
+    from tests.spark.queue.seen import Seen
 
 
 @pytest.fixture
 def admin(pop_server: EmbeddedBroker) -> Iterator[Admin]:
+    from tests.spark.queue.seen import QUEUES
+
     with Admin(pop_server.endpoint) as admin:
         admin.create_topic("flights", queue_count=QUEUES)
         yield admin
@@ -29,12 +26,17 @@ def admin(pop_server: EmbeddedBroker) -> Iterator[Admin]:
 @pytest.fixture(params=["in bulk", "one by one"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How messages reach the reader: as columns, or as from a server that has not got them."""
+    from popclient.spark import message_columns
+    from popclient.spark.link import Link
+
+    monkeypatch.setattr(message_columns, "BATCH_ROWS_MAX", 500)
     if request.param == "one by one":
         monkeypatch.setattr(Link, "offers", lambda _link, _capability: False)
-        monkeypatch.setattr(message_columns, "BATCH_ROWS_MAX", 500)
     return str(request.param)
 
 
 @pytest.fixture
 def seen(pop_server: EmbeddedBroker, admin: Admin) -> Seen:
+    from tests.spark.queue.seen import Seen
+
     return Seen(pop_server.endpoint)

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from popclient import FilterExpression, Producer
 from popclient.admin import Admin
 from popclient.errors import NotFound
+from popclient.spark.queue import reading
 from popclient.spark.queue.options import parse
 from popclient.spark.queue.places import Places
 from tests.spark.queue.seen import COUNT, QUEUES, Seen, numbers
@@ -48,6 +49,13 @@ def test_every_message_once_with_all_that_it_says(seen: Seen, admin: Admin) -> N
             "delivery_timestamp": None,
             "delivery_attempt": 1,
         }
+
+
+def test_a_long_range_is_pulled_in_pieces(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BULK_MAX", 70)
+    seen.send()
+    assert numbers(seen.read()) == list(range(COUNT))
+    assert seen.read(filterExpression="nobody") == []
 
 
 @pytest.mark.usefixtures("way")
