@@ -113,7 +113,10 @@ def _order(order: wire.RedriveOrder) -> Order:
     return Order(order.dead_letter_id, order.reason, _repair(order.repair) if order.HasField("repair") else None)
 
 
-def _repair(repair: wire.Repair) -> Repair:
+def _repair(repair: wire.Repair) -> Repair | None:
+    """None for one in which nothing is different."""
+    if not repair.ListFields():
+        return None
     return Repair(
         repair.body if repair.HasField("body") else None,
         repair.tag if repair.HasField("tag") else None,
