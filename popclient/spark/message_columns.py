@@ -6,21 +6,19 @@ exactly the schema that Spark expects.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
 from popclient.message import MessageView
+from popclient.spark.bodies import unpack
 from popproto.v2 import definition_pb2 as pb
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LAYOUTS: Final = ("popmq", "kafka")
-# A packed body larger than this is handed over packed: 4 MiB can unpack to 4 GiB.
-UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 # Of one record batch.
 BATCH_ROWS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -67,15 +65,7 @@ def _optional(name: Literal["tag", "message_group"]) -> Callable[[pb.Message], s
 
 
 def body_of(wire: pb.Message) -> bytes:
-    """The body, unpacked; as it came where it does not unpack."""
-    if wire.system_properties.body_encoding != pb.GZIP:
-        return wire.body
-    stream = zlib.decompressobj(47)  # a gzip or a zlib stream, whichever it is
-    try:
-        body = stream.decompress(wire.body, UNPACKED_BYTES_MAX)
-    except zlib.error:
-        return wire.body
-    return body if stream.eof else wire.body
+    return unpack(wire.body) if wire.system_properties.body_encoding == pb.GZIP else wire.body
 
 
 SOURCES: Final[dict[str, Source]] = {

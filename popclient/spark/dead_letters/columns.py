@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from popclient.spark.dead_letters.bodies import unpacked
+from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.quoted import lists, maps
 
 if TYPE_CHECKING:

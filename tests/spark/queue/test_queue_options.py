@@ -12,8 +12,9 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient import Tls
 from popclient._queue.message_queue import MessageQueue
+from popclient.spark.bodies import UNPACKED_BYTES_MAX
 from popclient.spark.given import Given
-from popclient.spark.message_columns import UNPACKED_BYTES_MAX, body_of
+from popclient.spark.message_columns import body_of
 from popclient.spark.queue.offsets import Place, Range, ranges, read, written
 from popclient.spark.queue.options import EARLIEST, LATEST, Bound, parse
 from popclient.spark.queue.planning import MESSAGES_PER_PARTITION, fair_shares, partitioned

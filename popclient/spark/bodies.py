@@ -13,20 +13,21 @@ UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def unpacked(bodies: pa.Array, encodings: pa.Array) -> pa.Array:
+    """Those whose encoding is GZIP unpacked, the others as they are."""
     packed = pc.equal(encodings, "GZIP").fill_null(False)
     if not pc.any(packed).as_py():
         return bodies
     return pa.array(
         [
-            _unpack(body) if is_packed else body
+            unpack(body) if is_packed else body
             for body, is_packed in zip(bodies.to_pylist(), packed.to_pylist(), strict=True)
         ],
         pa.binary(),
     )
 
 
-def _unpack(packed: bytes) -> bytes:
-    """The body; as it was stored where it does not unpack, for that may be why it is a dead letter."""
+def unpack(packed: bytes) -> bytes:
+    """The body; as it came where it does not unpack, for that may be why it is a dead letter."""
     stream = zlib.decompressobj(47)  # a gzip or a zlib stream, whichever it is
     try:
         body = stream.decompress(packed, UNPACKED_BYTES_MAX)
