@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 _LIST: Final = pa.list_(pa.string())
 _MAP: Final = pa.map_(pa.string(), pa.string())
+# What stands between the words of most pages, and what may stand there in any.
+_USUAL: Final = pa.array(["[", "]", "][", "{", "}", "}{", ", ", ",", ": ", ":"])
 _NO_STRUCTURE: Final = r"[^\[\]{},: \n\t]"
 
 
@@ -43,12 +45,17 @@ def _words(texts: pa.Array, per_item: int) -> tuple[pa.Array, pa.Array] | None:
     marks = pc.count_substring(texts.fill_null(""), '"')
     whole = pc.multiply(pc.divide(marks, 2 * per_item), 2 * per_item)
     pieces = pc.split_pattern(page, '"')[0].values
-    between = _every_second(pieces, 0)
-    if not pc.all(pc.equal(marks, whole)).as_py() or pc.any(pc.match_substring_regex(between, _NO_STRUCTURE)).as_py():
+    if not pc.all(pc.equal(marks, whole)).as_py() or not _is_structure(_every_second(pieces, 0)):
         return None
     items = pc.cumulative_sum(pc.divide(marks, 2 * per_item))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), items.cast(pa.int32())])
     return offsets, _every_second(pieces, 1)
+
+
+def _is_structure(between: pa.Array) -> bool:
+    if pc.all(pc.is_in(between, _USUAL)).as_py():
+        return True
+    return not pc.any(pc.match_substring_regex(between, _NO_STRUCTURE)).as_py()
 
 
 def _every_second(values: pa.Array, first: int) -> pa.Array:
