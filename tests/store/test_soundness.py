@@ -31,6 +31,19 @@ DAMAGE = {
     "a dead letter that is still being delivered": (
         "UPDATE dead_letter SET origin_key = (SELECT MAX(message_key) FROM delivery)"
     ),
+    "a dead letter whose copy is being delivered to its group": (
+        "INSERT INTO delivery (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder,"
+        " client_id) SELECT group_id, copy_key, origin_topic_id, 'READY', 0, 0, 1, 'SIMPLE', '' FROM dead_letter"
+    ),
+    "a dead letter that was redriven, without the record of it": (
+        "UPDATE dead_letter SET redrive_state = 'REDRIVEN', plan_id = 'p'"
+    ),
+    "a dead letter that was redriven twice": (
+        "INSERT INTO redrive (plan_id, dead_letter_id, group_id, origin_key, origin_topic_id, message_id, attempt,"
+        " dead_reason, dead_at_ms, state, change, reason) SELECT name, dead_letter_id, l.group_id, origin_key,"
+        " origin_topic_id, x'01', attempt, reason, dead_at_ms, 'REDRIVEN', 'NONE', ''"
+        " FROM dead_letter l, (SELECT 'p' AS name UNION SELECT 'q')"
+    ),
     "a message group that stands beyond its queue's progress": "UPDATE message_group_progress SET next_offset = 99",
     "a message group that nothing locks and that is not open": "DELETE FROM delivery WHERE message_group = 'held'",
     "an open message group whose first message is held": "UPDATE message_group_progress SET open_since_ms = 1",
