@@ -21,12 +21,13 @@ $(VENV)/bin/python:
 	  { rm -rf $(VENV); echo "PopMQ needs Python's venv module; on Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/pip install --quiet --upgrade pip
 
-$(DEMO): pyproject.toml | $(VENV)/bin/python
+# What the installed package holds a copy of: pyspark_popmq.py.
+$(DEMO): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
 	@echo "Installing what the demo needs into $(VENV) (Spark is the large part) ..."
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
 
-$(DEV): pyproject.toml | $(VENV)/bin/python
+$(DEV): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
 	@echo "Installing what developing needs into $(VENV) (Spark is the large part) ..."
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@ $(DEMO)

@@ -83,7 +83,6 @@ def test_official_client(endpoint: str, tmp_path: Path) -> None:
     assert received == f"received {sent.removeprefix('sent ')} one espresso"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("java")
 @pytest.mark.row("O5", "O6")
@@ -98,7 +97,6 @@ def test_spark_modes(endpoint: str, tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("java")
 def test_spark_event_time(endpoint: str, tmp_path: Path) -> None:
@@ -108,7 +106,6 @@ def test_spark_event_time(endpoint: str, tmp_path: Path) -> None:
     assert shown == [*(f"{carrier}: {count:,}" for carrier, count in largest), f"{len(sent)} carriers: 1,000"]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("java")
 @pytest.mark.row("O7")
