@@ -8,6 +8,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
+from popserver.broker import redrives
 from tests.admin.desk import Desk, named
 
 GROUP, TOPIC = named("counters"), named("flights")
@@ -275,3 +276,37 @@ def test_a_plan_of_nothing_is_done_when_it_is_run(desk: Desk) -> None:
     plan = desk.call("PlanRedrive", plan_id="p", selection=of()).plan
     assert (plan.state, plan.planned) == ("PLANNED", 0)
     assert desk.call("RunRedrive", plan_id="p").plan.state == "DONE"
+
+
+def test_what_another_plan_has_sent_back_is_skipped(desk: Desk) -> None:
+    first, second = fill(desk, 2)
+    desk.call("PlanRedrive", plan_id="p1", selection=of(ids=[first]))
+    desk.call("RunRedrive", plan_id="p1")
+    orders = [admin.RedriveOrder(dead_letter_id=each) for each in (first, second)]
+    answer = desk.call("RedriveDeadLetters", plan_id="p2", group=GROUP, orders=orders)
+    assert [(each.state, each.note) for each in answer.redrives] == [
+        ("SKIPPED", "it was no dead letter any more when its turn came"),
+        ("REDRIVEN", ""),
+    ]
+    (plan,) = desk.call("ListRedrivePlans", plan_id="p2").plans
+    assert (plan.redriven, plan.skipped, plan.state) == (1, 1, "DONE")
+
+
+def test_a_draft_is_gone_on_with_and_takes_what_was_dead_when_it_began(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(desk, 5)
+    monkeypatch.setattr(redrives, "STEPS_OF_A_CALL", 1)
+    monkeypatch.setattr(redrives, "STEP_MAX", 2)
+    plan = desk.call("PlanRedrive", plan_id="p", selection=of()).plan
+    assert (plan.state, plan.planned) == ("DRAFT", 2)
+    refused = desk.call("RunRedrive", plan_id="p", max=1).status
+    assert (refused.code, "is a DRAFT" in refused.message) == (pb.PRECONDITION_FAILED, True)
+    other = desk.call("PlanRedrive", plan_id="p", selection=of(where="number > 1")).status
+    assert (other.code, "for another selection" in other.message) == (pb.BAD_REQUEST, True)
+    desk.send("flights", "late")
+    for message in desk.receive("counters", "flights"):
+        desk.give_up("counters", "flights", message)
+    assert desk.call("PlanRedrive", plan_id="p", selection=of()).plan.planned == 4
+    plan = desk.call("PlanRedrive", plan_id="p", selection=of()).plan
+    assert (plan.state, plan.planned) == ("PLANNED", 5)
