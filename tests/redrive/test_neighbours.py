@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.domain import why
 from popserver.domain.delivery import State
 from popserver.domain.errors import PopError
 from popserver.domain.group import Group, Mode
@@ -13,7 +14,7 @@ from popserver.domain.resetting import Edge
 from popserver.domain.retry import Holder
 from popserver.domain.retry_copy import lineage_of
 from popserver.domain.topic import Topic
-from popserver.store import catalog, cloning, dead_letter_purge, lag, redrive_plans, retention
+from popserver.store import catalog, cloning, dead_letter_purge, explaining, lag, redrive_plans, retention
 from tests.progress.moving import reset, skip
 from tests.redrive.sending_back import (
     a_plan,
@@ -61,6 +62,10 @@ class TestAGroupOfModePull:
         assert lineage_of(properties)[:2] == ("orders", 0)
         assert store.rows("SELECT 1 FROM delivery") == []
         assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
+        found, _ = explaining.evidence(store.conn, pulls.name, topic.name, sent.message_id)
+        words = why.sentence(found, str)
+        assert words.startswith(f"redriven by plan 'p1' {store.now_ms}, it is at offset 0 of topic '%RETRY%pulling'")
+        assert "READY" in words
 
     def test_may_fail_again_and_it_dies_as_the_same_copy(self, store: OpenStore, topic: Topic, pulls: Group) -> None:
         store.send(topic)
