@@ -159,6 +159,21 @@ class Bench:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return f"sqlite:///{path}"
 
+    @contextmanager
+    def serving(self, name: str, url: str) -> Iterator[Server]:
+        """A server of its own on a store that is filled already, without a load."""
+        self._stop()
+        with Server(Variant(name, url), self.cores.server, self._log) as server:
+            yield server
+
+    @contextmanager
+    def folder(self, purpose: str) -> Iterator[Path]:
+        """An empty folder beside the databases."""
+        made = self._folder / purpose
+        made.mkdir()
+        yield made
+        shutil.rmtree(made)
+
     @property
     def postgres(self) -> Postgres:
         if self._postgres is None:

@@ -9,8 +9,9 @@ from benchmarks.bench import Bench
 from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Rounds, in_turns, window
 from benchmarks.filling import TAGS
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
-from benchmarks.queue_cases import churn, on_large_backlog, pull, rebalance
+from benchmarks.queue_cases import bulk_pull, churn, on_large_backlog, pull, rebalance
 from benchmarks.server_cases import door, start, together
+from benchmarks.spark_cases import dead_letters, flights_to_parquet, micro_batch
 
 DELAY_TOPIC = "bench-delay"
 HOLD_TOPIC = "bench-hold"
@@ -224,6 +225,8 @@ CASES: dict[str, Case] = {
     "pull": Case(f"pull 32 in one piece, {CONSUMERS} callers", pull(CONSUMERS, in_one_piece=True)),
     "pull_frames_x1": Case("pull 32 by PullMessage, 1 caller", pull(1, in_one_piece=False)),
     "pull_frames": Case(f"pull 32 by PullMessage, {CONSUMERS} callers", pull(CONSUMERS, in_one_piece=False)),
+    "bulk_pull_x1": Case("bulk pull, decoded by Arrow, 1 caller", bulk_pull(1)),
+    "bulk_pull": Case("bulk pull, decoded by Arrow, a caller for each queue", bulk_pull(8)),
     "client_receive_batch": Case(
         f"popclient receive 32 + batch ack, {CONSUMERS} tasks", _receive("client.receive", CONSUMERS, ack_each=False)
     ),
@@ -268,4 +271,7 @@ CASES: dict[str, Case] = {
     "rebalance": Case("member joins or leaves to every queue with one owner", rebalance, key="max", unit="ms"),
     "churn": Case("messages lost while members join and leave", churn, key="lost", unit="msg"),
     "start": Case("start to ready, large backlog", start, key="ready_s", unit="s"),
+    "spark_dead_letters": Case("dead letters into Spark, per core", dead_letters, unit="rows/s"),
+    "spark_micro_batch": Case("a micro-batch of dead letters in Spark", micro_batch, key="ms", unit="ms"),
+    "spark_flights": Case("flights through Spark's queue source to Parquet", flights_to_parquet, unit="rows/s"),
 }

@@ -28,7 +28,7 @@ def fill(database_url: str, topic: str, count: int, body_bytes: int) -> float:
     try:
         migrate.upgrade(database)
         begun = time.perf_counter()
-        _append_all(database, Resource("", topic), new_messages(topic, count, body_bytes), count)
+        append_all(database, Resource("", topic), new_messages(topic, count, body_bytes), count)
         return count / (time.perf_counter() - begun)
     finally:
         database.close()
@@ -42,7 +42,7 @@ def fill_over_time(database_url: str, topic: str, count: int, body_bytes: int) -
         made = new_messages(topic, count, body_bytes)
         # A few in every queue must differ in their times, however few there are.
         per_transaction = min(_PER_TRANSACTION, -(-count // 64))
-        _append_all(database, Resource("", topic), made, count, span_ms=24 * HOUR_MS, per_transaction=per_transaction)
+        append_all(database, Resource("", topic), made, count, span_ms=24 * HOUR_MS, per_transaction=per_transaction)
     finally:
         database.close()
 
@@ -53,7 +53,7 @@ def fill_for_filters(database_url: str, topic: str, count: int, body_bytes: int)
     try:
         migrate.upgrade(database)
         made = new_messages(topic, count, body_bytes)
-        _append_all(database, Resource("", topic), map(_with_properties, made, itertools.count()), count)
+        append_all(database, Resource("", topic), map(_with_properties, made, itertools.count()), count)
     finally:
         database.close()
 
@@ -65,7 +65,7 @@ def fill_in_order(database_url: str, topic: str, count: int, body_bytes: int, gr
         migrate.upgrade(database)
         made = new_messages(topic, count, body_bytes)
         in_order = (_in_group(each, number, groups) for number, each in enumerate(made))
-        _append_all(database, Resource("", topic), in_order, count, (MessageType.FIFO,))
+        append_all(database, Resource("", topic), in_order, count, (MessageType.FIFO,))
     finally:
         database.close()
 
@@ -85,7 +85,7 @@ def fill_held(database_url: str, topic: str, count: int, body_bytes: int) -> Non
     database = Database(database_url, durability="relaxed")
     try:
         migrate.upgrade(database)
-        _append_all(database, Resource("", topic), new_messages(topic, count, body_bytes), count)
+        append_all(database, Resource("", topic), new_messages(topic, count, body_bytes), count)
         _hold_all(database, Resource("", topic), count)
     finally:
         database.close()
@@ -118,7 +118,7 @@ def _in_group(made: Message, number: int, groups: int) -> Message:
     return made._replace(message_type=MessageType.FIFO, message_group=f"sender-{number * 7_919 % 1_000_003 % groups}")
 
 
-def _append_all(
+def append_all(
     database: Database,
     name: Resource,
     made: Iterator[Message],
@@ -139,7 +139,7 @@ def _append_all(
             batch = list(itertools.islice(made, per_transaction))
             messages.append(tx, [messages.Append(topic, batch, rotation)])
             conn.exec_driver_sql("COMMIT")
-        _settle(database, conn)
+        settle(database, conn)
 
 
 def _hold_all(database: Database, name: Resource, count: int) -> None:
@@ -151,7 +151,7 @@ def _hold_all(database: Database, name: Resource, count: int) -> None:
             request = request or _receive_all(tx, name)
             receiving.receive(tx, [request._replace(rotation=rotation)])
             conn.exec_driver_sql("COMMIT")
-        _settle(database, conn)
+        settle(database, conn)
 
 
 def _receive_all(tx: Transaction, name: Resource) -> receiving.Receive:
@@ -186,10 +186,10 @@ def _pend_all(database: Database, name: Resource, made: Iterator[Message], count
             ]
             pending.pend(tx, [pending.Pend(topic, batch, "bench", policy)])
             conn.exec_driver_sql("COMMIT")
-        _settle(database, conn)
+        settle(database, conn)
 
 
-def _settle(database: Database, conn: Connection) -> None:
+def settle(database: Database, conn: Connection) -> None:
     if database.is_sqlite:
         conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     else:

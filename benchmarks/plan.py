@@ -31,6 +31,9 @@ class Plan(NamedTuple):
     churns: int = 200  # a member joins or leaves, and nobody waits
     starts: int = 3
     insert_seconds: float = 1.0
+    dead_letters: int = 1_000_000
+    micro_batches: int = 40
+    flights: int = 336_776  # all of 2013
 
 
 FULL = Plan()
@@ -47,4 +50,7 @@ QUICK = Plan(
     churns=20,
     starts=1,
     insert_seconds=0.3,
+    dead_letters=100_000,
+    micro_batches=15,
+    flights=20_000,
 )

@@ -132,6 +132,8 @@ TARGETS = (
     Target("receive 32 + batch ack: of the no-op", 0.7, _at("receive_batch", "of_noop")),
     Target("pull 32 in one piece, 64 callers: over receive + batch ack", 1.5, _over("pull", "receive_batch")),
     Target("pull 32 in one piece, 1 caller: over receive + batch ack", 1.5, _over("pull_x1", "receive_batch_x1")),
+    Target("bulk pull: over PullMessage, 64 callers", 5, _over("bulk_pull", "pull_frames")),
+    Target("bulk pull, 1 caller: over PullMessage, 1 caller", 5, _over("bulk_pull_x1", "pull_frames_x1")),
     Target("popclient, 64 callers: over one request per message", 3, _over("client_send_x64", "client_send_alone_x64")),
     Target("popclient, ack each: over batch ack", 0.7, _over("client_receive_each", "client_receive_batch")),
     Target("receive + ack, large backlog: over the small one", 0.9, _at("backlog", "of_small")),
@@ -156,6 +158,15 @@ TARGETS = (
     Target("a member joins or leaves: ms to one owner each, at most", 1_500, _at("rebalance", "median"), at_most=True),
     Target("members join and leave under load: messages lost", 0, _at("churn", "median"), at_most=True),
     Target("start to ready, large backlog: seconds", 1, _at("start", "median"), at_most=True),
+    Target("dead letters in Spark: of JDBC", 0.6, _at("spark_dead_letters", "of_jdbc"), variants=("postgres",)),
+    Target(
+        "dead letters in Spark: of JDBC without its maps, lists and times",
+        0.6,
+        _at("spark_dead_letters", "of_jdbc_raw"),
+        variants=("postgres",),
+    ),
+    Target("dead letters in Spark: of SQLAlchemy's rows", 1, _at("spark_dead_letters", "of_rows")),
+    Target("micro-batch of dead letters: of an empty one", 1.2, _at("spark_micro_batch", "of_empty"), at_most=True),
 )
 
 _EXTRAS = (
@@ -169,6 +180,11 @@ _EXTRAS = (
     "of_tag",
     "of_unordered",
     "of_few",
+    "of_jdbc",
+    "of_jdbc_raw",
+    "of_rows",
+    "of_empty",
+    "of_parquet",
     "p50",
     "p99",
     "burst_p99",
@@ -178,6 +194,13 @@ _EXTRAS = (
     "repeats",
     "changes",
 )
+_OTHERS = {
+    "of_jdbc": "JDBC",
+    "of_jdbc_raw": "raw JDBC",
+    "of_rows": "SQLAlchemy's rows",
+    "of_empty": "an empty micro-batch",
+    "of_parquet": "Parquet",
+}
 _LINE = "{:22} {:14} {:>9} {:6} {:>8} {:>9} {:>7} {:>6} {:>10}"
 
 
@@ -224,4 +247,7 @@ def _remark(figures: Mapping[str, Any]) -> str:
         remarks.append(f"{figures['of_small']:.2f} of the small backlog")
     if "of_tag" in figures:
         remarks.append(f"{figures['of_tag']:.2f} of the tag filter")
+    for ratio, other in _OTHERS.items():
+        if ratio in figures:
+            remarks.append(f"{figures[ratio]:.2f} of {other}")
     return "  " + ", ".join(remarks) if remarks else ""

@@ -37,17 +37,21 @@ TINY = Plan(
     idle_seconds=0.3,
     starts=1,
     insert_seconds=0.05,
+    dead_letters=2_000,
+    micro_batches=3,
+    flights=500,
 )
 
 
 # They take their time however small the numbers are: holds of ten seconds, members that share queues.
 LONG = ("hold", "rebalance", "churn", "backlog_pull", "backlog_seek", "backlog_first_receive")
+SPARK = ("spark_dead_letters", "spark_micro_batch", "spark_flights")
 
 
 @pytest.mark.row("M18")
 @pytest.mark.timeout(600)
 def test_every_case_measures_every_server(tmp_path: Path) -> None:
-    result = _measured([name for name in CASES if name not in LONG], tmp_path)
+    result = _measured([name for name in CASES if name not in LONG + SPARK], tmp_path)
     assert all(words in targets_table(result["targets"]) for words in ("large backlog", "over the tag filter"))
 
 
@@ -57,6 +61,15 @@ def test_every_long_case_measures_every_server(tmp_path: Path) -> None:
     result = _measured(LONG, tmp_path)
     lost = {variant: figures["median"] for variant, figures in result["cases"]["churn"]["variants"].items()}
     assert lost == {"sqlite": 0, "postgres": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_case_of_spark_measures_every_store(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+    result = _measured(SPARK, tmp_path)
+    for name, ratio in zip(SPARK, ("of_rows", "of_empty", "of_parquet"), strict=True):
+        assert all(figures[ratio] > 0 for figures in result["cases"][name]["variants"].values()), name
 
 
 def _measured(names: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -70,7 +83,7 @@ def _measured(names: Sequence[str], folder: Path) -> dict[str, Any]:
         else:
             assert {"sqlite", "postgres"} <= variants, name
         medians = {variant: figures["median"] for variant, figures in case["variants"].items()}
-        assert case["unit"] not in ("msg/s", "calls/s") or min(medians.values()) > 0, (name, medians)
+        assert case["unit"] not in ("msg/s", "calls/s", "rows/s") or min(medians.values()) > 0, (name, medians)
     assert result["environment"]["fsync_us"]["p50"] > 0
     assert all(name in table(result["cases"]) for name in names)
     assert list(folder.iterdir()) == [], "nothing is left behind"

@@ -1,0 +1,160 @@
+"""Cases of Spark: what its reading of a broker costs, beside other ways to the same rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy.engine import make_url
+
+from benchmarks.bench import Bench
+from benchmarks.case import Figures, Rounds
+from benchmarks.spark_filling import fill_dead_letters, fill_flights
+from benchmarks.spark_load import DONE
+from benchmarks.tcp_door import tcp_door
+from examples.flights.data import TOPIC
+
+JAR_VARIABLE: Final = "POPMQ_JDBC_JAR"
+JAR: Final = "/usr/share/java/postgresql.jar"
+BODY_BYTES: Final = 240
+
+
+class Spark:
+    """A Spark process that does one thing after the other."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._answer()
+
+    def do(self, work: str, **given: Any) -> dict[str, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": work, **given}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(DONE):
+                found: dict[str, float] = json.loads(line.removeprefix(DONE))
+                return found
+        raise RuntimeError(f"Spark has ended with {self._process.wait()}; what it said stands above")
+
+
+@contextmanager
+def _spark(jar: str | None = None) -> Iterator[Spark]:
+    command = [sys.executable, "-m", "benchmarks.spark_load", *([jar] if jar else [])]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        try:
+            yield Spark(process)
+        finally:
+            process.kill()
+
+
+def dead_letters(bench: Bench) -> Rounds:
+    """All columns of many dead letters: by our source, as SQLAlchemy's rows, and on Postgres by JDBC.
+
+    JDBC twice: made into the same columns, and as the database has them, with JSON as text and times as numbers.
+    """
+    found: Rounds = {}
+    jar = jdbc_jar() if "postgres" in bench.stores else None
+    with _spark(jar) as spark:
+        for name in bench.stores:
+            url = bench.new_url(name, "dead")
+            bench.say(f"{bench.plan.dead_letters:,} dead letters in {name}")
+            fill_dead_letters(url, bench.plan.dead_letters, BODY_BYTES)
+            kinds = ["popmq", "rows", *(["jdbc", "jdbc_raw"] if name == "postgres" and jar else [])]
+            found[name] = [_by_each(bench, spark, name, url, kinds) for _ in range(bench.plan.rounds)]
+    return found
+
+
+def _by_each(bench: Bench, spark: Spark, name: str, url: str, kinds: list[str]) -> Figures:
+    pids = bench.postgres.pids()[:1] if name == "postgres" else []
+    rates = {}
+    for kind in kinds:
+        bench.say(f"{name} by {kind}")
+        with _url_for(kind, url) as where:
+            done = spark.do("read", kind=kind, url=where, rows=bench.plan.dead_letters, pids=pids)
+        rates[kind] = done["rows"] / max(done["cpu_s"], 1e-3)
+    ours = rates.pop("popmq")
+    return {"rate": ours, **{f"of_{kind}": ours / rate for kind, rate in rates.items()}}
+
+
+def micro_batch(bench: Bench) -> Rounds:
+    """A micro-batch of one row by each of our sources, beside that of a source that does nothing."""
+    plan, found = bench.plan, Rounds()
+    batches = plan.micro_batches + 3
+    with _spark() as spark:
+        spark.do("micro_batch", batches=10, format="empty", options={"batches": "10"})  # to warm the JVM
+        for name in bench.stores:
+            url = bench.new_url(name, "batches")
+            fill_dead_letters(url, batches + 1, BODY_BYTES)
+            dead = {"url": url, "maxRowsPerTrigger": "1"}
+            empty = {"format": "empty", "options": {"batches": str(batches)}}
+            ours = {"format": "popmq", "options": dead, "schema": "id bigint"}
+            found[name] = []
+            for number in range(plan.rounds):
+                bench.say(f"round {number + 1} of {plan.rounds}: {name}")
+                floor = spark.do("micro_batch", batches=batches, **empty)["ms"]
+                took = spark.do("micro_batch", batches=batches, **ours)["ms"]
+                found[name].append({"ms": took, "of_empty": took / floor})
+    return found
+
+
+def flights_to_parquet(bench: Bench) -> Rounds:
+    """The flights of 2013 from a topic into Parquet, beside the same rows from Parquet into Parquet."""
+    plan, found = bench.plan, Rounds()
+    with _spark() as spark, bench.folder("parquet") as folder:
+        for name in bench.stores:
+            url = bench.new_url(name, "flights")
+            bench.say(f"storing {plan.flights:,} flights in {name}")
+            fill_flights(url, plan.flights)
+            with bench.serving(name, url) as server:
+                pids = [server.pid, *(bench.postgres.pids()[:1] if name == "postgres" else [])]
+                options = {"endpoints": server.endpoint, "topic": TOPIC, "consumerGroup": "bench-spark"}
+                both = {"rows": plan.flights, "pids": pids}
+                found[name] = [_flights(spark, options, both, folder / name) for _ in range(plan.rounds)]
+    return found
+
+
+def _flights(spark: Spark, options: dict[str, str], both: dict[str, Any], folder: Path) -> Figures:
+    stored, again = str(folder / "flights"), str(folder / "again")
+    ours = spark.do("to_parquet", format="popmq", options=options, to=stored, **both)
+    parquet = spark.do("to_parquet", format="parquet", options={}, path=stored, to=again, **both)
+    rates = [each["rows"] / max(each["cpu_s"], 1e-3) for each in (ours, parquet)]
+    return {"rate": rates[0], "of_parquet": rates[0] / rates[1]}
+
+
+def jdbc_jar() -> str | None:
+    """The driver of Postgres for Java, with a sentence where there is none."""
+    jar = os.environ.get(JAR_VARIABLE, JAR)
+    if Path(jar).is_file():
+        return jar
+    print(
+        f"spark_dead_letters: not beside JDBC, for there is no driver at {jar}; get it with"
+        f" `apt-get install libpostgresql-jdbc-java`, or name its jar in {JAR_VARIABLE}",
+        file=sys.stderr,
+    )
+    return None
+
+
+def _url_for(kind: str, url: str) -> AbstractContextManager[str]:
+    if kind.startswith("jdbc"):
+        return _jdbc_url(url)
+    return nullcontext(url.replace("postgresql://", "postgresql+psycopg://", 1) if kind == "rows" else url)
+
+
+@contextmanager
+def _jdbc_url(url: str) -> Iterator[str]:
+    """JDBC speaks TCP alone, and takes the user as an option."""
+    where = make_url(url)
+    folder = str(where.query.get("host", ""))
+    with tcp_door(f"{folder}/.s.PGSQL.{where.port or 5432}") if folder else nullcontext(where.port or 5432) as port:
+        yield f"jdbc:postgresql://{where.host or '127.0.0.1'}:{port}/{where.database}?user={where.username}"

@@ -1,0 +1,101 @@
+"""Databases for the cases of Spark: dead letters, written as rows; flights, through the store's own verbs."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from benchmarks.filling import append_all, settle
+from examples.flights.data import TOPIC, as_message, flights
+from popserver.domain.group import Group, NewGroup
+from popserver.domain.message import Message
+from popserver.domain.names import Resource, dead_letter_topic
+from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
+from popserver.store import Database, catalog, migrate
+from popserver.store.transaction import Transaction
+
+GROUP: Final = Resource("", "bench-arrivals")
+_ID = {
+    "sqlite": "unhex('01' || printf('%032x', i))",
+    "postgresql": "decode('01' || lpad(to_hex(i), 32, '0'), 'hex')",
+}
+_BODY = {
+    "sqlite": "CAST(printf('%0{0}d', i) AS BLOB)",
+    "postgresql": "convert_to(lpad(CAST(i AS TEXT), {0}, '0'), 'UTF8')",
+}
+_NONE = {"sqlite": "x''", "postgresql": "decode('', 'hex')"}
+_COPIES: Final = """
+WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < :count)
+INSERT INTO message (message_key, topic_id, origin_key, message_id, stored_at_ms, born_at_ms, tag_hash, tag, keys,
+                     properties, message_type, body_encoding, born_host, digest, body)
+SELECT :copies + i, :dlq_topic_id, :origins + i, {id}, :now_ms, :now_ms, 0, 'UA', '["UA-' || i || '"]',
+       '{{"origin": "JFK", "distance": "' || i || '"}}', 'NORMAL', 'IDENTITY', 'bench', {none}, {body}
+FROM numbers
+"""
+_FACTS: Final = """
+WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < :count)
+INSERT INTO dead_letter (group_id, origin_key, origin_topic_id, copy_key, attempt, reason, dead_at_ms)
+SELECT :group_id, :origins + i, :topic_id, :copies + i, 3, 'the hold ended, and no attempt remains', :now_ms
+FROM numbers
+"""
+
+
+def fill_dead_letters(database_url: str, count: int, body_bytes: int) -> None:
+    """`count` dead letters of one group, with ids from 1, each with a tag, a key and two properties."""
+    database = Database(database_url, durability="relaxed")
+    try:
+        migrate.upgrade(database)
+        with database.connect_writer() as conn:
+            database.begin(conn)
+            _write_dead_letters(conn, "sqlite" if database.is_sqlite else "postgresql", count, body_bytes)
+            conn.exec_driver_sql("COMMIT")
+            settle(database, conn)
+    finally:
+        database.close()
+
+
+def _write_dead_letters(conn: Connection, dialect: str, count: int, body_bytes: int) -> None:
+    tx = Transaction(conn, time.time_ns() // 1_000_000)
+    topic = catalog.ensure_topic(tx, NewTopic(Resource("", TOPIC)))
+    copies = catalog.ensure_topic(tx, NewTopic(dead_letter_topic(GROUP), OWN_QUEUES))
+    (group,) = catalog.create_group(tx, [catalog.CreateGroup(NewGroup(GROUP), or_find=True)])
+    assert isinstance(group, Group)
+    words = {"id": _ID[dialect], "none": _NONE[dialect], "body": _BODY[dialect].format(body_bytes)}
+    values = {
+        "count": count,
+        "group_id": group.group_id,
+        "topic_id": topic.topic_id,
+        "dlq_topic_id": copies.topic_id,
+        "origins": message_key(topic.queues[0].queue_id, 0),
+        "copies": message_key(copies.queues[0].queue_id, 0),
+        "now_ms": tx.now_ms,
+    }
+    for statement in (_COPIES.format(**words), _FACTS):
+        conn.execute(text(statement), values)
+
+
+def fill_flights(database_url: str, count: int) -> None:
+    """The first `count` flights of 2013, in the topic `flights`."""
+    database = Database(database_url, durability="relaxed")
+    now_ms, first = time.time_ns() // 1_000_000, time.time_ns()
+    rows = (as_message(row) for row in flights(whole_year=True))
+    made = (
+        Message(
+            Resource("", TOPIC),
+            f"01{first + number:032X}",
+            each.body if isinstance(each.body, bytes) else each.body.encode(),
+            tag=each.tag,
+            keys=tuple(each.keys),
+            properties=dict(each.properties),
+            born_at_ms=now_ms,
+            born_host="bench",
+        )
+        for number, each in enumerate(rows)
+    )
+    try:
+        migrate.upgrade(database)
+        append_all(database, Resource("", TOPIC), made, count)
+    finally:
+        database.close()
