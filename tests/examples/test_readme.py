@@ -106,8 +106,23 @@ def test_official_client(endpoint: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("java")
 def test_dead_letters_in_spark(tmp_path: Path) -> None:
     fill(f"sqlite:///{tmp_path / 'popmq.db'}", 30)
-    code = block_with("spark.read").replace('"barista"', '"radar"')
+    code = block_with("spark.read.format").replace('"barista"', '"radar"')
     assert "| hotels|" in run(tmp_path, code)
+
+
+@pytest.mark.user("U39")
+@pytest.mark.usefixtures("java")
+def test_topics_in_spark(endpoint: str, tmp_path: Path) -> None:
+    stream = block_with("spark.readStream").replace(FIRST_ADDRESS, endpoint)
+    send = f"""
+from popclient import Producer
+with Producer("{endpoint}") as producer:
+    producer.send("orders", "one espresso")
+"""
+    session = "from popclient.spark import session\nspark = session()\n"
+    count = "print('in the lake:', spark.read.parquet('lake/orders').count())\n"
+    said = run(tmp_path, session + (send + stream + count) * 2)
+    assert [line for line in said.splitlines() if "lake" in line] == ["in the lake: 1", "in the lake: 2"]
 
 
 def shell(tmp_path: Path, script: str, **environment: str) -> subprocess.Popen[str]:
