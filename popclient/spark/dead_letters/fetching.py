@@ -1,7 +1,7 @@
 """Pages of a view as Arrow arrays. A page is one short statement, which ends before Spark sees the page.
 
 Rows are fetched by the database's own driver, without a Python object around each. Postgres is asked for a page's
-columns instead of its rows: each as one value, which becomes an Arrow array as it is. That takes half the time.
+columns instead of its rows: each as one value, which becomes an Arrow array as it is. That costs less.
 """
 
 from __future__ import annotations
