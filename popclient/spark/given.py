@@ -9,7 +9,10 @@ from typing import Final, overload
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SECRET: Final = re.compile("secret|token|password", re.IGNORECASE)
+_SECRET: Final = re.compile("secret|token|passw|pwd", re.IGNORECASE)
+# As in a URL, or in other words about a database. A password may have any character of its own, be it misplaced.
+_SECRET_PARAMETER: Final = re.compile(rf"(\w*(?:{_SECRET.pattern})\w*\s*=)[^&]*", re.IGNORECASE)
+_USER: Final = re.compile(r"(:/*).*@", re.DOTALL)
 BIGINT_MAX: Final = 2**63 - 1
 
 
@@ -132,5 +135,11 @@ class Given:
         return tuple(dict.fromkeys(parts))
 
 
+def shown(value: str) -> str:
+    """As an error may quote it: without user and password of a URL, and without what a parameter names a secret."""
+    hidden = _SECRET_PARAMETER.sub(lambda found: found[1] + ("***@" if "@" in found[0] else "***"), value)
+    return repr(_USER.sub(r"\1***@", hidden))
+
+
 def _shown(name: str, value: str) -> str:
-    return "***" if _SECRET.search(name) else repr(value)
+    return "***" if _SECRET.search(name) else shown(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
+from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import Options, parse
 from popclient.spark.dead_letters.reading import split
+from popclient.spark.given import shown
 
 URL = "sqlite:////data/popmq.db"
 
@@ -22,7 +25,7 @@ URL = "sqlite:////data/popmq.db"
     [
         ({}, ["url is missing", "sqlite:///popmq.db"]),
         ({"url": "popmq.db"}, ["url='popmq.db'", "sqlite:///popmq.db"]),
-        ({"url": "mysql://me:secret@host/db"}, ["mysql", "url='mysql://me:***@host/db'", "postgresql://"]),
+        ({"url": "mysql://me:secret@host/db"}, ["mysql", "url='mysql://***@host/db'", "postgresql://"]),
         ({"url": "sqlite://"}, ["in memory", "name a file"]),
         ({"url": URL, "consumergrup": "g"}, ["consumergrup='g'", "unknown", "consumerGroup, topic, numPartitions"]),
         ({"url": URL, "consumergroup": " "}, ["consumerGroup=' '", "leave the option out"]),
@@ -39,6 +42,43 @@ def test_a_wrong_option_is_named(options: dict[str, str], words: list[str]) -> N
     for word in words:
         assert word in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+_SPOILT = [
+    "postgres://u:hunter2@h",
+    "postgres://u:hun/ter2@h",
+    "postgres://u:hun:ter2@h",
+    "postgresql://u:hun@ter2@h/db",
+    "postgresql://u:p?password=hun@ter2@h/db",
+    "mysql://h/db?user=u&password=hun@ter2&ssl=1",
+    "jdbc:postgresql://h/db?user=u&sslPassword=hunter2",
+    "host=h user=u passwd = hunter2",
+    "postgresql:u:hunter2@h",
+]
+
+
+@pytest.mark.parametrize("value", _SPOILT)
+def test_a_password_is_in_no_error(value: str) -> None:
+    for options in ({"url": value}, {"url": URL, "jdbcUrl": value}, {"url": URL, "numPartitions": value}):
+        with pytest.raises(ValueError) as refused:
+            parse(options)
+        assert "***" in str(refused.value)
+        assert not re.findall("hun|ter2", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:hun%40ter2@127.0.0.1:1/db", "postgresql://127.0.0.1:1/db?password=hunter2"]
+)
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: str) -> None:
+    with pytest.raises(ValueError, match=r"127\.0\.0\.1:1/db") as refused, connected(parse({"url": url}).url):
+        pass
+    assert not re.findall("hun|ter2", str(refused.value))
+
+
+def test_what_is_no_secret_is_quoted_whole() -> None:
+    for value in ("sqlite:////data/popmq.db", "h:1;g:2", "user@host", '{"a": {"0": -1}}', "user=u&ssl=1"):
+        assert shown(value) == repr(value)
+    assert shown("postgresql://u:p@h/db?password=x&ssl=1") == "'postgresql://***@h/db?password=***&ssl=1'"
 
 
 def test_right_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,12 @@ def test_what_spark_hands_over_with_a_query_is_no_option_of_ours() -> None:
 
 
 @pytest.mark.parametrize("make", [writer, stream_writer])
+def test_a_database_is_refused_without_its_password(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"option url='postgresql://\*\*\*@h/db' is not allowed"):
+        make({**OPTIONS, "url": "postgresql://u:hunter2@h/db"}, BODY, overwrite=False)
+
+
+@pytest.mark.parametrize("make", [writer, stream_writer])
 def test_nothing_is_overwritten(make: Any) -> None:
     with pytest.raises(ValueError, match="a topic is only ever appended to"):
         make(OPTIONS, BODY, overwrite=True)

@@ -15,6 +15,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from popclient.spark.given import shown
+
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
 _OLD_SCHEMA = re.compile("dead_letters|lineage|column")
@@ -34,13 +36,13 @@ def connected(url: str) -> Iterator[Connection]:
     except (DBAPIError, engine.dialect.loaded_dbapi.Error) as error:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
         way_out = "; make its schema with: popmq db upgrade" if _OLD_SCHEMA.search(said) else ""
-        raise ValueError(f"option url='{where.render_as_string()}' cannot be read: {said}{way_out}") from error
+        raise ValueError(f"option url={_shown(where)} cannot be read: {said}{way_out}") from error
 
 
 def _sqlite(url: URL) -> Engine:
     path = Path(url.database or "")
     if not path.is_file():
-        raise ValueError(f"option url='{url.render_as_string()}' cannot be read: there is no file {path}")
+        raise ValueError(f"option url={_shown(url)} cannot be read: there is no file {path}")
     return create_engine(
         URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}),
         module=_sqlite_module(),
@@ -64,8 +66,12 @@ def _postgres(url: URL) -> Engine:
         )
     except ModuleNotFoundError:
         raise ValueError(
-            f"option url='{url.render_as_string()}' needs the driver of Postgres: pip install 'popmq[postgres]'"
+            f"option url={_shown(url)} needs the driver of Postgres: pip install 'popmq[postgres]'"
         ) from None
+
+
+def _shown(url: URL) -> str:
+    return shown(url.render_as_string(hide_password=False))
 
 
 def _sqlite_module() -> ModuleType:

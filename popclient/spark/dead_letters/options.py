@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,7 +9,7 @@ from typing import Final, NamedTuple
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from popclient.spark.given import Given
+from popclient.spark.given import Given, shown
 
 DEAD_LETTERS: Final = "dead_letters"
 LINEAGE: Final = "lineage"
@@ -31,7 +30,6 @@ _ALLOWED: Final = {
     ),
     LINEAGE: (*_OF_BOTH, "planId"),
 }
-_PASSWORD: Final = re.compile(r"(?<=:)[^:@/]*(?=@)")
 _WRITE_URL: Final = "write sqlite:///popmq.db or postgresql://user@host/name"
 
 
@@ -97,16 +95,19 @@ def parse(options: Mapping[str, str]) -> Options:
 
 
 def _url(given: str) -> str:
-    shown = _PASSWORD.sub("***", given)
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
-        raise ValueError(f"option url={shown!r} is no database URL; {_WRITE_URL}") from None
+        raise ValueError(f"option url={shown(given)} is no database URL; {_WRITE_URL}") from None
     if url.get_backend_name() not in BACKENDS:
-        raise ValueError(f"option url={shown!r} names {url.get_backend_name()}; {_WRITE_URL}")
+        raise ValueError(f"option url={shown(given)} names {url.get_backend_name()}; {_WRITE_URL}")
+    if "@" in (url.host or ""):
+        raise ValueError(f"option url={shown(given)} has an @ too many; write one in a password as %40")
     if url.get_backend_name() == "postgresql":
         return url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     if url.database in {None, "", ":memory:"}:
-        raise ValueError(f"option url={shown!r} is a database in memory, which only its server can read; name a file")
+        raise ValueError(
+            f"option url={shown(given)} is a database in memory, which only its server can read; name a file"
+        )
     # Workers may run in another folder than the one the user wrote this path in.
     return url.set(database=str(Path(url.database).absolute())).render_as_string()
