@@ -1,6 +1,8 @@
-"""Offsets of many queues, as they stand in Spark's checkpoint: `{"v": 1, "q": {"orders/0": 12}}`.
+"""Offsets of many queues, as they stand in Spark's checkpoint:
+`{"v": 1, "q": {"orders/0": 12}, "created": {"orders": 1360281600000}}`.
 
-The number of a queue is the next offset to read. What an offset says besides is nobody's but this version's.
+The number of a queue is the next offset to read; the one of a topic tells it from another of its name. What an offset
+says besides is nobody's but this version's.
 """
 
 from __future__ import annotations
@@ -19,10 +21,16 @@ NONE: Final[Offsets] = MappingProxyType({})
 
 class Place(NamedTuple):
     """Where a stream stands. begun: where the batch that ends here begins in queues which it did not simply go on with:
-    those that are new, or have lost what was next."""
+    those that are new, or have lost what was next. created: when the topics were, in epoch milliseconds, as far as the
+    server tells: offsets of a topic that was made anew are others."""
 
     offsets: Offsets
     begun: Offsets = NONE
+    created: Mapping[str, int] = MappingProxyType({})
+
+    def leads_to(self, end: Place) -> bool:
+        """Does `end` say anything that this does not?"""
+        return (self.offsets, self.created) != (end.offsets, end.created)
 
 
 class Range(NamedTuple):
@@ -40,7 +48,11 @@ class Range(NamedTuple):
 def written(place: Place) -> dict[str, Any]:
     """As Spark keeps it."""
     offset: dict[str, Any] = {"v": VERSION, "q": _named(place.offsets)}
-    return offset | ({"begun": _named(place.begun)} if place.begun else {})
+    if place.begun:
+        offset["begun"] = _named(place.begun)
+    if place.created:
+        offset["created"] = dict(sorted(place.created.items()))
+    return offset
 
 
 def read(offset: Mapping[str, Any]) -> Place:
@@ -48,7 +60,8 @@ def read(offset: Mapping[str, Any]) -> Place:
     try:
         if offset["v"] != VERSION:
             raise ValueError(f"version {offset['v']}")
-        return Place(_queues(offset["q"]), _queues(offset.get("begun", {})))
+        created = {topic: int(time_ms) for topic, time_ms in offset.get("created", {}).items()}
+        return Place(_queues(offset["q"]), _queues(offset.get("begun", {})), created)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ValueError(
             f"offset {dict(offset)} is not one of queues, which are like {{'v': {VERSION}, 'q': {{'orders/0': 12}}}};"

@@ -26,10 +26,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Ends(NamedTuple):
-    """The offset of the oldest stored message, and the one that the next message will get."""
+    """The offset of the oldest stored message, and the one that the next message will get.
+
+    created_at_ms: when the topic was; None where the server does not tell.
+    """
 
     min_offset: int
     max_offset: int
+    created_at_ms: int | None = None
 
 
 class Places:
@@ -122,7 +126,11 @@ class Places:
             lambda link: link.admin.GetTopic, request, session.config.request_timeout
         )
         check(answer.status)
-        return {MessageQueue(topic, each.id): Ends(each.min_offset, each.max_offset) for each in answer.topic.queues}
+        created_at_ms = answer.topic.created_at.ToMilliseconds() if answer.topic.HasField("created_at") else None
+        return {
+            MessageQueue(topic, each.id): Ends(each.min_offset, each.max_offset, created_at_ms)
+            for each in answer.topic.queues
+        }
 
     async def _by_queue(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
         """In two calls for each queue, for everybody who may read the topic."""
@@ -142,6 +150,11 @@ class Places:
     async def _both_ends(self, session: Session, queue: MessageQueue) -> Ends:
         begin = await calls.query_offset(session, queue, QueueEnd.BEGINNING)
         return Ends(begin, await calls.query_offset(session, queue, QueueEnd.END))
+
+
+def created(ends: Mapping[MessageQueue, Ends]) -> dict[str, int]:
+    """When each topic was, as far as the server has told."""
+    return {queue.topic: each.created_at_ms for queue, each in ends.items() if each.created_at_ms is not None}
 
 
 def _offset(queue: MessageQueue, wanted: int, ends: Ends) -> int:

@@ -16,7 +16,7 @@ from popclient._queue.message_queue import MessageQueue
 from popclient.spark.queue import offsets
 from popclient.spark.queue.offsets import Offsets, Place
 from popclient.spark.queue.options import QueueOptions
-from popclient.spark.queue.places import Ends, Places
+from popclient.spark.queue.places import Ends, Places, created
 from popclient.spark.queue.planning import fair_shares, partitioned
 from popclient.spark.queue.progress import Mirror
 from popclient.spark.queue.reading import RangeReader, Ranges, report_loss
@@ -53,7 +53,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where the options say. Spark asks twice, and must hear the same."""
         if self._initial is None:
-            self._initial = Place(self._places.at(self._options.starting, self._present_ends()))
+            ends = self._present_ends()
+            self._initial = Place(self._places.at(self._options.starting, ends), created=created(ends))
         return offsets.written(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -69,12 +70,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = offsets.read(start)
         self._pause(place.offsets)
         ends = self._present_ends()
-        self._check_there(place.offsets, ends)
-        self._mirror.tell(
-            {queue: offset for queue, offset in place.offsets.items() if _is_there(offset, ends.get(queue))}
-        )
-        end = self._next(place.offsets, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        is_idle = end.offsets == place.offsets
+        self._check_there(place, ends)
+        self._mirror.tell({queue: offset for queue, offset in place.offsets.items() if _is_there(place, queue, ends)})
+        end = self._next(place, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        is_idle = not place.leads_to(end)
         pause = self._looked.pause if self._looked is not None and self._looked.is_idle_at(place.offsets) else None
         self._looked = _Looked(place.offsets, end.offsets, ends, self._now(), _next_pause(pause) if is_idle else None)
         return start if is_idle else offsets.written(end)
@@ -112,24 +111,28 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._topics = _Topics(self._places.topics(), now)
         return self._places.ends(self._topics.names)
 
-    def _next(self, start: Offsets, ends: Mapping[MessageQueue, Ends], limit: int | None) -> Place:
+    def _next(self, start: Place, ends: Mapping[MessageQueue, Ends], limit: int | None) -> Place:
         """A queue that was not there before, or has lost what was next, is read from its beginning."""
         begun = {
             queue: there.min_offset
             for queue, there in ends.items()
-            if not there.min_offset <= start.get(queue, -1) <= there.max_offset
+            if not (_is_there(start, queue, ends) and there.min_offset <= start.offsets[queue])
         }
-        froms = {queue: begun.get(queue, start.get(queue, 0)) for queue in ends}
+        froms = {queue: begun.get(queue, start.offsets.get(queue, 0)) for queue in ends}
         waiting = {queue: there.max_offset - froms[queue] for queue, there in ends.items()}
         shares = waiting if limit is None else fair_shares(waiting, limit)
-        return Place({queue: froms[queue] + shares.get(queue, 0) for queue in ends}, begun)
+        # Whoever loses the rights of an administrator still knows which topics these were.
+        known = {queue.topic: start.created[queue.topic] for queue in ends if queue.topic in start.created}
+        return Place({queue: froms[queue] + shares.get(queue, 0) for queue in ends}, begun, known | created(ends))
 
-    def _check_there(self, start: Offsets, ends: Mapping[MessageQueue, Ends]) -> None:
+    def _check_there(self, start: Place, ends: Mapping[MessageQueue, Ends]) -> None:
         """Before it is planned: what is not there any more fails the query, or is warned of."""
-        for queue, offset in sorted(start.items()):
+        for queue, offset in sorted(start.offsets.items()):
             named, there = f"of topic {queue.topic}, queue {queue.queue_id}", ends.get(queue)
             if there is None:
                 self._lost(f"{named}: it is gone, and offset {offset} was next")
+            elif _is_another(start, queue.topic, there):
+                self._lost(f"{named}: offset {offset} was next, and the topic was made anew")
             elif offset < there.min_offset:
                 self._lost(f"{named}: offsets {offset} to {there.min_offset - 1} were removed before they were read")
             elif offset > there.max_offset:
@@ -145,8 +148,18 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._sleep(max(0.0, looked.at + looked.pause - self._now()))
 
 
-def _is_there(offset: int, ends: Ends | None) -> bool:
-    return ends is not None and offset <= ends.max_offset
+def _is_there(start: Place, queue: MessageQueue, ends: Mapping[MessageQueue, Ends]) -> bool:
+    """Is the next offset one of the queue that there is now?"""
+    there, offset = ends.get(queue), start.offsets.get(queue)
+    if there is None or offset is None:
+        return False
+    return offset <= there.max_offset and not _is_another(start, queue.topic, there)
+
+
+def _is_another(start: Place, topic: str, there: Ends) -> bool:
+    """A topic of the same name, made after the one that was read."""
+    before, now = start.created.get(topic), there.created_at_ms
+    return before is not None and now is not None and before != now
 
 
 class _Topics(NamedTuple):

@@ -90,6 +90,53 @@ def test_a_topic_that_was_made_anew(seen: Seen, admin: Admin) -> None:
     assert numbers(seen.rows(lenient, lenient.partitions(end, next_offset(lenient, end)))) == list(range(8))
 
 
+def made_anew(admin: Admin, clock: EmbeddedClock) -> None:
+    admin.delete_topic("flights")
+    clock.advance("1s")
+    admin.create_topic("flights", queue_count=QUEUES)
+
+
+@pytest.mark.parametrize("count", [100, 150])
+def test_a_topic_that_was_made_anew_and_is_as_long_by_now(
+    seen: Seen, admin: Admin, pop_clock: EmbeddedClock, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    seen.send(100)
+    strict, lenient = seen.stream(), seen.stream(failOnDataLoss="false")
+    end = next_offset(strict, strict.initialOffset())
+    next_offset(strict, end)
+    made_anew(admin, pop_clock)
+    seen.send(count)
+    with pytest.raises(DataLoss, match=r"topic flights, queue \d: offset \d+ was next, and the topic was made anew"):
+        next_offset(strict, end)
+    with caplog.at_level(logging.WARNING, "popclient.spark"):
+        later = next_offset(lenient, end)
+    assert "was made anew" in caplog.text
+    assert numbers(seen.rows(lenient, lenient.partitions(end, later))) == list(range(count))
+    assert admin.list_lag("reports") == [], "the group has done nothing of this topic"
+    assert next_offset(lenient, later) == later
+
+
+def test_a_checkpoint_that_does_not_know_its_topic_yet_learns_it(
+    seen: Seen, admin: Admin, pop_clock: EmbeddedClock
+) -> None:
+    seen.send(100)
+    source = seen.stream()
+    end = next_offset(source, source.initialOffset())
+    unknown = {name: value for name, value in end.items() if name != "created"}
+    learned = next_offset(source, unknown)
+    assert learned == end
+    assert list(source.partitions(unknown, learned)) == []
+    source._places._may_administrate = False
+    assert next_offset(source, learned) == learned, "and keeps it without the right to ask"
+    seen.send(10, first=100)
+    later = next_offset(source, learned)
+    assert later["created"] == end["created"]
+    made_anew(admin, pop_clock)
+    seen.send(200)
+    with pytest.raises(DataLoss, match="was made anew"):
+        next_offset(seen.stream(), later)
+
+
 @pytest.mark.usefixtures("way")
 def test_a_topic_that_is_gone() -> None:
     with embedded(auto_create=False) as broker, Admin(broker.endpoint) as admin:

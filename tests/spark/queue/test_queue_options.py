@@ -134,9 +134,15 @@ def test_an_offset_survives_the_checkpoint() -> None:
     place = Place({B: 7, A: 3}, {B: 5})
     assert written(place) == {"v": 1, "q": {"flights/0": 3, "flights/1": 7}, "begun": {"flights/1": 5}}
     assert read(written(place)) == place
+    known = place._replace(created={"flights": 1_360_281_600_000})
+    assert written(known)["created"] == {"flights": 1_360_281_600_000}
+    assert read(written(known)) == known
 
 
-@pytest.mark.parametrize("strange", [{"v": 2, "q": {}}, {"seq": 3}, {"v": 1, "q": {"flights": 1}}, {"v": 1, "q": [1]}])
+@pytest.mark.parametrize(
+    "strange",
+    [{"v": 2, "q": {}}, {"seq": 3}, {"v": 1, "q": {"flights": 1}}, {"v": 1, "q": [1]}, {"v": 1, "q": {}, "created": 3}],
+)
 def test_a_checkpoint_of_another_source_is_refused(strange: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="checkpointLocation of its own"):
         read(strange)
