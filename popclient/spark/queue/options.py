@@ -105,7 +105,7 @@ def parse(options: Mapping[str, str]) -> QueueOptions:
         raise given.refuse("includeHeaders", "it goes with columns=kafka; otherwise the column properties has them")
     return QueueOptions(
         server=server_of(given),
-        group=given.needed("consumerGroup", "give the group that reads; a stream keeps its progress there"),
+        group=given.needed("consumerGroup", "give a group of this query's own; a stream shows its progress there"),
         topics=topics,
         pattern=pattern,
         starting=_bound(given, "starting", EARLIEST),

@@ -48,7 +48,7 @@ class Mirror:
             if self._is_first and isinstance(failure, BadRequest):
                 raise ValueError(
                     f"option consumerGroup={self._options.group!r} cannot keep this query's progress: {failure}; give"
-                    " the query a group of its own, which queries and pull consumers alone use"
+                    " this query a group of its own, in which nothing else consumes"
                 ) from None
             if self._is_first and not (failure.retryable or isinstance(failure, Unreachable)):
                 raise
