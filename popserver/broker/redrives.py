@@ -123,7 +123,7 @@ class Redrives:
         _check_plan(plan_id, reason, target_name)
         if of.redriven_too:
             raise BadRequest("a plan sends back what is dead; leave redriven_too out")
-        found = await self._look(partial(_begun, of=of, plan_id=plan_id, target_name=target_name))
+        found = await self._look(partial(_begun, of=of, target_name=target_name))
         new = NewPlan(
             plan_id, found.group, PlanState.DRAFT, reason, _as_text(found.selection), found.target, created_by
         )
@@ -226,14 +226,10 @@ class _Begun(NamedTuple):
     target: Topic | None
 
 
-def _begun(conn: Connection, of: Selected, plan_id: str, target_name: Resource | None) -> _Begun:
-    """What a plan stands on: of one that is being written down what it has begun with, where that is the same."""
+def _begun(conn: Connection, of: Selected, target_name: Resource | None) -> _Begun:
+    """What a plan stands on that is made now."""
     group, selection = _resolved(conn, of)
-    up_to_id = selecting.newest_id(conn, group)
-    known = redrive_look.plan(conn, plan_id)
-    if known is not None and known.selection != "{}" and _from_text(known.selection)[0] == selection:
-        up_to_id = _from_text(known.selection)[1]
-    return _Begun(group, (selection, up_to_id), _target(conn, target_name))
+    return _Begun(group, (selection, selecting.newest_id(conn, group)), _target(conn, target_name))
 
 
 def _resolved(conn: Connection, of: Selected) -> tuple[Group, Selection]:

@@ -6,9 +6,10 @@ turns, and each message goes back once.
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, select, update
 
@@ -30,7 +31,10 @@ S = TypeVar("S")
 
 
 class NewPlan(NamedTuple):
-    """A plan that is to be made, unless there is one of that name. `selection` is kept as it is, a JSON object."""
+    """A plan that is to be made, unless there is one of that name. `selection` is kept as it is, a JSON object.
+
+    Its `up_to_id` is the newest dead letter that is meant; the plan that was made first decides that.
+    """
 
     plan_id: str
     group: Group
@@ -100,7 +104,7 @@ def lock(tx: Transaction, plan_ids: Iterable[str]) -> None:
 
 
 def make(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
-    """Make plans; one that is there already must be of the same group, selection and target."""
+    """Make plans; one that is there already must be of the same group, selection and target, and stays."""
     return [_said(_make, tx, request) for request in requests]
 
 
@@ -151,11 +155,16 @@ def _make(tx: Transaction, request: NewPlan) -> None:
         _insert(tx, request)
         return
     _check_same(request, found)
-    if found.state == PlanState.DRAFT and found.selection != request.selection:
+    if _meant(found.selection) != _meant(request.selection):
         raise BadRequest(
-            f"redrive plan '{request.plan_id}' is being written down for another selection; repeat that one, or give"
-            " this one a name of its own"
+            f"redrive plan '{request.plan_id}' is there already, for another selection; repeat that one, or give this"
+            " one a name of its own"
         )
+
+
+def _meant(selection: str) -> dict[str, Any]:
+    """What was asked for: how far it reaches, `up_to_id`, follows from when it was asked first."""
+    return {name: value for name, value in json.loads(selection).items() if name != "up_to_id"}
 
 
 def _write_down(tx: Transaction, request: Stretch) -> None:

@@ -270,6 +270,25 @@ def test_a_refusal_is_precise_and_changes_nothing(desk: Desk) -> None:
         assert desk.digest() == before, (method, fields)
 
 
+def test_a_name_is_of_one_selection(desk: Desk) -> None:
+    """Written down, run, or made of orders: a repetition with another selection is refused, the same one answered."""
+    first, *_ = fill(desk)
+    desk.call("PlanRedrive", plan_id="p", selection=of(where="number < 1"))
+    order = admin.RedriveOrder(dead_letter_id=first)
+    desk.call("RedriveDeadLetters", plan_id="o", group=GROUP, orders=[order])
+    before = desk.digest()
+    for plan_id, other in (("p", of(where="number >= 1")), ("p", of()), ("o", of())):
+        refused = desk.call("PlanRedrive", plan_id=plan_id, selection=other).status
+        assert (refused.code, "for another selection" in refused.message) == (pb.BAD_REQUEST, True)
+    assert desk.digest() == before
+    desk.send("flights", "late")
+    (late,) = [each for each in desk.receive("counters", "flights") if each.system_properties.message_id == "late"]
+    desk.give_up("counters", "flights", late)
+    desk.call("RunRedrive", plan_id="p")
+    plan = desk.call("PlanRedrive", plan_id="p", selection=of(where="number < 1")).plan
+    assert (plan.state, plan.planned, plan.skipped) == ("DONE", 0, 1), "what died since is not of it"
+
+
 def test_a_plan_of_nothing_is_done_when_it_is_run(desk: Desk) -> None:
     fill(desk, 1)
     desk.call("PurgeDeadLetters", selection=of())
