@@ -111,9 +111,10 @@ def lock(tx: Transaction, wishes: Sequence[Any]) -> None:
     """
     message_groups.lock(tx, (place for wish in wishes if hasattr(wish, "places") for place in wish.places()))
     queue_locks.have_groups(tx, wishes)
+    redrive_plans.lock(tx, (plan_id for wish in wishes if hasattr(wish, "plans") for plan_id in wish.plans()))
+    # The last of them: the verbs that change what exists take it on their way, when the others are held.
     if any(hasattr(wish, "may_fix_mode") and wish.may_fix_mode for wish in wishes):
         catalog.lock(tx)
-    redrive_plans.lock(tx, (plan_id for wish in wishes if hasattr(wish, "plans") for plan_id in wish.plans()))
 
 
 def before(tx: Transaction, verb: Any) -> None:

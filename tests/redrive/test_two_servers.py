@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -12,7 +13,7 @@ from popserver.broker.redrives import Redrives, Selected
 from popserver.domain.delivery import Event
 from popserver.domain.names import Resource
 from popserver.domain.retry import Holder
-from popserver.store import catalog, redrive_plans
+from popserver.store import catalog, lock, redrive_plans
 from popserver.store.dead_letters import bury, fill
 from popserver.store.dying import Dying
 from popserver.store.redrive_plans import Run
@@ -68,6 +69,39 @@ def _wait_for_a_lock(store: OpenStore) -> None:
     while not store.one_value(query):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_who_changes_what_exists_beside_a_plan_waits_in_no_circle(postgres_url: str) -> None:
+    """One has the plan and creates a topic on its way; the other may fix a mode, and runs the plan too."""
+    with open_store(postgres_url) as one, open_store(postgres_url) as other:
+        beginning = [_begin(each) for each in (one, other)]
+        lock(beginning[0], [Run("p1", 1)])
+        got: list[str] = []
+
+        def second() -> None:
+            lock(beginning[1], [_MayFixMode(), Run("p1", 1)])
+            got.append("both")
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        _wait_for_a_lock(one)
+        assert catalog.lock_if_free(beginning[0]), "who waits for a plan does not have it"
+        assert not got
+        one.conn.exec_driver_sql("COMMIT")
+        thread.join(10)
+        assert got == ["both"]
+        other.conn.exec_driver_sql("COMMIT")
+
+
+class _MayFixMode(NamedTuple):
+    """A receive of a group that has no mode yet."""
+
+    may_fix_mode: bool = True
+
+
+def _begin(store: OpenStore) -> Transaction:
+    store.database.begin(store.conn)
+    return Transaction(store.conn, store.now_ms)
 
 
 @pytest.mark.row("L12")
