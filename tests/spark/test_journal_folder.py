@@ -183,6 +183,29 @@ def _full(_handle: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_whatever_fails_while_others_wait_acks_none_of_them(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened()
+    with monkeypatch.context() as patched, pytest.raises(JournalFailed, match="cannot be written: TypeError"):
+        patched.setattr(segments, "write", _mistaken)
+        journal.append(batch(1))
+    with pytest.raises(JournalFailed):
+        journal.append(batch(2))
+    assert contents(opened()) == []
+
+
+def _mistaken(*_: Any) -> None:
+    raise TypeError("a mistake")
+
+
+def test_a_new_folder_is_durable_with_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(segments, "sync_folder", synced.append)
+    segments.make_folder(tmp_path / "a" / "b" / "journal")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    segments.make_folder(tmp_path / "a" / "b" / "journal")
+    assert len(synced) == 3
+
+
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalFailed, match=r"journalPath='.*/file/journal' cannot be opened: .*Not a directory"):

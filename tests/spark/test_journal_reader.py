@@ -22,6 +22,7 @@ from popclient.spark.journal import ALIASES
 from popclient.spark.journal.folder import JournalFailed
 from popclient.spark.journal.options import options_of
 from popclient.spark.journal.source import JournalReader
+from popclient.spark.message_columns import MessageColumns
 from tests.client.scripted import ServerThread, until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
 
@@ -208,6 +209,19 @@ def test_a_journal_that_cannot_be_written_fails_the_query_and_acks_nothing(
     assert sum(job.open_messages()) == 3
     assert not list((job.folder / "journal").glob("*-*"))
     assert sent
+
+
+def test_a_listener_that_fails_for_any_reason_ends_the_query(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.send(range(3))
+    query = job.start()
+    with monkeypatch.context() as patched, pytest.raises(JournalFailed, match="TypeError.*not a body"):
+        patched.setattr(MessageColumns, "of_messages", _mistaken)
+        until_in_thread(lambda: query.batch() and False)
+    assert sum(job.open_messages()) == 3
+
+
+def _mistaken(*_: Any) -> None:
+    raise TypeError("not a body")
 
 
 def _full(_handle: int) -> None:

@@ -56,7 +56,7 @@ class Journal:
     def open(self, patience_s: float = LOCK_PATIENCE_S) -> None:
         """Raises JournalFailed where the folder cannot be used, or another query uses it."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            segments.make_folder(self.path)
             self._take_lock(patience_s)
             segments.remove_unfinished(self.path)
             self._seen.load()
@@ -140,11 +140,13 @@ class Journal:
         table = pa.Table.from_batches(batches)
         if not self._seen.window:
             return table
-        first_of: dict[str, int] = {}
-        for row, each in enumerate(_identities(table)):
-            if each not in self._seen:
-                first_of.setdefault(each, row)
-        return table if len(first_of) == table.num_rows else table.take(pa.array(first_of.values(), pa.int64()))
+        here: set[str] = set()
+        is_fresh = []
+        for each in _identities(table):
+            is_fresh.append(each not in self._seen and each not in here)
+            here.add(each)
+        # Not `take`: it would make one array of all bodies, which has a limit.
+        return table if all(is_fresh) else table.filter(pa.array(is_fresh, pa.bool_()))
 
     # ---- Reading ----
 
@@ -212,14 +214,19 @@ class Journal:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except (OSError, pa.ArrowException) as error:
-            self.failure = self._failed(
-                f"cannot be written: {error}; what it does not hold is not acked and comes again; make room, or let the"
-                " driver write there, and start the query again"
-            )
-            with self._changed:
-                self._changed.notify_all()
-            raise self.failure from error
+        except Exception as error:  # whatever it is: others wait for the same segment
+            raise self.fail(error) from error
+
+    def fail(self, error: Exception) -> JournalFailed:
+        """Nothing is appended any more, and whoever waits for a segment is told why. Returns the failure."""
+        why = error if isinstance(error, (OSError, pa.ArrowException)) else repr(error)
+        self.failure = self._failed(
+            f"cannot be written: {why}; what it does not hold is not acked and comes again; make room, or let the"
+            " driver write there, and start the query again"
+        )
+        with self._changed:
+            self._changed.notify_all()
+        return self.failure
 
     def _failed(self, sentence: str) -> JournalFailed:
         return JournalFailed(f"the journal at journalPath='{self.path}' {sentence}")

@@ -114,8 +114,13 @@ class Receiving:
     def _listen(self, messages: Sequence[MessageView]) -> ConsumeResult:
         self._note(messages)
         try:
-            self._journal.append(list(self._columns.of_messages(messages)))
+            for batch in self._columns.of_messages(messages):  # one by one: together they may unpack to a lot
+                self._journal.append([batch])
         except JournalFailed:
+            self._end_consumer()
+            return ConsumeResult.FAILURE
+        except Exception as error:  # it ends the query: as a failed listener it would only burn attempts, unseen
+            self._journal.fail(error)
             self._end_consumer()
             return ConsumeResult.FAILURE
         if not self._has_room:

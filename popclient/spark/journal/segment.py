@@ -87,6 +87,14 @@ def remove_unfinished(folder: Path) -> None:
         torn.unlink()
 
 
+def make_folder(folder: Path) -> None:
+    """With the parents that it lacks, durable on return; raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """A rename is durable once the folder is."""
     handle = os.open(folder, os.O_RDONLY)
