@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import pyarrow as pa
 
 from popclient.message import MessageView
-from popclient.spark.bodies import unpack
+from popclient.spark.bodies import BATCH_BYTES_MAX, unpack
 from popproto.v2 import definition_pb2 as pb
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LAYOUTS: Final = ("popmq", "kafka")
 # Of one record batch.
 BATCH_ROWS_MAX: Final = 10_000
-BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _LOG_APPEND_TIME: Final = 1  # what Kafka calls a timestamp that the server has set
@@ -175,18 +174,22 @@ class MessageColumns:
         return list(needed) or ["queue_id"]
 
     def of_messages(self, messages: Iterable[MessageView]) -> Iterator[pa.RecordBatch]:
-        """In batches of a bounded size."""
+        """In batches of a bounded size; a body counts as it is unpacked, and a larger one makes a batch alone."""
+        is_read = "body" in self.sources
         rows: list[pb.Message] = []
+        bodies: list[bytes] = []
         size = 0
         for message in messages:
             wire = message._wire
+            body = body_of(wire) if is_read else wire.body
+            if rows and (len(rows) >= BATCH_ROWS_MAX or size + len(body) > BATCH_BYTES_MAX):
+                yield self._of_wire(rows, bodies)
+                rows, bodies, size = [], [], 0
             rows.append(wire)
-            size += len(wire.body)
-            if len(rows) >= BATCH_ROWS_MAX or size >= BATCH_BYTES_MAX:
-                yield self._of_wire(rows)
-                rows, size = [], 0
+            bodies.append(body)
+            size += len(body)
         if rows:
-            yield self._of_wire(rows)
+            yield self._of_wire(rows, bodies)
 
     def of_chunk(self, chunk: bytes) -> Iterator[pa.RecordBatch]:
         """Of a whole Arrow IPC stream with these columns' sources, as `popmq.v1.Bulk` sends it."""
@@ -195,9 +198,10 @@ class MessageColumns:
                 if batch.num_rows:
                     yield self._of_arrays({name: batch.column(name) for name in self.sources}, batch.num_rows)
 
-    def _of_wire(self, rows: Sequence[pb.Message]) -> pa.RecordBatch:
+    def _of_wire(self, rows: Sequence[pb.Message], bodies: Sequence[bytes]) -> pa.RecordBatch:
         arrays = {
-            name: pa.array([SOURCES[name].read(wire) for wire in rows], SOURCES[name].type) for name in self.sources
+            name: pa.array(bodies if name == "body" else map(SOURCES[name].read, rows), SOURCES[name].type)
+            for name in self.sources
         }
         return self._of_arrays(arrays, len(rows))
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.quoted import lists, maps
 
 if TYPE_CHECKING:
@@ -73,7 +72,10 @@ class View(NamedTuple):
 
 
 def to_arrow(page: Mapping[Source, pa.Array], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
-    """One Arrow batch of Spark's columns from a page of the database's."""
+    """One Arrow batch of Spark's columns from a page of the database's; without columns it still counts the rows."""
+    if not columns:
+        count = len(next(iter(page.values())))
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     arrays = [
         column.make(*(page[source] for source in column.sources)).cast(field.type)
         for column, field in zip(columns, schema, strict=True)
@@ -83,6 +85,11 @@ def to_arrow(page: Mapping[Source, pa.Array], columns: Sequence[Column], schema:
 
 def _as_it_is(values: pa.Array) -> pa.Array:
     return values
+
+
+def _unpacked_before(bodies: pa.Array, _encodings: pa.Array) -> pa.Array:
+    """A page's bodies are unpacked first: what they unpack to says how many make a batch."""
+    return bodies
 
 
 def _times(values_ms: pa.Array) -> pa.Array:
@@ -116,6 +123,7 @@ def _message_id(name: str) -> Column:
 
 
 BODY: Final = Source("body", pa.binary())
+BODY_ENCODING: Final = Source("body_encoding", pa.string())
 DEAD_LETTERS: Final = View(
     "dead_letters",
     Source("id", pa.int64()),
@@ -130,7 +138,7 @@ DEAD_LETTERS: Final = View(
         _text("message_type"),
         _int("queue_id"),
         _bigint("queue_offset"),
-        Column("body", "binary", (BODY, Source("body_encoding", pa.string())), unpacked),
+        Column("body", "binary", (BODY, BODY_ENCODING), _unpacked_before),
         _time("born_timestamp", "born_at_ms"),
         _time("store_timestamp", "stored_at_ms"),
         _time("dead_timestamp", "dead_at_ms"),

@@ -15,10 +15,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.choosing import Ids
-from popclient.spark.dead_letters.columns import VIEWS, to_arrow
+from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, VIEWS, to_arrow
 from popclient.spark.dead_letters.database import connected
-from popclient.spark.dead_letters.fetching import pages
+from popclient.spark.dead_letters.fetching import Page, pages
 from popclient.spark.dead_letters.options import Options
 
 
@@ -65,7 +66,19 @@ class ViewPages:
         sources = VIEWS[self._options.view].sources_of(self._columns)
         with connected(self._options.url) as conn:
             for page in pages(conn, self._options, sources, partition.first, partition.last):
-                yield to_arrow(page, self._columns, schema)
+                for part in _unpacked(page):
+                    yield to_arrow(part, self._columns, schema)
+
+
+def _unpacked(page: Page) -> Iterator[Page]:
+    """A page with its bodies unpacked; in several where that makes them more than a batch may have."""
+    if BODY not in page:
+        yield page
+        return
+    begun = 0
+    for bodies in unpacked(page[BODY], page[BODY_ENCODING]):
+        yield {source: array.slice(begun, len(bodies)) for source, array in page.items()} | {BODY: bodies}
+        begun += len(bodies)
 
 
 def split(first: int, last: int, parts: int) -> list[IdRange]:
