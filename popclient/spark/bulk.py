@@ -20,6 +20,12 @@ from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
 BULK: Final = "bulk"  # the capability of a server that offers it
+# What one receive may bring. The server counts bodies as they are stored, and sends them unpacked.
+HELD_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+
+class TooMuchHeld(RuntimeError):
+    """What one receive holds is more than a process should have."""
 
 
 class Chunk(NamedTuple):
@@ -132,7 +138,7 @@ def receive(
 ) -> Held:
     """What is held under the attempt id, and nothing new; where nothing is, up to so many messages, held from now on.
 
-    max_messages: up to 1,000; 0 takes nothing. Can be repeated. Raises a PopError.
+    max_messages: up to 1,000; 0 takes nothing. Can be repeated. Raises a PopError, and TooMuchHeld.
     """
     request = wire.ReceiveBulkRequest(
         group=convert.resource(link.group, link.config.namespace),
@@ -146,18 +152,33 @@ def receive(
 
     async def ask(session: Session) -> Held:
         async def attempt(wire_link: WireLink, remaining: float) -> Held:
-            held = Held([], 0)
-            headers = session.transport.headers()
-            async for frame in wire_link.bulk.ReceiveBulk(request, timeout=remaining, metadata=headers):
-                if frame.HasField("status"):
-                    check(frame.status)
-                if frame.chunk:
-                    held = Held([*held.chunks, frame.chunk], held.messages + frame.messages)
-            return held
+            chunks: list[bytes] = []
+            messages = size = 0
+            call = wire_link.bulk.ReceiveBulk(request, timeout=remaining, metadata=session.transport.headers())
+            try:
+                async for frame in call:
+                    if frame.HasField("status"):
+                        check(frame.status)
+                    if frame.chunk:
+                        chunks.append(frame.chunk)
+                        messages += frame.messages
+                        size += len(frame.chunk)
+                        _require_room(topic, attempt_id, size)
+            finally:
+                call.cancel()
+            return Held(chunks, messages)
 
         return await session.transport.call(attempt, link.config.request_timeout)
 
     return link.ask(ask)
+
+
+def _require_room(topic: str, attempt_id: str, size: int) -> None:
+    if size > HELD_BYTES_MAX:
+        raise TooMuchHeld(
+            f"the receive {attempt_id} of topic {topic} brings more than {HELD_BYTES_MAX} bytes, for its bodies were"
+            " packed; when its holds have ended, receive fewer messages at a time: lower maxMessagesPerTrigger"
+        )
 
 
 def renew(link: Link, topic: str, attempt_id: str, invisible: timedelta) -> int:

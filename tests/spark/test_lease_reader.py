@@ -15,6 +15,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 import popserver
 from popclient import Message, Producer, SimpleConsumer, UnsupportedByServer
 from popclient.admin import Admin
+from popclient.spark import bulk
+from popclient.spark.bulk import TooMuchHeld
 from popclient.spark.given import Given
 from popclient.spark.lease import ALIASES
 from popclient.spark.lease.holding import LeaseLost, LeaseTaken
@@ -241,6 +243,15 @@ def test_two_queries_with_one_lease_owner_are_noticed(job: Job) -> None:
     other.batch()
     with pytest.raises(LeaseTaken, match="option leaseOwner='job' is held already"):
         mine.batch()
+
+
+def test_a_receive_that_brings_more_than_a_process_should_have(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As bodies do that were packed; the next try asks for fewer, when the holds have ended."""
+    job.send(range(20))
+    query = job.start()
+    monkeypatch.setattr(bulk, "HELD_BYTES_MAX", 100)
+    with pytest.raises(TooMuchHeld, match=r"receive job/1/0 of topic .* more than 100 bytes.*maxMessagesPerTrigger"):
+        query.batch()
 
 
 def test_a_server_without_bulk_is_named_with_the_way_out() -> None:
