@@ -15,12 +15,12 @@ from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, se
 
 from popserver.domain.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
 from popserver.domain.group import Group
-from popserver.domain.names import Resource
+from popserver.domain.names import dead_letter_topic
 from popserver.domain.redrive import Change, Order, PlanState, RedriveState
 from popserver.domain.topic import Topic
 from popserver.store import catalog, redriving
 from popserver.store.given import as_given, given
-from popserver.store.redriving import NOT_DEAD, Plan
+from popserver.store.redriving import NO_COPY, NOT_DEAD, Plan
 from popserver.store.schema import AnyRow, dead_letter, message, redrive, redrive_plan
 from popserver.store.transaction import Transaction
 
@@ -149,7 +149,7 @@ def _said(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S
 
 
 def _make(tx: Transaction, request: NewPlan) -> None:
-    _group(tx, request.group.group_id, request.group.name)
+    _living(tx, request)
     found = plan_row(tx, request.plan_id)
     if found is None:
         _insert(tx, request)
@@ -178,16 +178,14 @@ def _write_down(tx: Transaction, request: Stretch) -> None:
 
 
 def _run(tx: Transaction, request: Run) -> Done:
-    row = plan_row(tx, request.plan_id)
-    if row is None:
-        raise no_such_plan(request.plan_id)
+    row, group = _existing(tx, request.plan_id)
     if row.state == PlanState.DRAFT:
         raise TooLate(
             f"redrive plan '{request.plan_id}' is a DRAFT: not all of its messages are written down; plan it again with"
             " its id, then run it"
         )
     _check_not_cancelled(row)
-    plan = _plan(tx, row)
+    plan = _plan(tx, row, group)
     ids = tx.conn.execute(_NEXT, {"of_plan": request.plan_id, "limit": request.limit}).scalars().all()
     done = _send(tx, plan, [Order(each, row.reason) for each in ids]) if ids else Done(0, 0)
     _finish(tx, request.plan_id)
@@ -195,9 +193,7 @@ def _run(tx: Transaction, request: Run) -> Done:
 
 
 def _cancel(tx: Transaction, request: Cancel) -> None:
-    row = plan_row(tx, request.plan_id)
-    if row is None:
-        raise no_such_plan(request.plan_id)
+    row, _ = _existing(tx, request.plan_id)
     if row.state == PlanState.DONE:
         raise TooLate(f"redrive plan '{request.plan_id}' is done; nothing of it is left to be cancelled")
     if row.state != PlanState.CANCELLED:
@@ -206,7 +202,7 @@ def _cancel(tx: Transaction, request: Cancel) -> None:
 
 def _redrive_now(tx: Transaction, request: Orders) -> Done:
     new = request.new
-    _group(tx, new.group.group_id, new.group.name)
+    group = _living(tx, new)
     row = plan_row(tx, new.plan_id)
     if row is None:
         _insert(tx, new)
@@ -214,7 +210,7 @@ def _redrive_now(tx: Transaction, request: Orders) -> Done:
         assert row is not None, "it was made just now"
     _check_same(new, row)
     _check_not_cancelled(row)
-    plan = _plan(tx, row)
+    plan = _plan(tx, row, group)
     ids = as_given((each.dead_letter_id,) for each in request.orders)
     ended = set(tx.conn.execute(_ENDED_OF, {"of_plan": new.plan_id, "ids": ids}).scalars())
     orders = [
@@ -250,6 +246,11 @@ def _check_all_there(plan: Plan, found: redriving.Found, notes: dict[int, str]) 
                 f"group '{group}' has no dead letter {dead_letter_id}; nothing was redriven, list them with:"
                 f" popmq dlq list --group {group.name}"
             )
+        if note == NO_COPY:
+            raise MessageNotFound(
+                f"dead letter {dead_letter_id} of group '{group}' is gone with topic '{dead_letter_topic(group)}',"
+                " which is deleted; nothing was redriven"
+            )
         if note != NOT_DEAD:
             raise TopicNotFound(
                 f"the topic that dead letter {dead_letter_id} of group '{group}' came from is deleted; nothing was"
@@ -277,15 +278,28 @@ def _check_not_cancelled(row: AnyRow) -> None:
         raise TooLate(f"redrive plan '{row.plan_id}' was cancelled; make a new one for what it has left")
 
 
-def _group(tx: Transaction, group_id: int, name: Resource | None = None) -> Group:
+def _existing(tx: Transaction, plan_id: str) -> tuple[AnyRow, Group]:
+    """The plan and its group; that of a group which is deleted is gone with it, though its row is there for a while."""
+    row = plan_row(tx, plan_id)
+    group = None if row is None else _group(tx, row.group_id)
+    if row is None or group is None:
+        raise no_such_plan(plan_id)
+    return row, group
+
+
+def _living(tx: Transaction, new: NewPlan) -> Group:
+    group = _group(tx, new.group.group_id)
+    if group is None:
+        raise catalog.group_not_found(new.group.name)
+    return group
+
+
+def _group(tx: Transaction, group_id: int) -> Group | None:
     found = catalog.groups_by_id(tx.conn, [group_id]).get(group_id)
-    if found is None or found.is_deleted:
-        raise catalog.group_not_found(name or Resource("", f"#{group_id}"))
-    return found.group
+    return None if found is None or found.is_deleted else found.group
 
 
-def _plan(tx: Transaction, row: AnyRow) -> Plan:
-    group = _group(tx, row.group_id)
+def _plan(tx: Transaction, row: AnyRow, group: Group) -> Plan:
     if row.target_topic_id is None:
         return Plan(row.plan_id, group, row.created_at_ms, None)
     target = catalog.topics_by_id(tx.conn, [row.target_topic_id]).get(row.target_topic_id)

@@ -4,8 +4,9 @@ What goes back unchanged to a group of mode POP gets a delivery that points at t
 new message: in the group's retry topic, with a delivery in mode POP; or in a target topic, for every group. The dead
 letter is marked and the record written in the same transaction, so that a repetition finds it done.
 
-It takes what it needs without waiting, and is the last to do so in a transaction: whatever another server has under its
-hands just now refuses the whole step, to be asked again.
+It takes rows and queues without waiting, and is the last to do so in a transaction: whatever another server has under
+its hands just now refuses the whole step, to be asked again. Only for the retry topic of a group that has none yet it
+waits, where another server makes that just now.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, delivery, mes
 from popserver.store.transaction import Transaction
 
 NOT_DEAD = "it was no dead letter any more when its turn came"
+NO_COPY = "its group's dead-letter topic is deleted, and the message with it"
 NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
 
 
@@ -62,7 +64,7 @@ class Plan(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The dead letters that are named, locked: by id; and the topics that they came from, as far as they exist."""
+    """The dead letters that are named, locked: by id; and the topics of theirs and of their copies that exist."""
 
     letters: dict[int, AnyRow]
     topics: dict[int, Topic]
@@ -88,7 +90,8 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
                 f"dead letter {locked[0]} of group '{group.name}' is in use by another transaction; nothing was"
                 " redriven, repeat the request"
             )
-    return Found(letters, catalog.topics_by_id(tx.conn, {row.origin_topic_id for row in letters.values()}))
+    topics = {each for row in letters.values() for each in (row.origin_topic_id, row.copy_topic_id)}
+    return Found(letters, catalog.topics_by_id(tx.conn, topics))
 
 
 def why_not(plan: Plan, found: Found, dead_letter_id: int) -> str | None:
@@ -96,6 +99,8 @@ def why_not(plan: Plan, found: Found, dead_letter_id: int) -> str | None:
     letter = found.letters.get(dead_letter_id)
     if letter is None or letter.redrive_state is not None:
         return NOT_DEAD
+    if letter.copy_topic_id not in found.topics:
+        return NO_COPY
     if plan.target is None and letter.origin_topic_id not in found.topics:
         return NO_TOPIC
     return None
@@ -264,6 +269,7 @@ _reader = progress.alias("reader")
 _LETTERS_FREE = (
     select(
         dead_letter,
+        message.c.topic_id.label("copy_topic_id"),
         message.c.message_id,
         message.c.tag,
         message.c["keys"],

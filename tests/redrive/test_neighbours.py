@@ -6,7 +6,7 @@ import pytest
 
 from popserver.domain import why
 from popserver.domain.delivery import State
-from popserver.domain.errors import PopError
+from popserver.domain.errors import MessageNotFound, PopError
 from popserver.domain.group import Group, Mode
 from popserver.domain.names import dead_letter_topic, retry_topic
 from popserver.domain.redrive import REDRIVE_OF, REDRIVE_PLAN, Order, Repair
@@ -187,6 +187,21 @@ def test_it_goes_with_its_group(store: OpenStore, topic: Topic, group: Group) ->
     store.purge()
     for table in ("delivery", "dead_letter", "redrive", "redrive_plan"):
         assert store.rows(f"SELECT 1 FROM {table}") == []
+
+
+def test_what_goes_with_its_dead_letter_topic_is_skipped(store: OpenStore, topic: Topic, group: Group) -> None:
+    die(store, group, topic, 2)
+    write_plan(store, group)
+    store.one(catalog.delete_topic, catalog.DeleteTopic(dead_letter_topic(group.name)))
+    with pytest.raises(MessageNotFound, match="'%DLQ%billing', which is deleted"):
+        order(store, group, [Order(letter_ids(store, group)[0])], "p2")
+    assert run(store) == (0, 2)
+    assert {row.note for row in lineage(store, "p1")} == {
+        "its group's dead-letter topic is deleted, and the message with it"
+    }
+    assert store.receive(group, topic) == []
+    store.purge()
+    store.check()
 
 
 class TestAPurge:

@@ -289,6 +289,17 @@ def test_a_name_is_of_one_selection(desk: Desk) -> None:
     assert (plan.state, plan.planned, plan.skipped) == ("DONE", 0, 1), "what died since is not of it"
 
 
+def test_the_plans_of_a_group_go_with_it(desk: Desk) -> None:
+    fill(desk, 2)
+    desk.call("PlanRedrive", plan_id="p", selection=of())
+    desk.call("DeleteGroup", group=GROUP)
+    before = desk.digest()
+    for method in ("RunRedrive", "CancelRedrive", "ListRedrives"):
+        status = desk.call(method, plan_id="p").status
+        assert (status.code, "redrive plan 'p' does not exist" in status.message) == (pb.NOT_FOUND, True), method
+    assert desk.digest() == before
+
+
 def test_a_plan_of_nothing_is_done_when_it_is_run(desk: Desk) -> None:
     fill(desk, 1)
     desk.call("PurgeDeadLetters", selection=of())
