@@ -36,7 +36,8 @@ SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_
        CASE WHEN l.group_id IS NOT NULL AND l.redrive_state IS NULL THEN 'DLQ'
             WHEN d.group_id IS NOT NULL THEN d.state
             WHEN rd.group_id IS NOT NULL THEN rd.state
-            WHEN g.mode = 'PULL' AND (r.redriven_key & 1099511627775) >= COALESCE(rp.next_offset, 0) THEN 'READY'
+            WHEN (g.mode = 'PULL' OR rp.group_id IS NOT NULL)
+                 AND (r.redriven_key & 1099511627775) >= COALESCE(rp.next_offset, 0) THEN 'READY'
             WHEN (m.message_key & 1099511627775) >= p.next_offset THEN 'READY'
             WHEN b.next_offset <= (m.message_key & 1099511627775) THEN 'READY'
             ELSE 'COMMIT' END AS state,
@@ -80,8 +81,11 @@ SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.na
        CASE WHEN r.state <> 'REDRIVEN' THEN NULL
             WHEN l.group_id IS NOT NULL THEN 'DLQ'
             WHEN d.group_id IS NOT NULL THEN d.state
+            WHEN own.group_id IS NOT NULL THEN
+                 (SELECT s.state FROM message_state s WHERE s.message_key = r.origin_key
+                         AND s.group_namespace = g.namespace AND s.consumer_group = g.name)
             WHEN r.target_topic_id IS NOT NULL AND p.group_id IS NULL THEN NULL
-            WHEN (r.target_topic_id IS NOT NULL OR g.mode = 'PULL')
+            WHEN (g.mode = 'PULL' OR p.group_id IS NOT NULL)
                  AND (r.redriven_key & 1099511627775) >= COALESCE(p.next_offset, 0) THEN 'READY'
             ELSE 'COMMIT' END AS outcome
 FROM redrive r
@@ -91,6 +95,8 @@ LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> 40)
 LEFT JOIN topic tt ON tt.topic_id = r.target_topic_id
 LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
       AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
+LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = 'RESET'
+      AND r.target_topic_id IS NULL
 LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_key
 LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> 40)
 """

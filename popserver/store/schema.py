@@ -496,14 +496,16 @@ acl_policy = Table(
 )
 
 # One message's state in each group that has met its topic; made for looking up one message, never for counting.
-# What was redriven to its group is in the state in which the message is that stands for it.
+# What was redriven to its group is in the state in which the message is that stands for it: who reads the queue it
+# stands in, as groups of mode PULL do, has it there.
 MESSAGE_STATE = """
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
        m.message_key & 1099511627775 AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
        CASE WHEN l.group_id IS NOT NULL AND l.redrive_state IS NULL THEN 'DLQ'
             WHEN d.group_id IS NOT NULL THEN d.state
             WHEN rd.group_id IS NOT NULL THEN rd.state
-            WHEN g.mode = 'PULL' AND (r.redriven_key & 1099511627775) >= COALESCE(rp.next_offset, 0) THEN 'READY'
+            WHEN (g.mode = 'PULL' OR rp.group_id IS NOT NULL)
+                 AND (r.redriven_key & 1099511627775) >= COALESCE(rp.next_offset, 0) THEN 'READY'
             WHEN (m.message_key & 1099511627775) >= p.next_offset THEN 'READY'
             WHEN b.next_offset <= (m.message_key & 1099511627775) THEN 'READY'
             ELSE 'COMMIT' END AS state,
@@ -582,6 +584,7 @@ JOIN message m ON m.message_key = l.copy_key
 """
 
 # The original, its dead letter, what was changed, and the state in which the redriven message is in the group now.
+# A reset has put it back to its first place: then it is what the message is there.
 LINEAGE = """
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & 1099511627775 AS queue_offset,
@@ -590,8 +593,11 @@ SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.na
        CASE WHEN r.state <> 'REDRIVEN' THEN NULL
             WHEN l.group_id IS NOT NULL THEN 'DLQ'
             WHEN d.group_id IS NOT NULL THEN d.state
+            WHEN own.group_id IS NOT NULL THEN
+                 (SELECT s.state FROM message_state s WHERE s.message_key = r.origin_key
+                         AND s.group_namespace = g.namespace AND s.consumer_group = g.name)
             WHEN r.target_topic_id IS NOT NULL AND p.group_id IS NULL THEN NULL
-            WHEN (r.target_topic_id IS NOT NULL OR g.mode = 'PULL')
+            WHEN (g.mode = 'PULL' OR p.group_id IS NOT NULL)
                  AND (r.redriven_key & 1099511627775) >= COALESCE(p.next_offset, 0) THEN 'READY'
             ELSE 'COMMIT' END AS outcome
 FROM redrive r
@@ -601,6 +607,8 @@ LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> 40)
 LEFT JOIN topic tt ON tt.topic_id = r.target_topic_id
 LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
       AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
+LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = 'RESET'
+      AND r.target_topic_id IS NULL
 LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_key
 LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> 40)
 """

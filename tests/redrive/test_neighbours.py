@@ -85,6 +85,23 @@ class TestAGroupOfModePull:
         assert [each.message.body for each in retries(store, pulls)][-1] == b"body", "the dead letter is what was sent"
 
 
+def test_a_pop_group_that_reads_its_retry_topic_has_it_there(store: OpenStore, topic: Topic, group: Group) -> None:
+    die(store, group, topic, 2)
+    first, second = letter_ids(store, group)
+    order(store, group, [Order(first, "", Repair(b"mended"))])
+    store.ack(group, *store.receive(group, topic))
+    place = catalog.find_topic(store.conn, retry_topic(group.name))
+    assert place is not None
+    store.meet(group, place)
+    store.ack(group, *store.receive(group, place))
+    assert order(store, group, [Order(second)], "p2") == (1, 0)
+    assert [row.outcome for row in lineage(store, "p2")] == ["READY"]
+    assert list(store.states(group).values()) == [State.COMMIT, State.READY]
+    store.ack(group, *store.receive(group, place))
+    assert [row.outcome for row in lineage(store, "p2")] == ["COMMIT"]
+    assert set(store.states(group).values()) == {State.COMMIT}
+
+
 class TestAReset:
     def test_lets_it_be_read_in_its_queue_again(self, store: OpenStore, topic: Topic, group: Group) -> None:
         (dead,) = die(store, group, topic)
@@ -94,9 +111,14 @@ class TestAReset:
         assert store.rows("SELECT 1 FROM delivery") == []
         assert store.ack(group, held)[0] is not None
         assert store.states(group) == {dead: State.READY}
+        assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
         assert store.lag(group).ready == 1
-        assert ids(store.receive(group, topic)) == [dead]
+        (held,) = store.receive(group, topic)
+        assert ids([held]) == [dead]
         assert [row.redrive_state for row in letters(store, group)] == ["RESET"]
+        assert [row.outcome for row in lineage(store, "p1")] == ["INFLIGHT"]
+        store.ack(group, held)
+        assert [row.outcome for row in lineage(store, "p1")] == ["COMMIT"]
 
     def test_beyond_it_ends_it(self, store: OpenStore, topic: Topic, group: Group) -> None:
         (dead,) = die(store, group, topic)
