@@ -21,7 +21,7 @@ from popclient.spark.given import Given
 from popclient.spark.journal import ALIASES
 from popclient.spark.journal.folder import JournalFailed
 from popclient.spark.journal.options import options_of
-from popclient.spark.journal.source import JournalReader
+from popclient.spark.journal.source import JournalReader, seq_of
 from popclient.spark.message_columns import MessageColumns
 from tests.client.scripted import ServerThread, until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
@@ -198,6 +198,27 @@ def test_what_comes_again_because_the_ack_was_not_heard_is_dropped(tmp_path: Pat
 # ---- What goes wrong ----
 
 
+@pytest.mark.parametrize(
+    "strange", [{"v": 1, "seq": 3, "parts": 1, "messages": 5}, {"v": 2, "seq": 3}, {"v": 1, "id": 3}, {"seq": 3}]
+)
+def test_a_checkpoint_of_another_source_is_refused(strange: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not one of journals, which are like \{'v': 1, 'seq': 12\}.* of its own"):
+        seq_of(strange)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"filterType": "SQL92"}, "option filterType='SQL92' is not allowed; it goes with a filterExpression"),
+        ({"includeHeaders": "true"}, "option includeHeaders='true' is not allowed; it goes with columns=kafka"),
+    ],
+)
+def test_what_goes_with_nothing_is_refused(tmp_path: Path, options: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        Job("127.0.0.1:1", tmp_path).start(**options)
+    assert words in str(refused.value)
+
+
 def test_a_journal_that_cannot_be_written_fails_the_query_and_acks_nothing(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +235,7 @@ def test_a_journal_that_cannot_be_written_fails_the_query_and_acks_nothing(
 def test_a_listener_that_fails_for_any_reason_ends_the_query(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.send(range(3))
     query = job.start()
-    with monkeypatch.context() as patched, pytest.raises(JournalFailed, match="TypeError.*not a body"):
+    with monkeypatch.context() as patched, pytest.raises(JournalFailed, match=r"TypeError.*not a body"):
         patched.setattr(MessageColumns, "of_messages", _mistaken)
         until_in_thread(lambda: query.batch() and False)
     assert sum(job.open_messages()) == 3

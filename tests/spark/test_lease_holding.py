@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
+from popclient.message import FilterExpression
 from popclient.spark.bulk import Held
 from popclient.spark.given import Given
 from popclient.spark.lease.holding import Holding, LeaseLost, LeaseTaken
@@ -57,6 +59,21 @@ def chosen(**more: str) -> LeaseOptions:
 def process(server: Server, **more: str) -> Holding:
     """What a new process of the query knows."""
     return Holding(chosen(**more), server)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"filterType": "SQL92"}, "option filterType='SQL92' is not allowed; it goes with a filterExpression"),
+        ({"includeHeaders": "true"}, "option includeHeaders='true' is not allowed; it goes with columns=kafka"),
+        ({"maxBytesPerTrigger": "268435457"}, "give a whole number from 1 to 268435456"),
+    ],
+)
+def test_what_goes_with_nothing_is_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        chosen(**options)
+    assert words in str(refused.value)
+    assert chosen(filterType="SQL", filterExpression="a > 1").wanted == FilterExpression("a > 1", "SQL")
 
 
 def numbers(chunks: Sequence[bytes]) -> list[int]:
@@ -179,6 +196,22 @@ def test_attempt_ids_are_different_names(one: tuple[str, int, int], other: tuple
 def test_an_offset_is_its_lease(seq: int, parts: int, messages: int) -> None:
     lease = Lease(seq, parts, messages)
     assert Lease.of(lease.offset()) == lease
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"v": 1, "seq": 3},
+        {"v": 2, "seq": 3, "parts": 1, "messages": 5},
+        {"v": 1, "seq": 3, "parts": 1, "messages": "5"},
+        {"v": 1, "seq": 3, "parts": 1, "messages": 5, "more": 1},
+        {"v": 1, "q": {"t/0": 3}},
+        {"v": 1, "id": 3},
+    ],
+)
+def test_a_checkpoint_of_another_source_is_refused(strange: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not one of leases.*checkpointLocation of its own"):
+        Lease.of(strange)
 
 
 class Query:

@@ -258,7 +258,7 @@ def test_a_server_without_bulk_is_named_with_the_way_out() -> None:
     with ServerThread(capabilities="") as server:
         job = Job(server.endpoints)
         with pytest.raises(
-            UnsupportedByServer, match=r"needs a PopMQ server that offers popmq.v1.Bulk.*mode='journal'"
+            UnsupportedByServer, match=r"needs a PopMQ server that offers popmq.v1.Bulk.*mode='journal'.*popmq\[fast\]"
         ):
             job.start(available_now=False).batch()
 

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
 from popclient.spark.given import Given
-from popclient.spark.message_columns import LAYOUTS
+from popclient.spark.message_columns import Column
+from popclient.spark.message_options import columns_from, filter_of
 from popclient.spark.server import SERVER_OPTIONS, server_of
 
 ALIASES: Final = {
@@ -56,8 +57,7 @@ class JournalOptions(NamedTuple):
     max_messages: int
     num_partitions: int
     quiet_ms: int
-    layout: str
-    include_headers: bool
+    columns: tuple[Column, ...]
 
 
 def options_of(given: Given) -> JournalOptions:
@@ -66,20 +66,17 @@ def options_of(given: Given) -> JournalOptions:
     topics = given.names("topic")
     if not topics:
         raise given.refuse("topic", "give the topic to receive, or several separated by commas")
-    kind = given.choice("filterType", "TAG", ("TAG", "SQL92"))
-    wanted = FilterExpression(given.text("filterExpression") or "*", "TAG" if kind == "TAG" else "SQL")
     return JournalOptions(
         server=server_of(given),
-        topics=dict.fromkeys(topics, wanted),
+        topics=dict.fromkeys(topics, filter_of(given)),
         group=given.needed("consumerGroup", "give the group to receive as"),
         path=_path(given),
-        max_bytes=_number(given, "journalMaxBytes", JOURNAL_BYTES, 1),
-        dedupe_messages=_number(given, "dedupeMessages", DEDUPE_MESSAGES, 0),
-        max_messages=_number(given, "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, 1),
-        num_partitions=_number(given, "numPartitions", NUM_PARTITIONS, 1, NUM_PARTITIONS_MAX),
-        quiet_ms=given.duration_ms("quietPeriod", QUIET_MS, least=100) or QUIET_MS,
-        layout=given.choice("columns", LAYOUTS[0], LAYOUTS),
-        include_headers=given.flag("includeHeaders", default=False),
+        max_bytes=given.number("journalMaxBytes", JOURNAL_BYTES, 1),
+        dedupe_messages=given.number("dedupeMessages", DEDUPE_MESSAGES, 0),
+        max_messages=given.number("maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, 1),
+        num_partitions=given.number("numPartitions", NUM_PARTITIONS, 1, NUM_PARTITIONS_MAX),
+        quiet_ms=given.duration_ms("quietPeriod", QUIET_MS, least=100),
+        columns=columns_from(given),
     )
 
 
@@ -89,9 +86,3 @@ def _path(given: Given) -> Path:
     if "://" in path:
         raise given.refuse("journalPath", "give a folder of a file system, which other storage can be mounted as")
     return Path(path).absolute()  # workers may run in another folder
-
-
-def _number(given: Given, name: str, default: int, least: int, most: int = 2**63 - 1) -> int:
-    number = given.number(name, default, least, most)
-    assert number is not None
-    return number

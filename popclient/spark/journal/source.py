@@ -11,12 +11,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from popclient.spark.checkpoint import VERSION, numbers_of
 from popclient.spark.journal import segment as segments
 from popclient.spark.journal.folder import SEGMENT_MESSAGES, Journal, JournalFailed
 from popclient.spark.journal.options import JournalOptions
 from popclient.spark.journal.receiving import Receiving
 from popclient.spark.journal.segment import Segment
-from popclient.spark.message_columns import MessageColumns, columns_of
+from popclient.spark.message_columns import MessageColumns
 
 # How long a trigger waits for a message: without it Spark asks 89 times a second.
 IDLE_S: Final = 0.5
@@ -35,7 +36,7 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: JournalOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = MessageColumns(schema, columns_of(options.layout, include_headers=options.include_headers))
+        self._columns = MessageColumns(schema, options.columns)
         self._journal: Journal | None = None
         self._receiving: Receiving | None = None
         self._until_ms: int | None = None
@@ -136,12 +137,12 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def offset_of(seq: int) -> dict[str, Any]:
-    return {"v": 1, "seq": seq}
+    return {"v": VERSION, "seq": seq}
 
 
 def seq_of(offset: dict[str, Any]) -> int:
-    seq: int = offset["seq"]
-    return seq
+    """Raises `ValueError` for the offset of another source."""
+    return numbers_of(offset, "journals", {"seq": 12})["seq"]
 
 
 def _end_within(found: Sequence[Segment], start: int, limit: ReadLimit) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from popclient.spark.given import Given
 from popclient.spark.lease.options import ALIASES, LeaseOptions, options_of
-from popclient.spark.message_columns import columns_of, schema_of
+from popclient.spark.message_columns import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 def schema(options: Mapping[str, str]) -> str:
-    chosen = _chosen(options)
-    return schema_of(columns_of(chosen.layout, include_headers=chosen.include_headers))
+    return schema_of(_chosen(options).columns)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> NoReturn:

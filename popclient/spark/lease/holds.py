@@ -53,7 +53,7 @@ class Holds:
         if not self._is_offered and not link.offers(BULK):
             raise UnsupportedByServer(
                 f"option mode='lease' needs a PopMQ server that offers popmq.v1.Bulk, and {link.config.endpoints} does"
-                " not; use mode='journal', which works with any RocketMQ 5 server, or install popmq[spark] there"
+                " not; use mode='journal', which works with any RocketMQ 5 server, or install popmq[fast] there"
             )
         self._is_offered = True
         return link

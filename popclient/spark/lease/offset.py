@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from popclient.spark.checkpoint import VERSION, numbers_of
+
 
 class Lease(NamedTuple):
     """The `seq`-th batch with messages; 0 is the beginning, which holds nothing.
@@ -17,10 +19,11 @@ class Lease(NamedTuple):
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> Lease:
-        return cls(offset["seq"], offset["parts"], offset["messages"])
+        """Raises `ValueError` for the offset of another source."""
+        return cls(**numbers_of(offset, "leases", cls(12, 2, 1_500)._asdict()))
 
     def offset(self) -> dict[str, Any]:
-        return {"v": 1, **self._asdict()}
+        return {"v": VERSION, **self._asdict()}
 
     def attempt_ids(self, owner: str) -> list[str]:
         """Under which its messages are held."""

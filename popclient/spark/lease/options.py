@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
 from popclient.spark.given import Given
-from popclient.spark.message_columns import LAYOUTS
+from popclient.spark.message_columns import Column
+from popclient.spark.message_options import columns_from, filter_of
 from popclient.spark.server import SERVER_OPTIONS, server_of
 
 ALIASES: Final = {
@@ -42,6 +43,7 @@ INVISIBLE_MS_MAX: Final = 43_200_000
 MESSAGES_PER_TRIGGER: Final = 10_000
 MESSAGES_PER_TRIGGER_MAX: Final = 100_000
 BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
+BYTES_PER_TRIGGER_MAX: Final = 256 * 1024 * 1024
 NUM_PARTITIONS: Final = 2
 NUM_PARTITIONS_MAX: Final = 1_000
 
@@ -60,8 +62,7 @@ class LeaseOptions(NamedTuple):
     num_partitions: int
     fail_on_lease_loss: bool
     wanted: FilterExpression
-    layout: str
-    include_headers: bool
+    columns: tuple[Column, ...]
 
 
 def options_of(given: Given) -> LeaseOptions:
@@ -70,21 +71,18 @@ def options_of(given: Given) -> LeaseOptions:
     topics = given.names("topic")
     if len(topics) != 1:
         raise given.refuse("topic", "give the one topic to receive; mode='queue' and mode='journal' take several")
-    kind = given.choice("filterType", "TAG", ("TAG", "SQL92"))
     return LeaseOptions(
         server=server_of(given),
         topic=topics[0],
         group=given.needed("consumerGroup", "give the group to receive as"),
         owner=_owner(given),
-        invisible_ms=given.duration_ms("invisibleDuration", INVISIBLE_MS, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
-        or INVISIBLE_MS,
-        max_messages=_number(given, "maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, MESSAGES_PER_TRIGGER_MAX),
-        max_bytes=_number(given, "maxBytesPerTrigger", BYTES_PER_TRIGGER, 2**31 - 1),
-        num_partitions=_number(given, "numPartitions", NUM_PARTITIONS, NUM_PARTITIONS_MAX),
+        invisible_ms=given.duration_ms("invisibleDuration", INVISIBLE_MS, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX),
+        max_messages=given.number("maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, 1, MESSAGES_PER_TRIGGER_MAX),
+        max_bytes=given.number("maxBytesPerTrigger", BYTES_PER_TRIGGER, 1, BYTES_PER_TRIGGER_MAX),
+        num_partitions=given.number("numPartitions", NUM_PARTITIONS, 1, NUM_PARTITIONS_MAX),
         fail_on_lease_loss=given.flag("failOnLeaseLoss", default=False),
-        wanted=FilterExpression(given.text("filterExpression") or "*", "TAG" if kind == "TAG" else "SQL"),
-        layout=given.choice("columns", LAYOUTS[0], LAYOUTS),
-        include_headers=given.flag("includeHeaders", default=False),
+        wanted=filter_of(given),
+        columns=columns_from(given),
     )
 
 
@@ -93,9 +91,3 @@ def _owner(given: Given) -> str:
     if len(owner) > OWNER_LENGTH_MAX or not owner.isprintable():
         raise given.refuse("leaseOwner", f"give at most {OWNER_LENGTH_MAX} printable characters")
     return owner
-
-
-def _number(given: Given, name: str, default: int, most: int) -> int:
-    number = given.number(name, default, 1, most)
-    assert number is not None
-    return number

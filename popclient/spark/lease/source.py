@@ -17,7 +17,7 @@ from popclient.spark.lease.holding import Holding
 from popclient.spark.lease.holds import Holds
 from popclient.spark.lease.offset import Lease
 from popclient.spark.lease.options import LeaseOptions
-from popclient.spark.message_columns import MessageColumns, columns_of
+from popclient.spark.message_columns import MessageColumns
 
 # Between two looks at a topic that has nothing: the first, and the longest that it grows to.
 PAUSE_S: Final = (0.05, 1.0)
@@ -36,7 +36,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: LeaseOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = MessageColumns(schema, columns_of(options.layout, include_headers=options.include_headers))
+        self._columns = MessageColumns(schema, options.columns)
         self._holding: Holding | None = None
         self._high_water: HighWater | None = None
         self._backlog = Backlog(options)

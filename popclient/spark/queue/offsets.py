@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from popclient._queue.message_queue import MessageQueue
-
-VERSION: Final = 1
+from popclient.spark.checkpoint import VERSION, refusal
 
 Offsets = Mapping[MessageQueue, int]
 NONE: Final[Offsets] = MappingProxyType({})
@@ -63,10 +62,7 @@ def read(offset: Mapping[str, Any]) -> Place:
         created = {topic: int(time_ms) for topic, time_ms in offset.get("created", {}).items()}
         return Place(_queues(offset["q"]), _queues(offset.get("begun", {})), created)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise ValueError(
-            f"offset {dict(offset)} is not one of queues, which are like {{'v': {VERSION}, 'q': {{'orders/0': 12}}}};"
-            " the checkpoint belongs to another source or version: give this query a checkpointLocation of its own"
-        ) from None
+        raise refusal(offset, "queues", {"q": {"orders/0": 12}}) from None
 
 
 def ranges(start: Place, end: Place) -> list[Range]:

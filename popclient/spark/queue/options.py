@@ -11,7 +11,8 @@ from popclient._queue.message_queue import MessageQueue
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
 from popclient.spark.given import Given
-from popclient.spark.message_columns import LAYOUTS, Column, columns_of
+from popclient.spark.message_columns import Column
+from popclient.spark.message_options import columns_from, filter_of
 from popclient.spark.server import SERVER_OPTIONS, server_of
 
 EARLIEST: Final = -2
@@ -99,10 +100,6 @@ def parse(options: Mapping[str, str]) -> QueueOptions:
     topics, pattern = given.names("topic"), _pattern(given)
     if bool(topics) == bool(pattern):
         raise given.refuse("topic", "give the topic to read, or several separated by commas; or else a topicsPattern")
-    layout = given.choice("columns", "popmq", LAYOUTS)
-    include_headers = given.flag("includeHeaders", default=False)
-    if include_headers and layout != "kafka":
-        raise given.refuse("includeHeaders", "it goes with columns=kafka; otherwise the column properties has them")
     return QueueOptions(
         server=server_of(given),
         group=given.needed("consumerGroup", "give a group of this query's own; a stream shows its progress there"),
@@ -113,8 +110,8 @@ def parse(options: Mapping[str, str]) -> QueueOptions:
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", None, least=1),
         min_partitions=given.number("minPartitions", 1, least=1, most=PARTITIONS_MAX),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-        expression=_filter(given),
-        columns=columns_of(layout, include_headers=include_headers),
+        expression=filter_of(given),
+        columns=columns_from(given),
     )
 
 
@@ -126,13 +123,6 @@ def _pattern(given: Given) -> str | None:
         except re.error as defect:
             raise given.refuse("topicsPattern", f"give a regular expression: {defect}") from None
     return pattern
-
-
-def _filter(given: Given) -> FilterExpression:
-    kind = given.choice("filterType", "TAG", ("TAG", "SQL92", "SQL"))
-    if kind != "TAG" and "filterExpression" not in given:
-        raise given.refuse("filterType", "it goes with a filterExpression")
-    return FilterExpression(given.text("filterExpression") or "*", "TAG" if kind == "TAG" else "SQL")
 
 
 def _bound(given: Given, which: str, default: int) -> Bound:
