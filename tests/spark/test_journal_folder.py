@@ -99,6 +99,24 @@ def test_the_window_forgets_what_is_older(opened: Open, tmp_path: Path) -> None:
     assert contents(nothing_known, 7) == [5, 5]
 
 
+def test_what_spark_has_not_read_is_forgotten_too(opened: Open, tmp_path: Path) -> None:
+    """A backlog may be a hundred times the window."""
+    journal = opened(dedupe_messages=3)
+    for number in range(0, 20, 2):
+        journal.append(batch(number, number + 1))
+        assert len(journal._seen._known) <= 3 + 1
+    journal = opened(dedupe_messages=3)
+    assert journal._seen._known == {"t/id-16", "t/id-17", "t/id-18", "t/id-19"}
+    journal.append(batch(15, 16, 19))
+    assert contents(journal, 10) == [15]
+    journal.remove(10)
+    journal = opened(dedupe_messages=3)
+    journal.append(batch(15, 19))
+    assert (contents(journal), journal.last) == ([15], 11)
+    journal.remove(11)
+    assert [path.name for path in (tmp_path / "journal").glob("*.ids")]
+
+
 def test_a_torn_segment_never_was(opened: Open, tmp_path: Path) -> None:
     journal = opened()
     journal.append(batch(1))

@@ -119,7 +119,7 @@ class Receiving:
         except JournalFailed:
             self._end_consumer()
             return ConsumeResult.FAILURE
-        except Exception as error:  # it ends the query: as a failed listener it would only burn attempts, unseen
+        except Exception as error:  # noqa: BLE001  it ends the query: as a failed listener it would only burn attempts, unseen
             self._journal.fail(error)
             self._end_consumer()
             return ConsumeResult.FAILURE

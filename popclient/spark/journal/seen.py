@@ -19,7 +19,10 @@ _NAME: Final = re.compile(r"(\d{12,})\.ids")
 
 
 class Seen:
-    """The ids of the newest segments, of `window` messages or a little more; 0: none is kept."""
+    """The ids of the newest segments, of `window` messages or a segment more; 0: none is kept.
+
+    A segment is forgotten whether it was removed or not: what Spark has yet to read may be more than the window.
+    """
 
     def __init__(self, folder: Path, window: int) -> None:
         self._folder = folder
@@ -47,24 +50,21 @@ class Seen:
         if self.window:
             ids = self._by_seq[seq] = list(messages)
             self._known.update(ids)
+            self._forget_oldest()
 
     def keep(self, first: int, last: int) -> None:
-        """Writes down the ids of segments that are about to be removed; raises OSError."""
+        """Writes down the known ids of segments that are about to be removed; raises OSError."""
         ids = [identity for seq in range(first, last + 1) for identity in self._by_seq.get(seq, ())]
         write_durably(self._path(last), lambda file: file.write(json.dumps(ids).encode()))
         self._files.append(last)
-        self._forget_oldest()
+        oldest_known = next(iter(self._by_seq), last + 1)
+        while len(self._files) > 1 and self._files[0] < oldest_known:
+            self._path(self._files.pop(0)).unlink()
 
     def _forget_oldest(self) -> None:
-        """As many files as the window does without."""
-        while len(self._files) > 1 and len(self._known) - self._kept_until(self._files[0]) >= self.window:
-            oldest = self._files.pop(0)
-            for seq in [seq for seq in self._by_seq if seq <= oldest]:
-                self._known.difference_update(self._by_seq.pop(seq))
-            self._path(oldest).unlink()
-
-    def _kept_until(self, last: int) -> int:
-        return sum(len(ids) for seq, ids in self._by_seq.items() if seq <= last)
+        """As many segments as the window does without."""
+        while len(self._known) - len(self._by_seq[oldest := next(iter(self._by_seq))]) >= self.window:
+            self._known.difference_update(self._by_seq.pop(oldest))
 
     def _path(self, seq: int) -> Path:
         return self._folder / f"{seq:012d}.ids"
