@@ -32,6 +32,10 @@ def server_of(given: Given) -> ClientConfig:
     Keys that are not given are looked for in the environment, here and not in the workers.
     """
     endpoints = given.needed("endpoints", "give the server's host:port, or several separated by ';'")
+    if "@" in endpoints:  # nothing that is quoted from here on has a password in it
+        raise given.refuse(
+            "endpoints", "give the server's host:port alone; keys are the options accessKey, accessSecret"
+        )
     timeout_ms = given.duration_ms("requestTimeout", REQUEST_TIMEOUT_MS, least=100)
     try:
         return ClientConfig(

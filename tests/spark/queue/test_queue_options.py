@@ -111,6 +111,11 @@ def test_a_secret_is_in_no_error_and_in_no_repr() -> None:
     assert "hush" not in str(refusal.value)
 
 
+def test_endpoints_with_a_password_are_refused_without_it() -> None:
+    said = refused(endpoints="postgresql://u:hunter2@h/db")
+    assert "option endpoints='postgresql://***@h/db' is not allowed; give the server's host:port alone" in said
+
+
 def test_tls_from_files() -> None:
     given = Given({"endpoints": "h:1", "tlsCa": "/ca.pem", "tlsServerName": "broker"})
     assert server_of(given).tls == Tls(ca="/ca.pem", server_name="broker")
