@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, text, update
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
@@ -17,8 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructType
 
+from popclient.spark.dead_letters import looking
+from popclient.spark.dead_letters.choosing import Ids
+from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import parse
-from popclient.spark.dead_letters.streaming import LOOK_AGAIN_S, DeadLetterStream
+from popclient.spark.dead_letters.streaming import DeadLetterStream
 from popserver.domain.delivery import Event
 from popserver.domain.group import Group
 from popserver.domain.retry import Holder
@@ -196,16 +201,100 @@ def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
     assert stream(url).latestOffset(at(9), ReadAllAvailable()) == at(COUNT + 1)
 
 
-def test_an_idle_query_looks_twice_a_second(tmp_path: Path) -> None:
+def test_what_dies_while_it_begins_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead letter that the look for the first did not see is not passed over."""
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 10)
+    first = Ids.first
+
+    def then_one_dies(ids: Ids) -> int | None:
+        found = first(ids)
+        _die_again(url, 3)
+        return found
+
+    monkeypatch.setattr(Ids, "first", then_one_dies)
+    start = stream(url, startingId=COUNT).initialOffset()
+    assert start == at(10)
+    assert stream(url, startingId=COUNT).latestOffset(start, ReadAllAvailable()) == at(COUNT + 1)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What connections of streams were opened, and closed."""
+    told: list[str] = []
+
+    @contextmanager
+    def telling(url: str) -> Iterator[Connection]:
+        told.append("opened")
+        with connected(url) as conn:
+            yield conn
+        told.append("closed")
+
+    monkeypatch.setattr(looking, "connected", telling)
+    return told
+
+
+def test_an_idle_query_keeps_its_connection(url: str, opened: list[str]) -> None:
+    """Until there is something new; it is not pickled, and goes with the stream."""
+    fill(url, 10)
+    reader = DeadLetterStream(parse({"url": url}), ONLY_ID, sleep=_not_at_all)
+    reader.initialOffset()
+    for _ in range(3):
+        assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
+    assert opened == ["opened"]
+    assert ids_of(pickle.loads(pickle.dumps(reader)), at(7), at(9)) == [8, 9]
+    _die_again(url, 3)
+    assert reader.latestOffset(at(9), ReadAllAvailable()) == at(COUNT + 1)
+    assert opened == ["opened", "closed"]
+    assert reader.latestOffset(at(COUNT + 1), ReadAllAvailable()) == at(COUNT + 1)
+    reader.stop()
+    assert opened == ["opened", "closed"] * 2
+
+
+def test_a_kept_connection_that_is_lost_is_opened_again(postgres: str) -> None:
+    with fresh_database(postgres) as url:
+        fill(url, 10)
+        reader = DeadLetterStream(parse({"url": url}), ONLY_ID, sleep=_not_at_all)
+        assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
+        with connected(parse({"url": url}).url) as conn:
+            ended = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            conn.execute(ended)
+        _die_again(url, 3)
+        assert reader.latestOffset(at(9), ReadAllAvailable()) == at(COUNT + 1)
+
+
+def _not_at_all(_: float) -> None:
+    """No time passes."""
+
+
+def test_an_idle_query_looks_less_and_less_often(tmp_path: Path) -> None:
+    """Down to once a second; after something new the pauses begin anew."""
     url = f"sqlite:///{tmp_path}/popmq.db"
     fill(url, 10)
     slept: list[float] = []
-    reader = DeadLetterStream(parse({"url": url}), ONLY_ID, now=lambda: 100.0, sleep=slept.append)
+    reader = DeadLetterStream(parse({"url": url}), ONLY_ID, now=lambda: 0.0, sleep=slept.append)
     assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
     assert slept == []
+    for _ in range(6):
+        assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
+    assert slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
     _die_again(url, 3)
     assert reader.latestOffset(at(9), ReadAllAvailable()) == at(COUNT + 1)
-    assert slept == [LOOK_AGAIN_S]
+    slept.clear()
+    for _ in range(2):
+        assert reader.latestOffset(at(COUNT + 1), ReadAllAvailable()) == at(COUNT + 1)
+    assert slept == [0.05]
+
+
+def test_available_now_does_not_wait(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/popmq.db"
+    fill(url, 10)
+    slept: list[float] = []
+    reader = DeadLetterStream(parse({"url": url}), ONLY_ID, now=lambda: 0.0, sleep=slept.append)
+    reader.prepareForTriggerAvailableNow()
+    for _ in range(2):
+        assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
+    assert slept == []
 
 
 @pytest.mark.parametrize(

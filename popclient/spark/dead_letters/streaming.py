@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,18 +19,18 @@ from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
 from popclient.spark.dead_letters.choosing import Ids
-from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
+from popclient.spark.dead_letters.looking import KeptConnection
 from popclient.spark.dead_letters.options import Options
 from popclient.spark.dead_letters.reading import ViewPages, split
 
 VERSION = 1
 # Without a trigger of its own Spark asks some ninety times a second whether there is something new.
-LOOK_AGAIN_S = 0.5
+LOOK_AGAIN_S: Final = (0.05, 1.0)  # the first pause, and the longest that it grows to
 
 
 class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Holds no connection: the process that asks for offsets opens one per question, the workers one per partition."""
+    """Where offsets are asked for, a connection is kept while there is nothing new; workers open one per partition."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options.refuse_in_a_stream()
         self._options = options
         self._pages = ViewPages(options, schema)
+        self._database = KeptConnection(options.url)
         self._now = now
         self._sleep = sleep
         self._initial: int | None = None
@@ -51,10 +52,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, int]:
         """Before the first dead letter that the options ask for. Spark asks twice, and must hear the same."""
         if self._initial is None:
-            with connected(self._options.url) as conn:
-                ids = Ids(conn, self._options)
-                first = ids.first()
-                self._initial = ids.newest() if first is None else first - 1
+            self._initial = self._database.ask(self._first)
         return _offset(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -62,17 +60,18 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with connected(self._options.url) as conn:
-            self._last_of_all = Ids(conn, self._options).newest()
+        self._last_of_all = self._database.ask(lambda conn: Ids(conn, self._options).newest())
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The end of the next batch; `start` itself while there is nothing new."""
         after = _id(start)
-        if self._looked is not None and self._looked.after == after:
-            self._sleep(max(0.0, self._looked.at + LOOK_AGAIN_S - self._now()))
-        with connected(self._options.url) as conn:
-            end = self._end(conn, after, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return start if end is None else _offset(end)
+        self._pause(after)
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = self._database.ask(lambda conn: self._end(conn, after, rows))
+        if end is None:
+            return start
+        self._database.close()
+        return _offset(end)
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         """The newest dead letter that the last look saw, for the query's progress."""
@@ -92,6 +91,24 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, int]) -> None:
         """Nothing to do: reading leaves no mark on a dead letter."""
 
+    def stop(self) -> None:
+        self._database.close()
+
+    def _first(self, conn: Connection) -> int:
+        """Where it begins. The newest is looked for before the first: what dies in between is then read."""
+        ids = Ids(conn, self._options)
+        newest, first = ids.newest(), ids.first()
+        return newest if first is None else first - 1
+
+    def _pause(self, after: int) -> None:
+        """Where the last look from here has found nothing: longer each time."""
+        pause = self._pause_after(after)
+        if self._looked is not None and pause is not None and self._last_of_all is None:
+            self._sleep(max(0.0, self._looked.at + pause - self._now()))
+
+    def _pause_after(self, after: int) -> float | None:
+        return self._looked.pause if self._looked is not None and self._looked.after == after else None
+
     def _end(self, conn: Connection, after: int, rows: int | None) -> int | None:
         """The id that the next batch ends with; what the last look passed over is not looked at again."""
         found = Ids(conn, self._options)
@@ -102,17 +119,27 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = found.nth(passed, newest, rows) if rows is not None else None
         end = found.last(passed, newest) if end is None else end
         passed = max(passed, newest) if end is None else after
-        self._looked = _Looked(after, passed, newest, self._now())
+        pause = _next_pause(self._pause_after(after)) if end is None else None
+        self._looked = _Looked(after, passed, newest, self._now(), pause)
         return end
 
 
 class _Looked(NamedTuple):
-    """A look for what came after an id: nothing up to `passed` was asked for, `newest` was the newest of all."""
+    """A look for what came after an id: nothing up to `passed` was asked for, `newest` was the newest of all.
+
+    pause: until the next look, if it has found nothing.
+    """
 
     after: int
     passed: int
     newest: int
     at: float
+    pause: float | None
+
+
+def _next_pause(pause: float | None) -> float:
+    first, longest = LOOK_AGAIN_S
+    return first if pause is None else min(pause * 2, longest)
 
 
 def _offset(number: int) -> dict[str, int]:
