@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ pytest.importorskip("pyarrow", reason="spark: pip install 'popmq[spark]'")
 import pyarrow as pa
 
 from popclient.spark.dead_letters import fetching
-from popclient.spark.dead_letters.columns import DEAD_LETTERS, LINEAGE
+from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE, to_arrow
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import parse
@@ -71,6 +72,13 @@ def read(url: str, view: str = "dead_letters", **options: str) -> list[dict[str,
     ]
 
 
+def test_rows_without_columns_are_counted(url: str) -> None:
+    chosen = parse({"url": url})
+    with connected(chosen.url) as conn:
+        [page] = pages(conn, chosen, DEAD_LETTERS.sources_of(()), 1, 2**62)
+    assert to_arrow(page, (), pa.schema([])).num_rows == COUNT - 1
+
+
 def test_what_stands_in_the_database(url: str) -> None:
     rows = read(url)
     assert [row["id"] for row in rows] == list(range(1, COUNT))
@@ -96,10 +104,34 @@ def test_a_body_may_be_empty_or_large(url: str, monkeypatch: pytest.MonkeyPatch)
         update(message).values(body=large).where(message.c.message_id == id_to_bytes(id_of(4))),
     )
     monkeypatch.setattr(fetching, "PAGE_BYTES_MAX", 50_000)
-    monkeypatch.setattr(fetching, "FETCH_ROWS", 2)
     rows = read(url)
     assert [row["id"] for row in rows] == list(range(1, COUNT))
     assert [rows[3]["body"], rows[4]["body"], rows[5]["body"]] == [b"", large, body_of(5)]
+
+
+@pytest.mark.parametrize("tag", ["UA", "told by rows \x02"])
+def test_a_page_holds_its_bytes_and_one_body(url: str, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Postgres the driver holds all that a statement gives, so that counts too."""
+    change(url, update(message).values(tag=tag))
+    monkeypatch.setattr(fetching, "PAGE_BYTES_MAX", 200)
+    held: list[int] = []
+    executed = fetching._executed
+
+    @contextmanager
+    def counting(*given: Any) -> Iterator[Any]:
+        with executed(*given) as cursor:
+            held.append(cursor.rowcount)
+            yield cursor
+
+    monkeypatch.setattr(fetching, "_executed", counting)
+    chosen = parse({"url": url})
+    with connected(chosen.url) as conn:
+        found = list(pages(conn, chosen, DEAD_LETTERS.sources_of(DEAD_LETTERS.columns), 1, 2**62))
+    assert [number for page in found for number in page[DEAD_LETTERS.key].to_pylist()] == list(range(1, COUNT))
+    for page in found:
+        sizes = [len(body) for body in page[BODY].to_pylist()]
+        assert sum(sizes[:-1]) < 200
+    assert max(held) <= max(len(page[BODY]) for page in found)
 
 
 @pytest.mark.parametrize("page_rows", [1, 3, 1_000])

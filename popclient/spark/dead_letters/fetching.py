@@ -19,8 +19,7 @@ from popclient.spark.dead_letters.columns import BODY, VIEWS, Source
 from popclient.spark.dead_letters.options import Options
 
 PAGE_ROWS_MAX: Final = 4_096
-PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-FETCH_ROWS: Final = 64  # few, because a body may have 4 MiB
+PAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the body that passes it is the page's last
 
 Page = dict[Source, pa.Array]
 
@@ -73,7 +72,7 @@ def _fetcher(conn: Connection, options: Options, sources: Sequence[Source]) -> F
 
 
 class Rows:
-    """Fetches rows, a few at a time, up to a page's bytes."""
+    """Fetches rows, one by one where they have bodies, up to a page's bytes."""
 
     def __init__(self, conn: Connection, statement: Statement, sources: Sequence[Source]) -> None:
         self._conn = conn
@@ -93,9 +92,9 @@ class Rows:
 def _up_to_a_page(cursor: Any, body: int) -> list[Any]:
     rows: list[Any] = []
     size = 0
-    while size < PAGE_BYTES_MAX and (fetched := cursor.fetchmany(FETCH_ROWS)):
-        rows += fetched
-        size += sum(len(row[body]) for row in fetched)
+    while size < PAGE_BYTES_MAX and (row := cursor.fetchone()) is not None:
+        rows.append(row)
+        size += len(row[body])
     return rows
 
 
@@ -114,7 +113,15 @@ class Columns:
         if not count:
             return None
         arrays = arrays_of(count, values, self._sources)
-        return self._rows.page(first, last) if arrays is None else arrays
+        return self._rows.page(first, self._last_told(count, values)) if arrays is None else arrays
+
+    def _last_told(self, count: int, values: Sequence[Any]) -> int:
+        """The page's last key: the driver holds all that it is asked for, so it is asked for a page's bytes alone."""
+        keys = self._sources[:1]
+        told = arrays_of(count, values, keys)
+        assert told is not None, "only texts can be told in a way that is not taken"
+        last: int = told[keys[0]][-1].as_py()
+        return last
 
 
 @contextmanager
