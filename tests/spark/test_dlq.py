@@ -97,9 +97,12 @@ def test_a_repair_is_what_is_different(dead: DataFrame) -> None:
 
 
 def test_what_is_taken_away_is_empty(dead: DataFrame) -> None:
+    """A message has a body always: NULL leaves it as it is."""
     emptied = dlq.repair(dead.where("id = 2"), body="NULL", tag="NULL", keys="NULL", properties="NULL")
     found = emptied.first()["repair"]
-    assert (bytes(found.body), found.tag, found["keys"], found.properties) == (b"", "", [], {})
+    assert (found.body, found.tag, found["keys"], found.properties) == (None, "", [], {})
+    [row] = dlq.plan(dlq.repair(dead.where("id = 2"), body="get_json_object('{}', '$.none')")).collect()
+    assert (row.change, row.changed) == ("NONE", [])
 
 
 def mended(row: Row) -> Repair | None:

@@ -140,6 +140,8 @@ def test_a_refusal_says_why(spark: SparkSession, broker: popserver.EmbeddedBroke
     dead = dlq.read(spark, url)
     with pytest.raises(PySparkException, match=f"is of group '{GROUP}', not of 'departures'; a plan is of one group"):
         dlq.redrive(dead, broker.endpoint, group="departures", plan_id="p")
+    with pytest.raises(PySparkException, match=f"is of group '{GROUP}', not of 'departures'"):
+        dlq.purge(dead, broker.endpoint, group="departures")
     assert dead_in(broker.endpoint) == DEAD
 
 

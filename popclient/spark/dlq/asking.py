@@ -1,4 +1,4 @@
-"""How a worker asks the server: with the patience in which one restarts."""
+"""How a worker asks the server: for dead letters of one group, with the patience in which a server restarts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popclient.errors import RequestTimeout, ServerError, Unreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
 
 Answer = TypeVar("Answer")
 
@@ -37,6 +40,17 @@ def server(config: ClientConfig) -> Iterator[Admin]:
         yield admin
     finally:
         admin.close()
+
+
+def of_group(group: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows as they are; raises `ValueError` for one of another group, which the server would pass over."""
+    for row in rows:
+        if row.consumer_group != group:
+            raise ValueError(
+                f"dead letter {row.id} is of group '{row.consumer_group}', not of '{group}'; a plan is of one group,"
+                " and so is a purge: narrow the frame to it"
+            )
+        yield row
 
 
 def tried_again(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from popclient.admin import Admin, Redrive, RedriveOrder, Repair
 from popclient.admin.pace import STEP_MAX, Pace
 from popclient.config import ClientConfig
-from popclient.spark.dlq.asking import patient, server, tried_again
+from popclient.spark.dlq.asking import of_group, patient, server, tried_again
 from popclient.spark.dlq.repairing import reason_of, repair_of
 
 if TYPE_CHECKING:
@@ -119,12 +119,7 @@ def _call(admin: Admin, order: _Order, orders: Sequence[RedriveOrder]) -> list[R
 
 
 def _orders(order: _Order, rows: Iterator[Row]) -> Iterator[RedriveOrder]:
-    for row in rows:
-        if row.consumer_group != order.group:
-            raise ValueError(
-                f"dead letter {row.id} is of group '{row.consumer_group}', not of '{order.group}'; a plan is of one"
-                " group: narrow the frame to it"
-            )
+    for row in of_group(order.group, rows):
         yield RedriveOrder(row.id, _repair(row.repair), row.why or "")
 
 

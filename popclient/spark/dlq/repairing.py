@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 REPAIR: Final = "repair"
 _TYPES: Final = {"body": "binary", "tag": "string", "keys": "array<string>", "properties": "map<string,string>"}
 _TYPE: Final = "struct<" + ",".join(f"{name}:{kind}" for name, kind in _TYPES.items()) + ">"
-# What stands in a repair for a value that is taken away; absent is what stays as it is.
-_NOTHING: Final = {"body": "X''", "tag": "''", "keys": "array()", "properties": "map()"}
+# What stands in a repair for a value that is taken away; absent is what stays as it is. A message has a body always.
+_NOTHING: Final = {"tag": "''", "keys": "array()", "properties": "map()"}
 
 
 def repair(
@@ -33,7 +33,8 @@ def repair(
     """The dead letters with one more column, `repair`: what is different in each, NULL for one that goes back as it is.
 
     body, tag, keys, properties: SQL expressions or Spark columns of the new values; a row for which one gives the old
-    value is not repaired by it. by: a function of a row instead, which Spark calls in its workers.
+    value is not repaired by it. NULL takes tag, keys or properties away, and leaves the body as it is.
+    by: a function of a row instead, which Spark calls in its workers.
     """
     wanted = {"body": body, "tag": tag, "keys": keys, "properties": properties}
     given = {name: value for name, value in wanted.items() if value is not None}
@@ -103,8 +104,9 @@ class _Called:
 def _different(name: str, value: str | Column) -> Column:
     wanted = (sql.expr(value) if isinstance(value, str) else value).cast(_TYPES[name])
     same = _comparable(name, wanted).eqNullSafe(_comparable(name, sql.col(name)))
-    nothing = sql.expr(_NOTHING[name]).cast(_TYPES[name])
-    return sql.when(~same, sql.coalesce(wanted, nothing)).alias(name)
+    if name in _NOTHING:
+        wanted = sql.coalesce(wanted, sql.expr(_NOTHING[name]).cast(_TYPES[name]))
+    return sql.when(~same, wanted).alias(name)
 
 
 def _unchanged(name: str) -> Column:
