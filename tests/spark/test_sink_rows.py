@@ -92,6 +92,16 @@ def test_a_row_that_is_no_message_is_named(columns: dict[str, list[Any]], words:
         messages(columns)
 
 
+@pytest.mark.parametrize("micros", [253_402_300_800_000_000, -62_135_596_800_000_001, 2**63 - 1])
+def test_a_time_that_python_has_not_is_named(micros: int) -> None:
+    times = pa.array([None, micros], pa.timestamp("us", tz="UTC"))
+    words = (
+        f"row 1 of partition 1 is no message: its delivery_timestamp, {micros} microseconds from 1970, is not within"
+    )
+    with pytest.raises(ValueError, match=words):
+        messages({"body": ["a", "b"], "delivery_timestamp": times})
+
+
 def test_a_row_without_a_topic_is_named() -> None:
     with pytest.raises(ValueError, match="its topic is NULL; fill the column, or give the option topic"):
         messages({"body": ["a"], "topic": [None]}, None)

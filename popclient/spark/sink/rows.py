@@ -92,7 +92,7 @@ class Rows:
             "keys": tuple(keys),
             "properties": dict(sorted(row.get("properties") or ())),
             "message_group": row.get("message_group"),
-            "delivery_timestamp": row.get("delivery_timestamp"),
+            "delivery_timestamp": _time(row.get("delivery_timestamp")),
             "priority": row.get("priority"),
         }
         content = body.encode() if isinstance(body, str) else body
@@ -101,8 +101,20 @@ class Rows:
 
 
 def _values(column: pa.Array) -> list[Any]:
+    """Timestamps as microseconds: Spark's go beyond those that Python has."""
     if pa.types.is_timestamp(column.type):
-        micros = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-        return [None if us is None else _EPOCH + timedelta(microseconds=us) for us in micros]
+        column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     values: list[Any] = column.to_pylist()
     return values
+
+
+def _time(micros: int | None) -> datetime | None:
+    if micros is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise ValueError(
+            f"its delivery_timestamp, {micros} microseconds from 1970, is not within the years 1 to 9999; give a time"
+            " that comes, or NULL"
+        ) from None
