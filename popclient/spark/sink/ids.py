@@ -5,7 +5,8 @@
 
 The digest is of the whole query and batch, the partition, the row's content, and the number of rows like it before it
 in the partition. The place of a row in its partition has no part in it: after a shuffle Spark promises no order, and an
-id by place would then be another row's, whose message the server would drop. The batch leads the digest because an
+id by place would then be another row's, whose message the server would drop. The partition's number has: a repetition
+must come in as many partitions, and each row in the same one. The batch leads the digest because an
 index takes ids that grow far quicker than random ones.
 """
 
