@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from popclient.spark import session
 from popclient.spark.bulk import Held
 from popclient.spark.journal.folder import Journal
-from popclient.spark.journal.source import JournalReader
+from popclient.spark.journal.source import JournalStream
 from popclient.spark.lease.holding import Holding
 from popclient.spark.lease.holds import Holds
-from popclient.spark.lease.source import LeaseReader
+from popclient.spark.lease.source import LeaseStream
 from pyspark_popmq import DefaultSource
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class DyingJournal(Journal):
             die("removed")
 
 
-class DyingJournalReader(_Dying, JournalReader):
+class DyingJournalStream(_Dying, JournalStream):
     def _opened(self) -> Journal:
         if self._journal is None:
             super()._opened().__class__ = DyingJournal
@@ -96,7 +96,7 @@ class DyingHolds(Holds):
         die("acked")
 
 
-class DyingLeaseReader(_Dying, LeaseReader):
+class DyingLeaseStream(_Dying, LeaseStream):
     def _held(self) -> Holding:
         if self._holding is None:
             super()._held()._holds.__class__ = DyingHolds
@@ -110,7 +110,7 @@ class DyingSource(DefaultSource):
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
         reader = super().streamReader(schema)
-        kind = DyingJournalReader if isinstance(reader, JournalReader) else DyingLeaseReader
+        kind = DyingJournalStream if isinstance(reader, JournalStream) else DyingLeaseStream
         dying = kind.__new__(kind)
         vars(dying).update(vars(reader))
         return dying

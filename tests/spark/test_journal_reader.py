@@ -17,11 +17,9 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 import popserver
 from popclient import Message, PopError, Producer
 from popclient.admin import Admin
-from popclient.spark.given import Given
-from popclient.spark.journal import ALIASES
 from popclient.spark.journal.folder import JournalFailed
-from popclient.spark.journal.options import options_of
-from popclient.spark.journal.source import JournalReader, seq_of
+from popclient.spark.journal.options import parse
+from popclient.spark.journal.source import JournalStream, seq_of
 from popclient.spark.message_columns import MessageColumns
 from tests.client.scripted import ServerThread, until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
@@ -44,7 +42,7 @@ class Job:
         self.endpoints = endpoints
         self.folder = folder
         self.query = Stepping()
-        self.reader: JournalReader | None = None
+        self.reader: JournalStream | None = None
 
     def send(self, bodies: range, **fields: Any) -> list[str]:
         with Producer(self.endpoints) as producer:
@@ -61,7 +59,7 @@ class Job:
             "journalPath": str(self.folder / "journal"),
             **{name: str(value) for name, value in more.items()},
         }
-        self.reader = JournalReader(options_of(Given(options, ALIASES)), schema)
+        self.reader = JournalStream(parse(options), schema)
         self.query.start(self.reader, available_now=available_now)
         return self.query
 
@@ -162,7 +160,7 @@ def test_the_lag_behind_the_journal_is_in_the_progress(job: Job) -> None:
     query = job.start(maxMessagesPerTrigger=1)
     job.read(1)
     until_in_thread(lambda: query.reader.reportLatestOffset()["seq"] == 3)
-    assert query.reader.reportLatestOffset() == {"v": 1, "seq": 3, "messages_behind": 2}
+    assert query.reader.reportLatestOffset() == {"v": 1, "seq": 3, "lag": 2}
 
 
 # ---- Servers with the standard RPCs alone ----

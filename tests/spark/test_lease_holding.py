@@ -14,10 +14,9 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient.message import FilterExpression
 from popclient.spark.bulk import Held
-from popclient.spark.given import Given
 from popclient.spark.lease.holding import Holding, LeaseLost, LeaseTaken
 from popclient.spark.lease.offset import Lease, attempt_id
-from popclient.spark.lease.options import LeaseOptions, options_of
+from popclient.spark.lease.options import LeaseOptions, parse
 
 
 class Server:
@@ -53,7 +52,7 @@ class Server:
 
 def chosen(**more: str) -> LeaseOptions:
     options = {"endpoints": "127.0.0.1:8081", "topic": "t", "consumerGroup": "g", "leaseOwner": "job"}
-    return options_of(Given({**options, **more}))
+    return parse({**options, **more})
 
 
 def process(server: Server, **more: str) -> Holding:
@@ -73,7 +72,7 @@ def test_what_goes_with_nothing_is_refused(options: dict[str, str], words: str) 
     with pytest.raises(ValueError) as refused:
         chosen(**options)
     assert words in str(refused.value)
-    assert chosen(filterType="SQL", filterExpression="a > 1").wanted == FilterExpression("a > 1", "SQL")
+    assert chosen(filterType="SQL", filterExpression="a > 1").expression == FilterExpression("a > 1", "SQL")
 
 
 def numbers(chunks: Sequence[bytes]) -> list[int]:

@@ -17,13 +17,11 @@ from popclient import Message, Producer, SimpleConsumer, UnsupportedByServer
 from popclient.admin import Admin
 from popclient.spark import bulk
 from popclient.spark.bulk import TooMuchHeld
-from popclient.spark.given import Given
-from popclient.spark.lease import ALIASES
 from popclient.spark.lease.holding import LeaseLost, LeaseTaken
 from popclient.spark.lease.holds import Holds
-from popclient.spark.lease.options import options_of
+from popclient.spark.lease.options import parse
 from popclient.spark.lease.renewal import Renewal
-from popclient.spark.lease.source import LeaseReader
+from popclient.spark.lease.source import LeaseStream
 from tests.client.scripted import ServerThread, until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
 
@@ -63,7 +61,7 @@ class Job:
             "invisibleDuration": INVISIBLE,
             **{name: str(value) for name, value in more.items()},
         }
-        reader = LeaseReader(options_of(Given(options, ALIASES)), schema)
+        reader = LeaseStream(parse(options), schema)
         self.query.start(reader, available_now=available_now)
         return self.query
 
@@ -315,4 +313,4 @@ def test_a_missing_option_is_named(name: str) -> None:
     options = {"endpoints": "127.0.0.1:1", "topic": "t", "consumerGroup": "g", "leaseOwner": "o"}
     del options[name]
     with pytest.raises(ValueError, match=f"option {name} is missing"):
-        options_of(Given(options))
+        parse(options)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from popclient.spark.given import Given
-from popclient.spark.journal.options import ALIASES, JournalOptions, options_of
+from popclient.spark.journal.options import parse
 from popclient.spark.message_columns import schema_of
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def schema(options: Mapping[str, str]) -> str:
-    return schema_of(_chosen(options).columns)
+    return schema_of(parse(options).columns)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> NoReturn:
@@ -31,10 +30,6 @@ def reader(options: Mapping[str, str], schema: StructType) -> NoReturn:
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    from popclient.spark.journal.source import JournalReader
+    from popclient.spark.journal.source import JournalStream
 
-    return JournalReader(_chosen(options), schema)
-
-
-def _chosen(options: Mapping[str, str]) -> JournalOptions:
-    return options_of(Given(options, ALIASES))
+    return JournalStream(parse(options), schema)

@@ -13,13 +13,13 @@ from popclient.spark.message_columns import Column
 from popclient.spark.message_options import columns_from, filter_of
 from popclient.spark.server import SERVER_OPTIONS, server_of
 
-ALIASES: Final = {
+_ALIASES: Final = {
     "subscribe": "topic",
     "subExpression": "filterExpression",
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
     "minPartitions": "numPartitions",
 }
-NAMES: Final = (
+_NAMES: Final = (
     "mode",
     "topic",
     "consumerGroup",
@@ -60,9 +60,10 @@ class JournalOptions(NamedTuple):
     columns: tuple[Column, ...]
 
 
-def options_of(given: Given) -> JournalOptions:
+def parse(options: Mapping[str, str]) -> JournalOptions:
     """Raises `ValueError` naming the option, its value and what is allowed."""
-    given.refuse_others(NAMES)
+    given = Given(options, _ALIASES)
+    given.refuse_others(_NAMES)
     topics = given.names("topic")
     if not topics:
         raise given.refuse("topic", "give the topic to receive, or several separated by commas")

@@ -20,7 +20,7 @@ from popclient.spark.journal.segment import Segment
 from popclient.spark.message_columns import MessageColumns
 
 # How long a trigger waits for a message: without it Spark asks 89 times a second.
-IDLE_S: Final = 0.5
+LOOK_AGAIN_S: Final = 0.5
 
 
 class Segments(InputPartition):
@@ -31,7 +31,7 @@ class Segments(InputPartition):
         self.paths = paths
 
 
-class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Opens nothing before its first call: Spark pickles another one of it for the workers."""
 
     def __init__(self, options: JournalOptions, schema: StructType) -> None:
@@ -63,7 +63,7 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         journal.require(seq)
         if self._until_ms is None:
             self._receive(seq)
-            journal.wait_beyond(seq, IDLE_S)
+            journal.wait_beyond(seq, LOOK_AGAIN_S)
         elif self._target is None:
             self._wait_until_quiet_beyond(seq)
         if journal.failure is not None:
@@ -75,9 +75,7 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         """The journal's end, and how many messages it has beyond what is planned: Spark's lag behind it."""
         journal = self._opened()
-        return offset_of(journal.last) | {
-            "messages_behind": journal.messages_after(max(self._planned, journal.first - 1))
-        }
+        return offset_of(journal.last) | {"lag": journal.messages_after(max(self._planned, journal.first - 1))}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark plans a batch after this one, and will never ask for it again."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from popclient.spark.given import Given
-from popclient.spark.lease.options import ALIASES, LeaseOptions, options_of
+from popclient.spark.lease.options import parse
 from popclient.spark.message_columns import schema_of
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def schema(options: Mapping[str, str]) -> str:
-    return schema_of(_chosen(options).columns)
+    return schema_of(parse(options).columns)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> NoReturn:
@@ -32,10 +31,6 @@ def reader(options: Mapping[str, str], schema: StructType) -> NoReturn:
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    from popclient.spark.lease.source import LeaseReader
+    from popclient.spark.lease.source import LeaseStream
 
-    return LeaseReader(_chosen(options), schema)
-
-
-def _chosen(options: Mapping[str, str]) -> LeaseOptions:
-    return options_of(Given(options, ALIASES))
+    return LeaseStream(parse(options), schema)

@@ -32,7 +32,7 @@ class Holds:
             attempt_id,
             max_messages=max_messages,
             invisible=self._invisible,
-            expression=self._options.wanted,
+            expression=self._options.expression,
             columns=self._columns,
         )
 

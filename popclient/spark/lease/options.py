@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
@@ -11,13 +12,13 @@ from popclient.spark.message_columns import Column
 from popclient.spark.message_options import columns_from, filter_of
 from popclient.spark.server import SERVER_OPTIONS, server_of
 
-ALIASES: Final = {
+_ALIASES: Final = {
     "subscribe": "topic",
     "subExpression": "filterExpression",
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
     "minPartitions": "numPartitions",
 }
-NAMES: Final = (
+_NAMES: Final = (
     "mode",
     "topic",
     "consumerGroup",
@@ -61,13 +62,14 @@ class LeaseOptions(NamedTuple):
     max_bytes: int
     num_partitions: int
     fail_on_lease_loss: bool
-    wanted: FilterExpression
+    expression: FilterExpression
     columns: tuple[Column, ...]
 
 
-def options_of(given: Given) -> LeaseOptions:
+def parse(options: Mapping[str, str]) -> LeaseOptions:
     """Raises `ValueError` naming the option, its value and what is allowed."""
-    given.refuse_others(NAMES)
+    given = Given(options, _ALIASES)
+    given.refuse_others(_NAMES)
     topics = given.names("topic")
     if len(topics) != 1:
         raise given.refuse("topic", "give the one topic to receive; mode='queue' and mode='journal' take several")
@@ -81,7 +83,7 @@ def options_of(given: Given) -> LeaseOptions:
         max_bytes=given.number("maxBytesPerTrigger", BYTES_PER_TRIGGER, 1, BYTES_PER_TRIGGER_MAX),
         num_partitions=given.number("numPartitions", NUM_PARTITIONS, 1, NUM_PARTITIONS_MAX),
         fail_on_lease_loss=given.flag("failOnLeaseLoss", default=False),
-        wanted=filter_of(given),
+        expression=filter_of(given),
         columns=columns_from(given),
     )
 

@@ -20,7 +20,7 @@ from popclient.spark.lease.options import LeaseOptions
 from popclient.spark.message_columns import MessageColumns
 
 # Between two looks at a topic that has nothing: the first, and the longest that it grows to.
-PAUSE_S: Final = (0.05, 1.0)
+LOOK_AGAIN_S: Final = (0.05, 1.0)
 
 
 class Chunks(InputPartition):
@@ -31,7 +31,7 @@ class Chunks(InputPartition):
         self.chunks = chunks
 
 
-class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Asks no server before its first call: Spark pickles another one of it for the workers."""
 
     def __init__(self, options: LeaseOptions, schema: StructType) -> None:
@@ -40,7 +40,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._holding: Holding | None = None
         self._high_water: HighWater | None = None
         self._backlog = Backlog(options)
-        self._pause_s = PAUSE_S[0]
+        self._pause_s = LOOK_AGAIN_S[0]
 
     # ---- Offsets ----
 
@@ -99,7 +99,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rest(self, found: Lease) -> None:
         """Without a pause Spark asks 89 times a second."""
         if found.messages:
-            self._pause_s = PAUSE_S[0]
+            self._pause_s = LOOK_AGAIN_S[0]
         elif self._high_water is None:
             time.sleep(self._pause_s)
-            self._pause_s = min(self._pause_s * 2, PAUSE_S[1])
+            self._pause_s = min(self._pause_s * 2, LOOK_AGAIN_S[1])
