@@ -12,21 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, text, update
+from sqlalchemy import Connection, bindparam, insert, select, text, update
 
 from popserver.domain.delivery import Event, State, target
 from popserver.domain.errors import BadRequest, PopError, TooManyRequests
 from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import NO_OFFSET
-from popserver.domain.redrive import RedriveState
 from popserver.domain.resetting import Edge, Goal, MovedOffset, Since, check_offset, events
 from popserver.domain.topic import message_key, offset_of
-from popserver.store import catalog, group_members, pulling
+from popserver.store import catalog, clearing, group_members, pulling
+from popserver.store.clearing import GroupQueue
 from popserver.store.history import Moved, as_moved, record
 from popserver.store.message_groups import Place
 from popserver.store.pulling import Ends
-from popserver.store.schema import AnyRow, dead_letter, delivery, progress, redrive
-from popserver.store.schema import message_group_progress as behind
+from popserver.store.schema import AnyRow, progress
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 # Of one reset the history tells about so many messages.
@@ -52,10 +51,6 @@ class _Move(NamedTuple):
     end: int
     from_offset: int
     to_offset: int
-
-    @property
-    def names(self) -> dict[str, int]:
-        return {"of_queue": self.goal.queue.queue_id, "first": self.first, "end": self.end}
 
 
 def reset(tx: Transaction, requests: Sequence[Reset]) -> list[list[MovedOffset] | PopError]:
@@ -145,28 +140,11 @@ def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
     """Refuse while somebody's own transaction has one of them under its hands: it may be about to ack it."""
     if tx.conn.dialect.name == "sqlite":
         return
-    for page in _pages(tx, group, move):
-        names = _names(group, move) | {"first": page[0].message_key, "end": page[-1].message_key + 1}
-        if len(tx.conn.execute(_LOCK_FREE, names).all()) < len(page):
-            raise _is_locked(group, move)
-    redriven = tx.conn.execute(_REDRIVEN_KEYS, _names(group, move)).all()
-    if len(tx.conn.execute(_REDRIVEN_FREE, _names(group, move)).all()) < len(redriven):
-        raise _is_locked(group, move)
-
-
-def _is_locked(group: Group, move: _Move) -> TooManyRequests:
-    return TooManyRequests(
-        f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic '{move.goal.topic.name}' is"
-        " locked by another transaction; nothing is reset, repeat the request"
-    )
-
-
-def _pages(tx: Transaction, group: Group, move: _Move) -> Iterator[Sequence[AnyRow]]:
-    """The queue's deliveries by key, a step at a time."""
-    names = _names(group, move) | {"limit": STEP_ROWS_MAX}
-    while page := tx.conn.execute(_DELIVERIES, names).all():
-        yield page
-        names["first"] = page[-1].message_key + 1
+    if not clearing.lock(tx, _place(group, move)):
+        raise TooManyRequests(
+            f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic '{move.goal.topic.name}' is"
+            " locked by another transaction; nothing is reset, repeat the request"
+        )
 
 
 def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
@@ -175,8 +153,7 @@ def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
         return
     room = TOLD_MAX
     for move in moves:
-        held = [*tx.conn.execute(_DELIVERIES, _names(group, move) | {"limit": room})]
-        held += tx.conn.execute(_REDRIVEN, _names(group, move) | {"limit": room - len(held)})
+        held = clearing.held(tx, _place(group, move), room)
         of_stretch = tx.conn.execute(_STATES, _stretch(group, move) | {"limit": room - len(held)}).all()
         _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_stretch)])
         room -= len(held) + len(of_stretch)
@@ -208,11 +185,10 @@ def _record(tx: Transaction, group: Group, move: _Move, several: Iterable[Moved]
 
 def _move(tx: Transaction, group: Group, move: _Move) -> None:
     """Nothing is left of the group in the queue but its progress, and dead letters from before it."""
-    names = _names(group, move) | {"to_offset": move.to_offset}
-    _in_steps(tx, _REMOVE_DELIVERIES, names)
-    _in_steps(tx, _REMOVE_REDRIVEN, names)
-    _in_steps(tx, _REMOVE_BEHIND, names)
-    _in_steps(tx, _REVIVE, names | {"first": move.first + move.to_offset})
+    place = _place(group, move)
+    clearing.clear(tx, place)
+    clearing.revive(tx, place, move.first + move.to_offset)
+    names = {"for_group": group.group_id, "of_queue": place.queue_id, "to_offset": move.to_offset}
     if not tx.conn.execute(_SET, names).rowcount:
         # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
         row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
@@ -220,74 +196,13 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
     tx.ring(move.goal.topic.topic_id)
 
 
-def _in_steps(tx: Transaction, statement: Any, names: dict[str, int]) -> None:
-    while tx.conn.execute(statement, names).rowcount == STEP_ROWS_MAX:
-        pass
-
-
-def _names(group: Group, move: _Move) -> dict[str, int]:
-    return move.names | {"for_group": group.group_id}
+def _place(group: Group, move: _Move) -> GroupQueue:
+    return GroupQueue(group.group_id, move.goal.queue.queue_id, move.first, move.end)
 
 
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 _STORED = select(progress.c.next_offset).where(*_HERE)
 _SET = update(progress).where(*_HERE).values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1)
-_IN_QUEUE = (
-    delivery.c.group_id == bindparam("for_group"),
-    delivery.c.message_key >= bindparam("first"),
-    delivery.c.message_key < bindparam("end"),
-)
-_DELIVERIES = (
-    select(delivery.c.message_key, delivery.c.state, delivery.c.attempt, delivery.c.client_id)
-    .where(*_IN_QUEUE)
-    .order_by(delivery.c.message_key)
-    .limit(bindparam("limit"))
-)
-_LOCK_FREE = select(delivery.c.message_key).where(*_IN_QUEUE).with_for_update(skip_locked=True)
-# A redriven message has its delivery elsewhere; told by the place that it came from.
-_REDRIVEN_HERE = (
-    redrive.c.group_id == bindparam("for_group"),
-    redrive.c.origin_key >= bindparam("first"),
-    redrive.c.origin_key < bindparam("end"),
-    redrive.c.target_topic_id.is_(None),
-)
-_IS_DELIVERED = and_(delivery.c.group_id == redrive.c.group_id, delivery.c.message_key == redrive.c.redriven_key)
-_REDRIVEN = (
-    select(redrive.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
-    .join(delivery, _IS_DELIVERED)
-    .where(*_REDRIVEN_HERE)
-    .distinct()
-    .order_by(redrive.c.origin_key)
-    .limit(bindparam("limit"))
-)
-_redriven_keys = select(redrive.c.redriven_key).where(*_REDRIVEN_HERE, redrive.c.redriven_key.is_not(None))
-_REDRIVEN_KEYS = select(delivery.c.message_key).where(
-    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(_redriven_keys)
-)
-_REDRIVEN_FREE = _REDRIVEN_KEYS.with_for_update(skip_locked=True)
-_SOME_REDRIVEN = _REDRIVEN_KEYS.limit(STEP_ROWS_MAX).correlate(None)
-_REMOVE_REDRIVEN = delete(delivery).where(
-    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(_SOME_REDRIVEN)
-)
-_SOME = select(delivery.c.message_key).where(*_IN_QUEUE).limit(STEP_ROWS_MAX).correlate(None)
-_REMOVE_DELIVERIES = delete(delivery).where(*_IN_QUEUE, delivery.c.message_key.in_(_SOME))
-_BEHIND_HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
-_SOME_BEHIND = select(behind.c.message_group).where(*_BEHIND_HERE).limit(STEP_ROWS_MAX).correlate(None)
-_REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(_SOME_BEHIND))
-_DEAD = (
-    select(dead_letter.c.dead_letter_id)
-    .where(
-        dead_letter.c.group_id == bindparam("for_group"),
-        dead_letter.c.origin_key >= bindparam("first"),
-        dead_letter.c.origin_key < bindparam("end"),
-        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == RedriveState.REDRIVEN.value),
-    )
-    .order_by(dead_letter.c.dead_letter_id)
-    .limit(STEP_ROWS_MAX)
-    .with_for_update()
-    .correlate(None)
-)
-_REVIVE = update(dead_letter).where(dead_letter.c.dead_letter_id.in_(_DEAD)).values(redrive_state=Event.RESET.value)
 # Those without a row of their own.
 _STATES = text("""
     SELECT message_key, state, attempt FROM message_state

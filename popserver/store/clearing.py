@@ -1,0 +1,163 @@
+"""What a group has in a queue, looked at, locked and removed a step at a time.
+
+Each step takes a page of keys first and then acts on those: a subquery with a limit may be run again for every row
+that the planner holds against it. Messages that were redriven have their deliveries elsewhere, and are told by the
+places that they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from sqlalchemy import BindParameter, Integer, and_, bindparam, delete, or_, select, update
+
+from popserver.domain.delivery import Event
+from popserver.domain.redrive import RedriveState
+from popserver.store.given import as_given, given
+from popserver.store.schema import AnyRow, dead_letter, delivery, redrive
+from popserver.store.schema import message_group_progress as behind
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+
+class GroupQueue(NamedTuple):
+    """One queue of a group; `first` to `end` are all message keys it can have."""
+
+    group_id: int
+    queue_id: int
+    first: int
+    end: int
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"for_group": self.group_id, "of_queue": self.queue_id, "first": self.first, "end": self.end}
+
+
+def held(tx: Transaction, place: GroupQueue, limit: int) -> Sequence[AnyRow]:
+    """Its first deliveries, and then the first of what was redriven: key, state, attempt and client of each."""
+    names = place.names | {"limit": limit}
+    rows = tx.conn.execute(_DELIVERIES, names | {"after": place.first - 1}).all()
+    return [*rows, *tx.conn.execute(_REDRIVEN, names | {"limit": limit - len(rows)})]
+
+
+def lock(tx: Transaction, place: GroupQueue) -> bool:
+    """Lock all its deliveries, waiting for none; whether they were free."""
+    for keys in _own_keys(tx, place):
+        if len(_found(tx, _LOCK_FREE, place, keys)) < len(keys):
+            return False
+    for keys in _redriven_keys(tx, place):
+        if len(_found(tx, _LOCK_FREE, place, keys)) < len(_found(tx, _STANDING, place, keys)):
+            return False
+    return True
+
+
+def clear(tx: Transaction, place: GroupQueue) -> None:
+    """Remove its deliveries, and what its message groups have open."""
+    for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
+        _act(tx, _REMOVE, place, keys)
+    for page in _pages(tx, _BEHIND, place, ""):
+        _act(tx, _REMOVE_BEHIND, place, [row.message_group for row in page])
+
+
+def revive(tx: Transaction, place: GroupQueue, from_key: int) -> None:
+    """What died there from that message on is no dead letter any more."""
+    for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
+        _act(tx, _REVIVE, place, [row.dead_letter_id for row in page])
+
+
+def _own_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
+    for page in _pages(tx, _DELIVERIES, place, place.first - 1):
+        yield [row.message_key for row in page]
+
+
+def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
+    """Where what was redriven has been put; its delivery may have ended since."""
+    names = place.names | {"limit": STEP_ROWS_MAX, "after_redriven": -1}
+    while page := tx.conn.execute(_REDRIVEN_KEYS, names).all():
+        yield [row.redriven_key for row in page]
+        names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
+
+
+def _pages(tx: Transaction, look: Any, place: GroupQueue, after: int | str) -> Iterator[Sequence[AnyRow]]:
+    """The rows beyond `after` in the order of their first column, which no two have in common."""
+    names = place.names | {"limit": STEP_ROWS_MAX, "after": after}
+    while page := tx.conn.execute(look, names).all():
+        yield page
+        names["after"] = page[-1][0]
+
+
+def _found(tx: Transaction, look: Any, place: GroupQueue, keys: Sequence[int]) -> Sequence[int]:
+    return tx.conn.execute(look, place.names | {"keys": as_given((key,) for key in keys)}).scalars().all()
+
+
+def _act(tx: Transaction, statement: Any, place: GroupQueue, keys: Sequence[int | str]) -> None:
+    tx.conn.execute(statement, place.names | {"keys": as_given((key,) for key in keys)})
+
+
+_LIMIT: BindParameter[int] = bindparam("limit", type_=Integer)
+_OF_GROUP = delivery.c.group_id == bindparam("for_group")
+_KEYS = given("keys", "message_key")
+_DELIVERIES = (
+    select(delivery.c.message_key, delivery.c.state, delivery.c.attempt, delivery.c.client_id)
+    .where(_OF_GROUP, delivery.c.message_key > bindparam("after"), delivery.c.message_key < bindparam("end"))
+    .order_by(delivery.c.message_key)
+    .limit(_LIMIT)
+)
+_THESE = _OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key))
+_STANDING = select(delivery.c.message_key).where(*_THESE)
+_LOCK_FREE = _STANDING.with_for_update(skip_locked=True)
+_REMOVE = delete(delivery).where(*_THESE)
+_REDRIVEN_HERE = (
+    redrive.c.group_id == bindparam("for_group"),
+    redrive.c.origin_key >= bindparam("first"),
+    redrive.c.origin_key < bindparam("end"),
+    redrive.c.target_topic_id.is_(None),
+)
+_REDRIVEN = (
+    select(redrive.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
+    .join(delivery, and_(delivery.c.group_id == redrive.c.group_id, delivery.c.message_key == redrive.c.redriven_key))
+    .where(*_REDRIVEN_HERE)
+    .distinct()
+    .order_by(redrive.c.origin_key)
+    .limit(_LIMIT)
+)
+# One message may have been redriven more than once.
+_REDRIVEN_KEYS = (
+    select(redrive.c.origin_key, redrive.c.redriven_key)
+    .where(
+        *_REDRIVEN_HERE,
+        redrive.c.redriven_key.is_not(None),
+        or_(redrive.c.origin_key > bindparam("first"), redrive.c.redriven_key > bindparam("after_redriven")),
+    )
+    .order_by(redrive.c.origin_key, redrive.c.redriven_key)
+    .limit(_LIMIT)
+)
+_BEHIND_HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
+_BEHIND = (
+    select(behind.c.message_group)
+    .where(*_BEHIND_HERE, behind.c.message_group > bindparam("after"))
+    .order_by(behind.c.message_group)
+    .limit(_LIMIT)
+)
+_NAMES = given("keys", text=("message_group",))
+_REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(select(_NAMES.c.message_group)))
+_DEAD = (
+    select(dead_letter.c.dead_letter_id)
+    .where(
+        dead_letter.c.group_id == bindparam("for_group"),
+        dead_letter.c.dead_letter_id > bindparam("after"),
+        dead_letter.c.origin_key >= bindparam("first"),
+        dead_letter.c.origin_key < bindparam("end"),
+        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == RedriveState.REDRIVEN.value),
+    )
+    .order_by(dead_letter.c.dead_letter_id)
+    .limit(_LIMIT)
+    .with_for_update()
+)
+_IDS = given("keys", "dead_letter_id")
+_REVIVE = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
+    .values(redrive_state=Event.RESET.value)
+)
