@@ -13,7 +13,8 @@ from popserver.domain.filtering import Filter
 from popserver.domain.names import RETRY_PREFIX
 from popserver.domain.topic import MessageQueue, Topic
 
-# What is read and sent at a time: of messages, and of bodies as they are stored. A single body may be larger.
+# What is read and sent at a time: of messages, and of their bodies and properties as they are stored, whichever are
+# asked for. A single message may be larger.
 CHUNK_MESSAGES_MAX = 2_048
 CHUNK_BYTES_MAX = 1024 * 1024
 # What one receive may take, likewise: more stays where it is.

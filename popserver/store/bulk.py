@@ -1,7 +1,8 @@
 """Pages of messages, as columns: a stretch of a queue, or what a receive holds.
 
-A page is at most so many messages and so many bytes of bodies (`domain.bulk`). Their lengths are known without reading
-them: on SQLite, where a statement costs next to nothing, they are looked at first, on Postgres along with the page.
+A page is at most so many messages and so many bytes of bodies and properties (`domain.bulk`). Their lengths are known
+without fetching them: on SQLite, where a statement costs next to nothing, they are looked at first, on Postgres along
+with the page.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from popserver.domain.filtering import SqlFilter
 from popserver.domain.pulling import correction
 from popserver.domain.redrive import REDRIVE_PLAN
 from popserver.domain.topic import Topic, message_key, queue_of
-from popserver.store.column_look import ColumnLook
+from popserver.store.column_look import SIZE, ColumnLook
 from popserver.store.filter_look import FilterLook
 from popserver.store.given import as_given, given
 from popserver.store.packed import PackedLook
@@ -56,7 +57,7 @@ def first_of(
     Those that have come back to their group stand elsewhere, and are told as messages of their first places.
     """
     named = keys[:CHUNK_MESSAGES_MAX]
-    sizes = _BY_KEY.columns(conn, ["body_size"], {"keys": as_given((key,) for key in named)})
+    sizes = _BY_KEY.columns(conn, ["size"], {"keys": as_given((key,) for key in named)})
     page_keys = _within_bytes(sizes)
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
     found = _BY_KEY.columns(conn, sources, {"keys": as_given((key,) for key in page_keys)})
@@ -112,15 +113,15 @@ def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tup
     """The keys of what a page carries, a range where it is all that is there; and the key that it has come to."""
     wanted = stretch.wanted
     if wanted.wants_all:
-        sizes = _EVERY.columns(conn, ["body_size"], names)
+        sizes = _EVERY.columns(conn, ["size"], names)
         keys = _within_bytes(sizes)
         end_key = names["to_key"] if len(keys) == len(sizes.keys) else keys[-1] + 1
         return range(names["from_key"], end_key), end_key
     if isinstance(wanted, SqlFilter):
         judged, reached = judge(conn, _JUDGED, wanted, names)
-        sizes = _BY_KEY.columns(conn, ["body_size"], {"keys": as_given((key,) for key in judged)})
+        sizes = _BY_KEY.columns(conn, ["size"], {"keys": as_given((key,) for key in judged)})
     else:
-        sizes = _TAGGED.columns(conn, ["body_size"], {**names, **of_tags(wanted)})
+        sizes = _TAGGED.columns(conn, ["size"], {**names, **of_tags(wanted)})
         is_full = len(sizes.keys) == names["limit"]
         reached = sizes.keys[-1] + 1 if is_full else names["to_key"]
     keys = _within_bytes(sizes)
@@ -129,7 +130,7 @@ def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tup
 
 def _within_bytes(sizes: Columns) -> Sequence[int]:
     """The keys of as many leading messages as one page may carry, and always of one."""
-    count = bisect_right(list(accumulate(sizes.body_sizes)), CHUNK_BYTES_MAX)
+    count = bisect_right(list(accumulate(sizes.values["size"])), CHUNK_BYTES_MAX)
     return sizes.keys[: max(1, count)]
 
 
@@ -146,13 +147,12 @@ _WALK_BY_KEY = select(
 
 
 def _within_room(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
-    """A look's narrowing, as `narrowed`, to the first messages whose bodies have room, and always to one."""
-    size = func.length(message.c.body)
-    upto = func.sum(size).over(order_by=message.c.message_key)
+    """A look's narrowing, as `narrowed`, to the first messages that have room, and always to one."""
+    upto = func.sum(SIZE).over(order_by=message.c.message_key)
 
     def narrow(found: Select[Any]) -> Select[Any]:
         names = found.selected_columns.keys()
-        every = narrowed(*conditions)(found.add_columns(size.label("own"), upto.label("upto"))).subquery()
+        every = narrowed(*conditions)(found.add_columns(SIZE.label("own"), upto.label("upto"))).subquery()
         has_room = or_(every.c.upto <= bindparam("room"), every.c.upto == every.c.own)
         return select(*(every.c[name] for name in names)).where(has_room).order_by(every.c.message_key)
 

@@ -29,10 +29,15 @@ from popserver.domain.message import BodyEncoding
 from popserver.store.database import IN_BINARY
 from popserver.store.schema import message
 
+# What a message takes of a page. Of its properties these are characters: not both databases count a text's bytes.
+SIZE: ColumnElement[int] = func.length(message.c.body) + func.coalesce(
+    func.length(message.c.properties), literal_column("0")
+)
 # Sources that are not a column of that name.
 _MADE: dict[str, ColumnElement[Any]] = {
     "is_packed": case((message.c.body_encoding == literal_column(f"'{BodyEncoding.GZIP}'"), 1), else_=0),
     "body_size": func.length(message.c.body),
+    "size": SIZE,
 }
 # JSON already: to read and write it again costs as much as everything else. What stands for none:
 _JSON = {"keys": "[]", "properties": "{}"}
@@ -46,7 +51,7 @@ class ColumnLook:
         self._queries: dict[tuple[bool, tuple[str, ...]], Select[Any]] = {}
 
     def columns(self, conn: Connection, sources: Iterable[str], names: Mapping[str, Any]) -> Columns:
-        """What it finds, in its order; of `sources` those of `domain.bulk`, and `body_size`."""
+        """What it finds, in its order; of `sources` those of `domain.bulk`, and `size`."""
         asked = {"message_key", *sources}
         if "body" in asked:
             asked.add("body_size")

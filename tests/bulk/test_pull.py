@@ -164,6 +164,22 @@ async def test_pages_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch, wa
     ]
 
 
+@pytest.mark.parametrize("wanted", [tags("*"), tags("t"), sql("TAGS = 't'")])
+async def test_properties_take_room_as_bodies_do(
+    either_door: Door, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression
+) -> None:
+    """Many of them are dear to encode, however small the bodies are."""
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_BYTES_MAX", 100)
+    await make_topic(either_door)
+    sizes = [10, 10, 60, 60, 300, 10, 10]
+    await either_door.send(
+        *(a_message(f"m{n}", tag="t", body=b"x", user_properties={"p": "v" * size}) for n, size in enumerate(sizes))
+    )
+    answer = await pull_bulk(either_door, filter_expression=wanted)
+    assert answer.ids == [f"m{number}" for number in range(7)]
+    assert [frame.messages for frame in answer.frames[1:]] == [2, 1, 1, 1, 2]
+
+
 async def test_a_long_queue_in_pages(either_door: Door) -> None:
     door, count = either_door, bulk.CHUNK_MESSAGES_MAX * 2 + 100
     await make_topic(door)
