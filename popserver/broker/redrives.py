@@ -171,7 +171,7 @@ class Redrives:
         return await self._look(lambda conn: redrive_look.redrives_of(conn, plan_id, ids))
 
     async def plans(self, group_name: Resource | None, plan_id: str | None) -> list[PlanFacts]:
-        """The newest 1,000 plans, of one group or of all, or the one of that id."""
+        """The newest 1,000 plans, of one group or of all, or (`plan_id` not None) that of one id, if there is one."""
 
         def look(conn: Connection) -> list[PlanFacts]:
             group_id = None if group_name is None else inspection.group(conn, group_name).group_id
@@ -179,6 +179,8 @@ class Redrives:
 
         if group_name is not None:
             check_group(group_name)
+        if plan_id is not None:
+            check_plan_id(plan_id)
         return await self._look(look)
 
     async def redrives(self, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
@@ -313,4 +315,7 @@ def _new_plan_id() -> str:
 
 
 def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # in no year from 1 to 9999
+        return f"{at_ms} ms since 1970"

@@ -210,6 +210,10 @@ def refusals(ids: list[int]) -> list[tuple[str, dict[str, Any], int, tuple[str, 
     nobody = admin.DeadLetterSelection(group=named("nobody"))
     upside_down = of()
     upside_down.dead_from.seconds, upside_down.dead_until.seconds = 2, 1
+    far_away = of()
+    far_away.dead_from.seconds, far_away.dead_until.seconds = 10**12, 1
+    beyond = of()
+    beyond.dead_from.seconds, beyond.dead_until.seconds = 9 * 10**18, -(9 * 10**18)
     return [
         ("RunRedrive", {"plan_id": "none"}, pb.NOT_FOUND, ("'none'", "popmq dlq plans")),
         ("RunRedrive", {"plan_id": "a b"}, pb.BAD_REQUEST, ("'a b'", "64")),
@@ -222,6 +226,10 @@ def refusals(ids: list[int]) -> list[tuple[str, dict[str, Any], int, tuple[str, 
         ("PlanRedrive", {"selection": of(topic=named("gone"))}, pb.TOPIC_NOT_FOUND, ("'gone'",)),
         ("PlanRedrive", {"selection": of(redriven_too=True)}, pb.BAD_REQUEST, ("redriven_too",)),
         ("PlanRedrive", {"selection": upside_down}, pb.BAD_REQUEST, ("dead_until", "dead_from")),
+        ("PlanRedrive", {"selection": far_away}, pb.BAD_REQUEST, ("1970-01-01", "1000000000000000 ms since 1970")),
+        ("ListDeadLetters", {"selection": beyond}, pb.BAD_REQUEST, ("-9000000000000000000000 ms since 1970",)),
+        ("ListRedrivePlans", {"plan_id": "a b"}, pb.BAD_REQUEST, ("'a b'", "64")),
+        ("ListRedrivePlans", {"plan_id": ""}, pb.BAD_REQUEST, ("plan id ''",)),
         ("PlanRedrive", {"selection": of(), "reason": "x" * 1_025}, pb.BAD_REQUEST, ("1025", "1024")),
         ("PlanRedrive", {"selection": of(), "target": named("gone")}, pb.TOPIC_NOT_FOUND, ("'gone'",)),
         ("PlanRedrive", {"selection": of(), "target": named("%DLQ%counters")}, pb.ILLEGAL_TOPIC, ("%DLQ%counters",)),
