@@ -18,13 +18,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
+from popclient.spark.checkpoint import VERSION, numbers_of
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
 from popclient.spark.dead_letters.looking import KeptConnection
 from popclient.spark.dead_letters.options import Options
 from popclient.spark.dead_letters.reading import ViewPages, split
 
-VERSION = 1
 # Without a trigger of its own Spark asks some ninety times a second whether there is something new.
 LOOK_AGAIN_S: Final = (0.05, 1.0)  # the first pause, and the longest that it grows to
 
@@ -147,10 +147,5 @@ def _offset(number: int) -> dict[str, int]:
 
 
 def _id(offset: dict[str, Any]) -> int:
-    if offset.get("v") != VERSION or not isinstance(offset.get("id"), int):
-        raise ValueError(
-            f"offset {offset} is not one of dead letters, which are like {_offset(12)}; the checkpoint belongs to"
-            " another source: give this query a checkpointLocation of its own"
-        )
-    number: int = offset["id"]
-    return number
+    """Raises `ValueError` for the offset of another source."""
+    return numbers_of(offset, "dead letters", {"id": 12})["id"]
