@@ -86,14 +86,15 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
     """Those that no group has in hand; where one is only ready again, that goes with it."""
     if not keys:
         return []
-    bounds = {"first": keys[0], "end": keys[-1] + 1}
-    ready = {(row.group_id, row.message_key) for row in tx.conn.execute(_READY_FREE, bounds)}
-    rows = tx.conn.execute(_DELIVERIES, bounds).all()
-    held = {row.message_key for row in rows if (row.group_id, row.message_key) not in ready}
-    gone = [key for key in keys if key not in held]
-    ending = ready & {(group_id, key) for group_id, _ in ready for key in gone}
-    tx.conn.execute(_END, {"ending": as_given(sorted(ending))})
-    return gone
+    held: set[int] = set()
+    ready: list[tuple[int, int]] = []
+    for group_id in tx.conn.execute(_GROUPS_THERE, {"first": keys[0], "last": keys[-1]}).scalars().all():
+        names = {"of_group": group_id, "keys": as_given((key,) for key in keys)}
+        free = set(tx.conn.execute(_READY_FREE, names).scalars())
+        held |= set(tx.conn.execute(_DELIVERIES, names).scalars()) - free
+        ready += [(group_id, key) for key in sorted(free)]
+    tx.conn.execute(_END, {"ending": as_given(each for each in ready if each[1] not in held)})
+    return [key for key in keys if key not in held]
 
 
 _IDS = given("ids", "dead_letter_id")
@@ -138,16 +139,23 @@ def _free(*not_done: ColumnElement[bool]) -> Select[Any]:
 
 _FREE = _free(_IS_DELIVERED)
 _FREE_OF_PULL = _free(_IS_DELIVERED, _IS_UNREAD)
-_ON_THEM = (
-    delivery.c.group_id == consumer_group.c.group_id,
-    delivery.c.message_key >= bindparam("first"),
-    delivery.c.message_key < bindparam("end"),
+_KEYS = given("keys", "message_key")
+_FIRST_THERE = (
+    select(delivery.c.message_key)
+    .where(
+        delivery.c.group_id == consumer_group.c.group_id,
+        delivery.c.message_key >= bindparam("first"),
+        delivery.c.message_key <= bindparam("last"),
+    )
+    .limit(1)
+    .scalar_subquery()
 )
+_GROUPS_THERE = select(consumer_group.c.group_id).where(_FIRST_THERE.is_not(None)).order_by(consumer_group.c.group_id)
+# Each by its whole key: many others may stand between two that are named.
 _DELIVERIES = (
-    select(delivery.c.group_id, delivery.c.message_key)
-    .select_from(consumer_group)
-    .join(delivery, and_(*_ON_THEM))
-    .order_by(delivery.c.group_id, delivery.c.message_key)
+    select(delivery.c.message_key)
+    .where(delivery.c.group_id == bindparam("of_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key)))
+    .order_by(delivery.c.message_key)
 )
 _READY_FREE = _DELIVERIES.where(in_states(delivery.c.state, State.READY)).with_for_update(of=delivery, skip_locked=True)
 _ENDING = given("ending", "group_id", "message_key")
@@ -155,7 +163,6 @@ _END = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ENDING.c.group_id, _ENDING.c.message_key))
 )
 _FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
-_KEYS = given("keys", "message_key")
 _REMOVE = delete(message).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
 _FIRST_LEFT = select(func.min(message.c.message_key)).where(
     message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, Text, bindparam, delete, func, select, tuple_
 
 from popserver.domain.errors import PopError, TooManyRequests
 from popserver.domain.topic import message_key
 from popserver.store.catalog.queues import queue_rows
+from popserver.store.given import as_given, given
 from popserver.store.schema import (
     consumer_group,
     dead_letter,
@@ -56,28 +57,35 @@ def _purge_groups(tx: Transaction) -> int:
     removed = _purge_deliveries(tx, delivery.c.group_id == group_id)
     if removed:
         return removed
-    for table, key in (
-        (dead_letter, dead_letter.c.dead_letter_id),
-        (redrive, redrive.c.dead_letter_id),
-        (redrive_plan, redrive_plan.c.plan_id),
-        (message_group_progress, message_group_progress.c.message_group),
-        (member, member.c.client_id),
-        (queue_lock, queue_lock.c.queue_id),
-    ):
-        some = select(key).where(table.c.group_id == group_id).limit(STEP_ROWS_MAX)
-        removed = tx.conn.execute(delete(table).where(table.c.group_id == group_id, key.in_(some))).rowcount
+    removed = _purge_rows(tx, dead_letter.c.dead_letter_id, dead_letter.c.group_id == group_id)
+    removed = removed or _purge_plan(tx, group_id)
+    if removed:
+        return removed
+    for key in (message_group_progress.c.message_group, member.c.client_id, queue_lock.c.queue_id):
+        removed = _purge_rows(tx, key, key.table.c.group_id == group_id)
         if removed:
             return removed
     return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
+
+
+def _purge_plan(tx: Transaction, group_id: int) -> int:
+    """One plan of the group, its records first: they are found by the plan alone."""
+    plan_id = tx.conn.execute(_A_PLAN, {"of_group": group_id}).scalar()
+    if plan_id is None:
+        return 0
+    of_plan = {"of_plan": plan_id}
+    ids = tx.conn.execute(_ITS_RECORDS, of_plan).scalars().all()
+    if ids:
+        return tx.conn.execute(_END_RECORDS, of_plan | {"last": ids[-1]}).rowcount
+    return tx.conn.execute(_END_PLAN, of_plan).rowcount
 
 
 def _purge_topics(tx: Transaction) -> int:
     topic_id = tx.conn.execute(_A_DELETED_TOPIC).scalar()
     if topic_id is None:
         return 0
-    some = select(pending.c.pending_id).where(pending.c.topic_id == topic_id).limit(STEP_ROWS_MAX)
-    removed = tx.conn.execute(delete(pending).where(pending.c.pending_id.in_(some))).rowcount
-    removed = removed or _purge_keys(tx, topic_id)
+    removed = _purge_rows(tx, pending.c.pending_id, pending.c.topic_id == topic_id)
+    removed = removed or _purge_rows(tx, idempotency.c.idempotency_key, idempotency.c.topic_id == topic_id)
     if removed:
         return removed
     for each in queue_rows(tx.conn, topic_id):
@@ -91,21 +99,13 @@ def _purge_topics(tx: Transaction) -> int:
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
 
 
-def _purge_keys(tx: Transaction, topic_id: int) -> int:
-    some = select(idempotency.c.idempotency_key).where(idempotency.c.topic_id == topic_id).limit(STEP_ROWS_MAX)
-    of_topic = idempotency.c.topic_id == topic_id, idempotency.c.idempotency_key.in_(some)
-    return tx.conn.execute(delete(idempotency).where(*of_topic)).rowcount
-
-
 def _purge_queue(tx: Transaction, queue_id: int) -> int:
     """Progress first: nobody is granted anything any more. What falls due or is looked up goes before its message."""
     tx.conn.execute(_END_PROGRESS, {"of_queue": queue_id})
     if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
         return int(left)  # in use on another server, for as long as a transaction takes
-    names = message_group_progress.c.message_group
-    some = select(names).where(message_group_progress.c.queue_id == queue_id).limit(STEP_ROWS_MAX)
-    of_queue = message_group_progress.c.queue_id == queue_id, names.in_(some)
-    removed = tx.conn.execute(delete(message_group_progress).where(*of_queue)).rowcount
+    of_queue = message_group_progress.c.queue_id == queue_id
+    removed = _purge_rows(tx, message_group_progress.c.message_group, of_queue)
     if removed:
         return removed
     tx.conn.execute(_END_LOCKS, {"of_queue": queue_id})
@@ -114,23 +114,52 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     if removed:
         return removed
     for key in (dead_letter.c.copy_key, message.c.message_key, history.c.message_key):
-        some = select(key).where(key >= first, key < end).limit(STEP_ROWS_MAX)
-        removed = tx.conn.execute(delete(key.table).where(key.in_(some))).rowcount
+        removed = _purge_rows(tx, key, key >= first, key < end)
         if removed:
             return removed
     return 0
 
 
+def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnElement[bool]) -> int:
+    """A step of the key's table, the keys first: a look with a limit might be repeated for every row."""
+    keys = tx.conn.execute(select(key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)).scalars().all()
+    if not keys:
+        return 0
+    these = _NAMES if isinstance(key.type, Text) else _KEYS
+    removed = tx.conn.execute(
+        delete(key.table).where(*of_what_is_gone, key.in_(select(these.c.key))),
+        {"keys": as_given((each,) for each in keys)},
+    )
+    return removed.rowcount
+
+
 def _purge_deliveries(tx: Transaction, *of_what_is_gone: ColumnElement[bool]) -> int:
     """A step of them, waiting for none that is locked: it may be so for as long as its holder likes."""
-    key = tuple_(delivery.c.group_id, delivery.c.message_key)
     these = select(delivery.c.group_id, delivery.c.message_key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)
-    removed = tx.conn.execute(delete(delivery).where(key.in_(these.with_for_update(skip_locked=True)))).rowcount
-    if not removed and tx.conn.execute(these.limit(1)).first() is not None:
+    free = [tuple(row) for row in tx.conn.execute(these.with_for_update(skip_locked=True))]
+    if not free and tx.conn.execute(these.limit(1)).first() is not None:
         raise TooManyRequests("a delivery of what is deleted is locked by another transaction; ask again")
-    return removed
+    tx.conn.execute(_END_DELIVERIES, {"deliveries": as_given(free)})
+    return len(free)
 
 
+_KEYS = given("keys", "key")
+_NAMES = given("keys", text=("key",))
+_DELIVERIES = given("deliveries", "group_id", "message_key")
+_END_DELIVERIES = delete(delivery).where(
+    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
+)
+_A_PLAN = select(redrive_plan.c.plan_id).where(redrive_plan.c.group_id == bindparam("of_group")).limit(1)
+_ITS_RECORDS = (
+    select(redrive.c.dead_letter_id)
+    .where(redrive.c.plan_id == bindparam("of_plan"))
+    .order_by(redrive.c.dead_letter_id)
+    .limit(STEP_ROWS_MAX)
+)
+_END_RECORDS = delete(redrive).where(
+    redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id <= bindparam("last")
+)
+_END_PLAN = delete(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
 # Each is one server's to remove.
 _A_DELETED_GROUP = (
     select(consumer_group.c.group_id)
