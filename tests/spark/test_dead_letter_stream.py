@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 import time
@@ -17,7 +18,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StringType, StructType
 
 from popclient.spark.dead_letters import looking
 from popclient.spark.dead_letters.choosing import Ids
@@ -155,6 +156,16 @@ def test_where_it_starts(tmp_path: Path, options: dict[str, Any], first: int) ->
 
 
 @pytest.mark.row("L12")
+def test_properties_as_json(url: str) -> None:
+    """As in a batch: what the database has."""
+    fill(url, 4)
+    options = parse({"url": url, "propertiesas": "json"})
+    reader = DeadLetterStream(options, StructType().add("properties", StringType()))
+    [partition] = reader.partitions(at(0), at(3))
+    found = [text for page in reader.read(partition) for text in page.column(0).to_pylist()]
+    assert [json.loads(text or "{}") for text in found] == [{}, {"origin": "JFK", "distance": "1"}, {}]
+
+
 def test_a_slower_transaction_is_not_passed_over(postgres_url: str) -> None:
     """Of two that write dead letters at once, on two servers, none shows the later id before the earlier one."""
     with open_store(postgres_url) as slow, open_store(postgres_url) as quick:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -117,6 +118,20 @@ def test_a_schema_prunes_columns(spark: SparkSession, url: str) -> None:
     assert only_ids.count() == COUNT - 1
 
 
+def test_properties_as_json(spark: SparkSession, url: str) -> None:
+    """As the database has them: what JDBC delivers."""
+    letters = read(spark, url, propertiesAs="json")
+    assert dict(letters.dtypes) == dict(read(spark, url).dtypes) | {"properties": "string"}
+    found = {row.queue_offset: row.properties for row in letters.where("queue_offset < 100").collect()}
+    assert len(found) == 100
+    for i, properties in found.items():
+        assert json.loads(properties or "{}") == ({} if i % 2 == 0 else {"origin": "JFK", "distance": str(i)})
+    chosen = spark.read.format("popmq").schema("properties string").option("url", url)
+    assert chosen.option("propertiesAs", "json").load().count() == COUNT - 1
+    with pytest.raises(PySparkException, match="choose with propertiesAs"):
+        chosen.option("propertiesAs", "map").load().count()
+
+
 def test_one_frame_many_filters(spark: SparkSession, url: str) -> None:
     """A filter of one query must not stay for the next, as a pushed one does in Spark 4.3."""
     letters = read(spark, url)
@@ -204,6 +219,6 @@ def test_a_wrong_option_is_an_analysis_error(spark: SparkSession) -> None:
 def test_postgres_that_is_away_is_named_without_its_password(spark: SparkSession) -> None:
     with pytest.raises(PySparkException) as refused:
         read(spark, "postgresql://me:secret@127.0.0.1:1/db").count()
-    assert "option url='postgresql+psycopg://me:***@127.0.0.1:1/db' cannot be read: connection failed" in str(
+    assert "option url='postgresql+psycopg://***@127.0.0.1:1/db' cannot be read: connection failed" in str(
         refused.value
     )

@@ -34,6 +34,8 @@ URL = "sqlite:////data/popmq.db"
         ({"url": URL, "numpartitions": "four"}, ["numPartitions='four'", "1 to 1000"]),
         ({"url": URL, "startingtimestamp": "yesterday"}, ["startingTimestamp='yesterday'", "epoch milliseconds"]),
         ({"url": URL, "endingtimestamp": "2013-02-08T00:00:00"}, ["endingTimestamp=", "with its zone"]),
+        ({"url": URL, "propertiesas": "xml"}, ["propertiesAs='xml'", "map or json"]),
+        ({"url": URL, "view": "lineage", "propertiesas": "json"}, ["propertiesas='json'", "unknown here"]),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], words: list[str]) -> None:

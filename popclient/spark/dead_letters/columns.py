@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from popclient.spark.dead_letters.options import JSON
 from popclient.spark.dead_letters.quoted import lists, maps
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Column(NamedTuple):
     make: Callable[..., pa.Array]
 
 
+PROPERTIES: Final = "properties"
+
+
 class View(NamedTuple):
     """A view of the database. `key` is the bigint by which it is read in ranges; `unique`: no two rows share one."""
 
@@ -60,9 +64,10 @@ class View(NamedTuple):
             column = by_name.get(field.name.lower())
             if column is None:
                 raise ValueError(f"column {field.name!r} is unknown; {self.name} has {', '.join(by_name)}")
-            if field.dataType.simpleString() != column.type:
-                wanted = field.dataType.simpleString()
-                raise ValueError(f"column {field.name!r} is {column.type}, not {wanted}; cast it after reading")
+            wanted = field.dataType.simpleString()
+            if wanted != column.type:
+                way_out = "choose with propertiesAs" if column.name == PROPERTIES else "cast it after reading"
+                raise ValueError(f"column {field.name!r} is {column.type}, not {wanted}; {way_out}")
             picked.append(column)
         return tuple(picked)
 
@@ -133,7 +138,7 @@ DEAD_LETTERS: Final = View(
         _text("consumer_group"),
         _text("tag"),
         Column("keys", "array<string>", (Source("keys", pa.string()),), lists),
-        Column("properties", "map<string,string>", (Source("properties", pa.string()),), maps),
+        Column(PROPERTIES, "map<string,string>", (Source(PROPERTIES, pa.string()),), maps),
         _text("message_group"),
         _text("message_type"),
         _int("queue_id"),
@@ -175,3 +180,11 @@ LINEAGE: Final = View(
     unique=False,  # a dead letter may be in several plans
 )
 VIEWS: Final = {view.name: view for view in (DEAD_LETTERS, LINEAGE)}
+
+
+def view_of(name: str, properties_as: str) -> View:
+    """The view with its properties as maps, or as the JSON that the database has: a string, NULL for none."""
+    view = VIEWS[name]
+    if properties_as != JSON:
+        return view
+    return view._replace(columns=tuple(_text(each.name) if each.name == PROPERTIES else each for each in view.columns))

@@ -13,6 +13,8 @@ from popclient.spark.given import Given, shown
 
 DEAD_LETTERS: Final = "dead_letters"
 LINEAGE: Final = "lineage"
+MAP: Final = "map"
+JSON: Final = "json"
 NUM_PARTITIONS: Final = 4
 NUM_PARTITIONS_MAX: Final = 1_000
 BACKENDS: Final = ("sqlite", "postgresql")
@@ -27,6 +29,7 @@ _ALLOWED: Final = {
         "startingId",
         "endingId",
         "maxRowsPerTrigger",
+        "propertiesAs",
     ),
     LINEAGE: (*_OF_BOTH, "planId"),
 }
@@ -39,6 +42,7 @@ class Options(NamedTuple):
     url: of the database. view: what is read of it. namespace: "" is the default one. consumer_group, topic (the one a
     message came from): None is all. The times a message died at are start (included) to end (excluded), epoch
     milliseconds; so are ids. max_rows_per_trigger: of a stream; None is whatever there is. plan_id: of a redrive.
+    properties_as: MAP, or JSON, a string of it.
     """
 
     url: str
@@ -53,6 +57,7 @@ class Options(NamedTuple):
     ending_id: int | None = None
     max_rows_per_trigger: int | None = None
     plan_id: str | None = None
+    properties_as: str = MAP
 
     def refuse_in_a_stream(self) -> None:
         """Raise `ValueError` for what only a batch can do."""
@@ -91,6 +96,7 @@ def parse(options: Mapping[str, str]) -> Options:
         ending_id=given.number("endingId", None, 1),
         max_rows_per_trigger=given.number("maxRowsPerTrigger", None, 1),
         plan_id=given.text("planId"),
+        properties_as=given.choice("propertiesAs", MAP, (MAP, JSON)),
     )
 
 

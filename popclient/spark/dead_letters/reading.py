@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.choosing import Ids
-from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, VIEWS, to_arrow
+from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, to_arrow, view_of
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.fetching import Page, pages
 from popclient.spark.dead_letters.options import Options
@@ -57,13 +57,14 @@ class ViewPages:
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._columns = VIEWS[options.view].pick(schema)
+        self._view = view_of(options.view, options.properties_as)
+        self._columns = self._view.pick(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, IdRange):  # Spark's stand-in where there is nothing to read
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        sources = VIEWS[self._options.view].sources_of(self._columns)
+        sources = self._view.sources_of(self._columns)
         with connected(self._options.url) as conn:
             for page in pages(conn, self._options, sources, partition.first, partition.last):
                 for part in _unpacked(page):
