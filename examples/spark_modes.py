@@ -67,12 +67,16 @@ def run(writer: DataStreamWriter, folder: Path, name: str) -> None:
 
 
 def into_table(file: Path, mode: str, rows: DataFrame, batch: int) -> None:
-    """The rows and the batch's number in one transaction: a batch that Spark repeats is there already."""
+    """The rows, the query's id and the batch's number in one transaction: a batch that Spark repeats is there already.
+
+    The id is the checkpoint's: with a new one a query numbers its batches anew, and they are others.
+    """
+    query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     values = [(mode, row.message_id, row.tag) for row in rows.select("message_id", "tag").collect()]
     with closing(sqlite3.connect(file)) as table, table:
-        table.execute("CREATE TABLE IF NOT EXISTS batch (mode TEXT, number INTEGER, PRIMARY KEY (mode, number))")
+        table.execute("CREATE TABLE IF NOT EXISTS batch (query TEXT, number INTEGER, PRIMARY KEY (query, number))")
         table.execute("CREATE TABLE IF NOT EXISTS flight (mode TEXT, message_id TEXT, carrier TEXT)")
-        if table.execute("INSERT OR IGNORE INTO batch VALUES (?, ?)", (mode, batch)).rowcount:
+        if table.execute("INSERT OR IGNORE INTO batch VALUES (?, ?)", (query, batch)).rowcount:
             table.executemany("INSERT INTO flight VALUES (?, ?, ?)", values)
 
 

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -95,6 +97,22 @@ def test_spark_modes(endpoint: str, tmp_path: Path) -> None:
             "lease: 1,000 flights in Parquet, 1,000 in the table",
             "journal: 1,000 flights in Parquet, 1,000 in the table",
         ]
+
+
+def test_spark_modes_with_a_new_checkpoint(tmp_path: Path) -> None:
+    """A batch that is repeated adds nothing; one of a query that numbers its batches anew is another."""
+    pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+    from examples.spark_modes import in_table, into_table
+
+    rows = MagicMock()
+    rows.select.return_value.collect.return_value = [SimpleNamespace(message_id="1", tag="UA")]
+    query = rows.sparkSession.sparkContext.getLocalProperty
+    counts = []
+    for query.return_value in ("old", "old", "new"):
+        into_table(tmp_path / "flights.db", "queue", rows, 0)
+        counts.append(in_table(tmp_path / "flights.db", "queue"))
+    assert counts == [1, 1, 2]
+    query.assert_called_with("sql.streaming.queryId")
 
 
 @pytest.mark.timeout(300)
