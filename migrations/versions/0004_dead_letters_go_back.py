@@ -80,6 +80,7 @@ SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.na
        tt.name AS target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
        CASE WHEN r.state <> 'REDRIVEN' THEN NULL
             WHEN l.group_id IS NOT NULL THEN 'DLQ'
+            WHEN r.note IS NOT NULL THEN NULL
             WHEN d.group_id IS NOT NULL THEN d.state
             WHEN own.group_id IS NOT NULL THEN
                  (SELECT s.state FROM message_state s WHERE s.message_key = r.origin_key

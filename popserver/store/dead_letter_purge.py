@@ -30,7 +30,7 @@ from popserver.domain.group import Group, Mode
 from popserver.domain.names import dead_letter_topic
 from popserver.domain.redrive import RedriveState
 from popserver.domain.topic import message_key, offset_of
-from popserver.store import catalog
+from popserver.store import catalog, redriving
 from popserver.store.given import as_given, given
 from popserver.store.retention import lock_queue
 from popserver.store.schema import (
@@ -74,6 +74,7 @@ def _purge(tx: Transaction, request: Purge) -> int | PopError:
     if not gone:
         return 0
     keys = as_given((key,) for key in gone)
+    redriving.tell_of_purge(tx, [letters[key] for key in gone])
     tx.conn.execute(_FORGET, {"ids": as_given((letters[key],) for key in gone)})
     tx.conn.execute(_REMOVE, {"keys": keys})
     bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}

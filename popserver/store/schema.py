@@ -584,7 +584,7 @@ JOIN message m ON m.message_key = l.copy_key
 """
 
 # The original, its dead letter, what was changed, and the state in which the redriven message is in the group now.
-# A reset has put it back to its first place: then it is what the message is there.
+# A reset has put it back to its first place: then it is what the message is there. None where the note says why.
 LINEAGE = """
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & 1099511627775 AS queue_offset,
@@ -592,6 +592,7 @@ SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.na
        tt.name AS target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
        CASE WHEN r.state <> 'REDRIVEN' THEN NULL
             WHEN l.group_id IS NOT NULL THEN 'DLQ'
+            WHEN r.note IS NOT NULL THEN NULL
             WHEN d.group_id IS NOT NULL THEN d.state
             WHEN own.group_id IS NOT NULL THEN
                  (SELECT s.state FROM message_state s WHERE s.message_key = r.origin_key

@@ -258,6 +258,26 @@ class TestAPurge:
         assert [row.outcome for row in lineage(store, "p1")] == ["COMMIT", "COMMIT"]
         assert three not in letter_ids(store, group)
 
+    def test_of_what_died_again_leaves_no_outcome(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        die(store, group, topic, 2)
+        redrive_all(store, group)
+        first, second = store.receive(group, topic)
+        give_up(store, group, [first])
+        store.ack(group, second)
+        assert [row.outcome for row in lineage(store, "p1")] == ["DLQ", "COMMIT"]
+        assert purge(store, group) == 2
+        assert [(row.outcome, row.note) for row in lineage(store, "p1")] == [
+            (None, "it died again, and was purged"),
+            ("COMMIT", None),
+        ]
+
+    def test_of_what_died_in_its_target_leaves_no_outcome(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        die(store, group, topic)
+        redrive_all(store, group, target=topic)
+        give_up(store, group, store.receive(group, topic))
+        assert purge(store, group) == 2
+        assert [(row.outcome, row.state) for row in lineage(store, "p1")] == [(None, "REDRIVEN")]
+
     def test_leaves_what_another_group_has_in_hand(self, store: OpenStore, topic: Topic, group: Group) -> None:
         die(store, group, topic, 3)
         place = catalog.find_topic(store.conn, dead_letter_topic(group.name))
