@@ -160,7 +160,7 @@ TARGETS = (
     Target("start to ready, large backlog: seconds", 1, _at("start", "median"), at_most=True),
     Target("dead letters in Spark: of JDBC", 0.6, _at("spark_dead_letters", "of_jdbc"), variants=("postgres",)),
     Target(
-        "dead letters in Spark: of JDBC without its maps, lists and times",
+        "dead letters in Spark, properties as JSON: of JDBC without lists and times",
         0.6,
         _at("spark_dead_letters", "of_jdbc_raw"),
         variants=("postgres",),
@@ -182,6 +182,8 @@ _EXTRAS = (
     "of_few",
     "of_jdbc",
     "of_jdbc_raw",
+    "maps_of_jdbc_raw",
+    "json_rate",
     "of_rows",
     "of_empty",
     "of_parquet",
@@ -196,7 +198,8 @@ _EXTRAS = (
 )
 _OTHERS = {
     "of_jdbc": "JDBC",
-    "of_jdbc_raw": "raw JDBC",
+    "of_jdbc_raw": "raw JDBC, as JSON",
+    "maps_of_jdbc_raw": "raw JDBC, as maps",
     "of_rows": "SQLAlchemy's rows",
     "of_empty": "an empty micro-batch",
     "of_parquet": "Parquet",

@@ -61,7 +61,8 @@ def _spark(jar: str | None = None) -> Iterator[Spark]:
 def dead_letters(bench: Bench) -> Rounds:
     """All columns of many dead letters: by our source, as SQLAlchemy's rows, and on Postgres by JDBC.
 
-    JDBC twice: made into the same columns, and as the database has them, with JSON as text and times as numbers.
+    JDBC twice: made into the same columns, and as the database has them, with JSON as text and times as numbers. Ours
+    twice as well: with properties as maps, and as JSON. Like stands beside like; maps beside raw JDBC is told too.
     """
     found: Rounds = {}
     jar = jdbc_jar() if "postgres" in bench.stores else None
@@ -70,7 +71,7 @@ def dead_letters(bench: Bench) -> Rounds:
             url = bench.new_url(name, "dead")
             bench.say(f"{bench.plan.dead_letters:,} dead letters in {name}")
             fill_dead_letters(url, bench.plan.dead_letters, BODY_BYTES)
-            kinds = ["popmq", "rows", *(["jdbc", "jdbc_raw"] if name == "postgres" and jar else [])]
+            kinds = ["popmq", "popmq_json", "rows", *(["jdbc", "jdbc_raw"] if name == "postgres" and jar else [])]
             found[name] = [_by_each(bench, spark, name, url, kinds) for _ in range(bench.plan.rounds)]
     return found
 
@@ -83,8 +84,12 @@ def _by_each(bench: Bench, spark: Spark, name: str, url: str, kinds: list[str]) 
         with _url_for(kind, url) as where:
             done = spark.do("read", kind=kind, url=where, rows=bench.plan.dead_letters, pids=pids)
         rates[kind] = done["rows"] / max(done["cpu_s"], 1e-3)
-    ours = rates.pop("popmq")
-    return {"rate": ours, **{f"of_{kind}": ours / rate for kind, rate in rates.items()}}
+    maps, as_json, rows = (rates.pop(kind) for kind in ("popmq", "popmq_json", "rows"))
+    found = {"rate": maps, "json_rate": as_json, "of_rows": maps / rows}
+    if rates:
+        raw = rates["jdbc_raw"]
+        found |= {"of_jdbc": maps / rates["jdbc"], "of_jdbc_raw": as_json / raw, "maps_of_jdbc_raw": maps / raw}
+    return found
 
 
 def micro_batch(bench: Bench) -> Rounds:

@@ -146,7 +146,8 @@ def _dead_letters(spark: SparkSession, given: dict[str, Any], first: int, end: i
     options = {"url": url, "startingId": first, "endingId": end}
     if kind == "rows":
         return spark.read.format("rows").options(**options).load()
-    return spark.read.format("popmq").options(numPartitions=PARTITIONS, **options).load()
+    properties_as = "json" if kind == "popmq_json" else "map"
+    return spark.read.format("popmq").options(numPartitions=PARTITIONS, propertiesAs=properties_as, **options).load()
 
 
 def micro_batch(spark: SparkSession, given: dict[str, Any]) -> dict[str, float]:
