@@ -37,6 +37,8 @@ def dead(shell: Shell) -> set[str]:
         while consumer.receive():
             pass
     shell.broker.clock.advance("31s")
+    with Admin(shell.endpoint) as admin:
+        until_in_thread(lambda: len(list(admin.dead_letters("counters", without_bodies=True))) == COUNT, 20)
     return bodies
 
 
