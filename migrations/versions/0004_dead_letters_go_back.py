@@ -119,6 +119,9 @@ def upgrade() -> None:
         sa.Column("created_at_ms", sa.BigInteger(), nullable=False),
         sa.Column("finished_at_ms", sa.BigInteger(), nullable=True),
         sa.Column("planned_up_to", sa.BigInteger(), nullable=False),
+        sa.Column("planned", sa.BigInteger(), nullable=False, server_default="0"),
+        sa.Column("redriven", sa.BigInteger(), nullable=False, server_default="0"),
+        sa.Column("skipped", sa.BigInteger(), nullable=False, server_default="0"),
         sa.CheckConstraint("state IN ('DRAFT', 'PLANNED', 'RUNNING', 'DONE', 'CANCELLED')", name="redrive_plan_state"),
         sa.PrimaryKeyConstraint("plan_id"),
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select, text
+from sqlalchemy import Connection, bindparam, select, text
 
 from popserver.domain.message import id_from_bytes
 from popserver.domain.names import Resource
-from popserver.domain.redrive import PlanState, RedriveState
-from popserver.store.schema import AnyRow, consumer_group, redrive, redrive_plan
+from popserver.domain.redrive import PlanState
+from popserver.store.schema import AnyRow, consumer_group, redrive_plan
 from popserver.store.schema import topic as topic_table
 
 
@@ -80,7 +80,6 @@ def redrives_of(conn: Connection, plan_id: str, ids: Sequence[int]) -> list[Redr
 
 
 def _plan(conn: Connection, row: AnyRow) -> PlanFacts:
-    counts = {each.state: each.messages for each in conn.execute(_COUNTS, {"of_plan": row.plan_id})}
     return PlanFacts(
         row.plan_id,
         Resource(row.group_namespace, row.consumer_group),
@@ -89,9 +88,9 @@ def _plan(conn: Connection, row: AnyRow) -> PlanFacts:
         None if row.target_topic_id is None else Resource(row.target_namespace or "", row.target_topic or ""),
         row.created_by,
         row.created_at_ms,
-        counts.get(RedriveState.PLANNED, 0),
-        counts.get(RedriveState.REDRIVEN, 0),
-        counts.get(RedriveState.SKIPPED, 0),
+        row.planned,
+        row.redriven,
+        row.skipped,
         row.planned_up_to,
         row.selection,
     )
@@ -131,11 +130,6 @@ _PLANS = (
     .outerjoin(topic_table, topic_table.c.topic_id == redrive_plan.c.target_topic_id)
     .where(consumer_group.c.deleted_at_ms.is_(None))
     .order_by(redrive_plan.c.created_at_ms.desc(), redrive_plan.c.plan_id.desc())
-)
-_COUNTS = (
-    select(redrive.c.state, func.count().label("messages"))
-    .where(redrive.c.plan_id == bindparam("of_plan"))
-    .group_by(redrive.c.state)
 )
 _TARGET = (
     select(topic_table.c.namespace, topic_table.c.name)

@@ -174,7 +174,13 @@ def _write_down(tx: Transaction, request: Stretch) -> None:
         return
     if request.ids:
         ids = as_given((each,) for each in request.ids)
-        tx.conn.execute(_WRITE_DOWN, {"of_plan": request.plan_id, "ids": ids})
+        _write_records(tx, request.plan_id, ids)
+
+
+def _write_records(tx: Transaction, plan_id: str, ids: str) -> None:
+    names = {"of_plan": plan_id, "ids": ids}
+    written = tx.conn.execute(_WRITE_DOWN, names, execution_options={"preserve_rowcount": True}).rowcount
+    tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
 
 
 def _run(tx: Transaction, request: Run) -> Done:
@@ -218,7 +224,7 @@ def _redrive_now(tx: Transaction, request: Orders) -> Done:
         for each in request.orders
         if each.dead_letter_id not in ended
     ]
-    tx.conn.execute(_WRITE_DOWN, {"of_plan": new.plan_id, "ids": ids})
+    _write_records(tx, new.plan_id, ids)
     done = _send(tx, plan, orders, must_exist=True)
     _finish(tx, new.plan_id)
     return done
@@ -235,6 +241,8 @@ def _send(tx: Transaction, plan: Plan, orders: Sequence[Order], *, must_exist: b
         _check_all_there(plan, found, notes)
     redriving.send(tx, plan, found, [each for each in orders if each.dead_letter_id not in notes])
     redriving.skip(tx, plan, notes)
+    counts = {"now_redriven": len(orders) - len(notes), "now_skipped": len(notes)}
+    tx.conn.execute(_COUNT_ENDED, {"of_plan": plan.plan_id, **counts})
     return Done(len(orders) - len(notes), len(notes))
 
 
@@ -404,6 +412,14 @@ _WRITE_DOWN = insert(redrive).from_select(
             redrive.c.plan_id == redrive_plan.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id
         ),
     ),
+)
+_ITS_PLAN = update(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
+_COUNT_PLANNED = _ITS_PLAN.values(planned=redrive_plan.c.planned + bindparam("written"))
+_now_redriven, _now_skipped = (bindparam(name, type_=BigInteger) for name in ("now_redriven", "now_skipped"))
+_COUNT_ENDED = _ITS_PLAN.values(
+    planned=redrive_plan.c.planned - _now_redriven - _now_skipped,
+    redriven=redrive_plan.c.redriven + _now_redriven,
+    skipped=redrive_plan.c.skipped + _now_skipped,
 )
 _NEXT = (
     select(redrive.c.dead_letter_id)

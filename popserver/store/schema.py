@@ -351,6 +351,10 @@ redrive_plan = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("finished_at_ms", BigInteger),
     Column("planned_up_to", BigInteger, nullable=False),  # the id of the last dead letter that was looked at
+    # How many of its messages are in each state, kept by whoever changes those: to count them is dear.
+    Column("planned", BigInteger, nullable=False, server_default="0"),
+    Column("redriven", BigInteger, nullable=False, server_default="0"),
+    Column("skipped", BigInteger, nullable=False, server_default="0"),
     CheckConstraint(f"state IN ({_listed(*PlanState)})", name="redrive_plan_state"),
     Index("redrive_plan_of_group", "group_id", "created_at_ms"),
 )

@@ -65,6 +65,11 @@ INVARIANTS = {
     "a dead letter that was redriven twice": """
         SELECT COUNT(*) FROM (SELECT dead_letter_id FROM redrive WHERE state = 'REDRIVEN'
                               GROUP BY dead_letter_id HAVING COUNT(*) > 1) twice""",
+    "a redrive plan that miscounts its messages": """
+        SELECT COUNT(*) FROM redrive_plan p JOIN consumer_group g ON g.group_id = p.group_id AND g.deleted_at_ms IS NULL
+        WHERE p.planned <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = 'PLANNED')
+           OR p.redriven <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = 'REDRIVEN')
+           OR p.skipped <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = 'SKIPPED')""",
     "a message group that stands beyond its queue's progress": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         WHERE b.next_offset > p.next_offset""",  # noqa: S608

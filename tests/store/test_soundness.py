@@ -44,6 +44,10 @@ DAMAGE = {
         " origin_topic_id, x'01', attempt, reason, dead_at_ms, 'REDRIVEN', 'NONE', ''"
         " FROM dead_letter l, (SELECT 'p' AS name UNION SELECT 'q')"
     ),
+    "a redrive plan that miscounts its messages": (
+        "INSERT INTO redrive_plan (plan_id, group_id, state, reason, selection, created_by, created_at_ms,"
+        " planned_up_to, planned) SELECT 'p', group_id, 'PLANNED', '', '{}', 'ops', 1, 1, 1 FROM dead_letter"
+    ),
     "a message group that stands beyond its queue's progress": "UPDATE message_group_progress SET next_offset = 99",
     "a message group that nothing locks and that is not open": "DELETE FROM delivery WHERE message_group = 'held'",
     "an open message group whose first message is held": "UPDATE message_group_progress SET open_since_ms = 1",
