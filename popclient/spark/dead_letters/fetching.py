@@ -18,7 +18,7 @@ from popclient.spark.dead_letters.choosing import chosen, key_of
 from popclient.spark.dead_letters.columns import BODY, VIEWS, Source
 from popclient.spark.dead_letters.options import Options
 
-PAGE_ROWS_MAX: Final = 4_096
+PAGE_ROWS_MAX: Final = 8_192
 PAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the body that passes it is the page's last
 
 Page = dict[Source, pa.Array]
