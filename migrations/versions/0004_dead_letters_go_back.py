@@ -77,7 +77,7 @@ LINEAGE = """
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & 1099511627775 AS queue_offset,
        r.dead_letter_id, r.dead_at_ms, r.attempt AS delivery_attempt, r.dead_reason, r.reason, r.change,
-       tt.name AS target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
+       rp.target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
        CASE WHEN r.state <> 'REDRIVEN' THEN NULL
             WHEN l.group_id IS NOT NULL THEN 'DLQ'
             WHEN r.note IS NOT NULL THEN NULL
@@ -93,7 +93,7 @@ FROM redrive r
 JOIN consumer_group g ON g.group_id = r.group_id
 LEFT JOIN topic t ON t.topic_id = r.origin_topic_id
 LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> 40)
-LEFT JOIN topic tt ON tt.topic_id = r.target_topic_id
+JOIN redrive_plan rp ON rp.plan_id = r.plan_id
 LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
       AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
 LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = 'RESET'
@@ -115,6 +115,8 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("selection", sa.Text(), nullable=False),
         sa.Column("target_topic_id", sa.BigInteger(), nullable=True),
+        sa.Column("target_namespace", sa.Text(), nullable=True),
+        sa.Column("target_topic", sa.Text(), nullable=True),
         sa.Column("created_by", sa.Text(), nullable=False),
         sa.Column("created_at_ms", sa.BigInteger(), nullable=False),
         sa.Column("finished_at_ms", sa.BigInteger(), nullable=True),

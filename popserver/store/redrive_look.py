@@ -11,7 +11,6 @@ from popserver.domain.message import id_from_bytes
 from popserver.domain.names import Resource
 from popserver.domain.redrive import PlanState
 from popserver.store.schema import AnyRow, consumer_group, redrive_plan
-from popserver.store.schema import topic as topic_table
 
 
 class PlanFacts(NamedTuple):
@@ -85,7 +84,7 @@ def _plan(conn: Connection, row: AnyRow) -> PlanFacts:
         Resource(row.group_namespace, row.consumer_group),
         PlanState(row.state),
         row.reason,
-        None if row.target_topic_id is None else Resource(row.target_namespace or "", row.target_topic or ""),
+        _named_target(row),
         row.created_by,
         row.created_at_ms,
         row.planned,
@@ -98,7 +97,11 @@ def _plan(conn: Connection, row: AnyRow) -> PlanFacts:
 
 def _target(conn: Connection, plan_id: str) -> Resource | None:
     row = conn.execute(_TARGET, {"of_plan": plan_id}).first()
-    return None if row is None else Resource(row.namespace, row.name)
+    return None if row is None else _named_target(row)
+
+
+def _named_target(row: AnyRow) -> Resource | None:
+    return None if row.target_topic is None else Resource(row.target_namespace, row.target_topic)
 
 
 def _redrive(row: AnyRow, target: Resource | None) -> RedriveFacts:
@@ -123,18 +126,13 @@ _PLANS = (
         redrive_plan,
         consumer_group.c.namespace.label("group_namespace"),
         consumer_group.c.name.label("consumer_group"),
-        topic_table.c.namespace.label("target_namespace"),
-        topic_table.c.name.label("target_topic"),
     )
     .join(consumer_group, consumer_group.c.group_id == redrive_plan.c.group_id)
-    .outerjoin(topic_table, topic_table.c.topic_id == redrive_plan.c.target_topic_id)
     .where(consumer_group.c.deleted_at_ms.is_(None))
     .order_by(redrive_plan.c.created_at_ms.desc(), redrive_plan.c.plan_id.desc())
 )
-_TARGET = (
-    select(topic_table.c.namespace, topic_table.c.name)
-    .join(redrive_plan, redrive_plan.c.target_topic_id == topic_table.c.topic_id)
-    .where(redrive_plan.c.plan_id == bindparam("of_plan"))
+_TARGET = select(redrive_plan.c.target_namespace, redrive_plan.c.target_topic).where(
+    redrive_plan.c.plan_id == bindparam("of_plan")
 )
 _LINEAGE = "SELECT * FROM lineage WHERE plan_id = :of_plan"
 _REDRIVES = text(f"{_LINEAGE} AND dead_letter_id > :after ORDER BY dead_letter_id LIMIT :limit")

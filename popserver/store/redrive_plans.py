@@ -327,6 +327,8 @@ def _insert(tx: Transaction, new: NewPlan) -> None:
         "reason": new.reason,
         "selection": new.selection,
         "target_topic_id": None if new.target is None else new.target.topic_id,
+        "target_namespace": None if new.target is None else new.target.name.namespace,
+        "target_topic": None if new.target is None else new.target.name.name,
         "created_by": new.created_by,
         "created_at_ms": tx.now_ms,
         "planned_up_to": 0,

@@ -347,6 +347,9 @@ redrive_plan = Table(
     Column("reason", Text, nullable=False),
     Column("selection", Text, nullable=False),  # JSON; of a plan that was made by its orders an empty object
     Column("target_topic_id", BigInteger),
+    # Its name, which outlives the topic.
+    Column("target_namespace", Text),
+    Column("target_topic", Text),
     Column("created_by", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("finished_at_ms", BigInteger),
@@ -593,7 +596,7 @@ LINEAGE = """
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & 1099511627775 AS queue_offset,
        r.dead_letter_id, r.dead_at_ms, r.attempt AS delivery_attempt, r.dead_reason, r.reason, r.change,
-       tt.name AS target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
+       rp.target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
        CASE WHEN r.state <> 'REDRIVEN' THEN NULL
             WHEN l.group_id IS NOT NULL THEN 'DLQ'
             WHEN r.note IS NOT NULL THEN NULL
@@ -609,7 +612,7 @@ FROM redrive r
 JOIN consumer_group g ON g.group_id = r.group_id
 LEFT JOIN topic t ON t.topic_id = r.origin_topic_id
 LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> 40)
-LEFT JOIN topic tt ON tt.topic_id = r.target_topic_id
+JOIN redrive_plan rp ON rp.plan_id = r.plan_id
 LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
       AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
 LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = 'RESET'

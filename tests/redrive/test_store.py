@@ -9,7 +9,7 @@ from popserver.domain.group import Group
 from popserver.domain.redrive import REDRIVE_OF, REDRIVE_PLAN, Order, Repair
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
-from popserver.store import explaining
+from popserver.store import catalog, explaining, redrive_look
 from tests.redrive.sending_back import (
     die,
     give_up,
@@ -188,6 +188,20 @@ def test_to_a_target_it_is_a_message_for_everybody(store: OpenStore, topic: Topi
     assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
     give_up(store, group, store.receive(group, target))
     assert [row.outcome for row in lineage(store, "p1")] == ["DLQ"]
+
+
+def test_a_target_that_is_gone_keeps_its_name_in_the_record(store: OpenStore, topic: Topic, group: Group) -> None:
+    target = store.topic("repaired", queues=2)
+    die(store, group, topic)
+    redrive_all(store, group, target=target)
+    store.one(catalog.delete_topic, catalog.DeleteTopic(target.name))
+    store.purge()
+    plan = redrive_look.plan(store.conn, "p1")
+    (record,) = redrive_look.redrives(store.conn, "p1", 0, 10)
+    assert plan is not None
+    assert plan.target == record.target == target.name
+    (row,) = lineage(store, "p1")
+    assert (row.target_topic, row.outcome) == ("repaired", None)
 
 
 def test_of_a_message_group_it_waits_for_nobody(store: OpenStore) -> None:
