@@ -9,7 +9,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.filling import fill, fill_delayed, fill_for_filters, fill_held, fill_in_order, fill_over_time
+from benchmarks.filling import (
+    fill,
+    fill_delayed,
+    fill_for_filters,
+    fill_held,
+    fill_in_order,
+    fill_over_time,
+    read_through,
+)
 from benchmarks.generator import Generator
 from benchmarks.machine import Cores, cpu_seconds
 from benchmarks.plan import Plan
@@ -72,6 +80,7 @@ class Bench:
         key, body_bytes = f"{name}, {count}", self.plan.small_body_bytes
         if key not in self._loads:
             url = self._filled(name, f"over_time_{count}", lambda url: fill_over_time(url, topic, count, body_bytes))
+            read_through(url)
             self._loads[key] = self._run(self._running, name, url)
         return self._loads[key]
 

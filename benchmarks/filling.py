@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, make_url, text
 
 from popserver.domain.filtering import tag
 from popserver.domain.group import Group, Mode, NewGroup
@@ -20,6 +21,7 @@ from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 TAGS = ("9E", "AA", "AS", "B6", "DL", "EV", "HA", "MQ", "UA", "WN")
 _PER_TRANSACTION = 2_048
+_READ_BYTES = 16 * 1024 * 1024
 
 
 def fill(database_url: str, topic: str, count: int, body_bytes: int) -> float:
@@ -43,6 +45,22 @@ def fill_over_time(database_url: str, topic: str, count: int, body_bytes: int) -
         # A few in every queue must differ in their times, however few there are.
         per_transaction = min(_PER_TRANSACTION, -(-count // 64))
         append_all(database, Resource("", topic), made, count, span_ms=24 * HOUR_MS, per_transaction=per_transaction)
+    finally:
+        database.close()
+
+
+def read_through(database_url: str) -> None:
+    """Have the whole of a store in memory: what is looked up anywhere in it measures the look, and not the disk."""
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        with Path(str(url.database)).open("rb") as file:
+            while file.read(_READ_BYTES):
+                pass
+        return
+    database = Database(database_url)
+    try:
+        with database.reading.connect() as conn:
+            conn.execute(text("SELECT sum(length(body)) FROM message")).scalar()
     finally:
         database.close()
 
