@@ -35,6 +35,8 @@ HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the se
 RECONNECT_PAUSE: Final = (0.05, 1.0)
 # By a settings frame with another value of one of these a PopMQ server tells what became of the group.
 NOTICES: Final = ("popmq.members", "popmq.resets")
+# Many clients must not return in step. Not the module's own generator: that is the user's, who may have seeded it.
+_CHANCE: Final = random.Random()  # noqa: S311
 
 
 class Session:
@@ -167,7 +169,7 @@ class Session:
         while not self.closing:
             was_up = await self._live_on_stream()
             pause = RECONNECT_PAUSE[0] if was_up else min(pause * 2, longest)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  many clients must not return in step
+            await asyncio.sleep(pause * _CHANCE.uniform(0.5, 1.0))
 
     async def _live_on_stream(self) -> bool:
         """Opens the stream and reads it to its end. Was it ever up?"""
