@@ -18,7 +18,7 @@ def spark() -> Iterator[SparkSession]:
     from popclient.spark import JavaMissing, session
 
     try:
-        started = session("popmq-tests", memory="512m")
+        started = session("popmq-tests", memory="2g")
     except (JavaMissing, ModuleNotFoundError) as missing:
         if os.environ.get("CI") == "true":
             raise
