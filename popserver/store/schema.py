@@ -612,7 +612,7 @@ FROM redrive r
 JOIN consumer_group g ON g.group_id = r.group_id
 LEFT JOIN topic t ON t.topic_id = r.origin_topic_id
 LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> 40)
-JOIN redrive_plan rp ON rp.plan_id = r.plan_id
+LEFT JOIN redrive_plan rp ON rp.plan_id = r.plan_id
 LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
       AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
 LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = 'RESET'
