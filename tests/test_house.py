@@ -1,4 +1,4 @@
-"""The house itself: imports run one way, and no test waits for a duration."""
+"""The house itself: imports run one way, no test waits for a duration, time and chance are drawn in their places."""
 
 from __future__ import annotations
 
@@ -97,3 +97,11 @@ def test_only_the_clock_reads_time() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in readers
     ]
     assert [each for each in found if not each.startswith("popserver.broker.clock:")] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_the_users_random_numbers_are_left_alone(path: Path) -> None:
+    """Who has seeded `random` counts on what comes next: a thread of ours must not draw from it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
+            assert node.attr in {"Random", "SystemRandom"}, f"{path.name}:{node.lineno} draws random.{node.attr}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Any
 
@@ -48,7 +47,8 @@ async def test_members_at_two_servers_share_the_queues_and_follow_each_other(pos
             await until(lambda: len(here.share) == QUEUES, 30)
             await send(producer, range(250, 300))
             await until(lambda: len(here.seen + there.seen) == 300, 30)
-        assert all(there.seen.values())
+        assert there.seen
+        assert set(here.seen + there.seen) == set(map(str, range(300)))
 
 
 @pytest.mark.slow  # a killed server's members count as there for 35 s
@@ -67,10 +67,9 @@ async def test_a_killed_servers_members_lose_nothing(postgres_url: str) -> None:
                     await b.kill()
                     await send(producer, range(100, 200))
                 await until(lambda: len(here.share) == QUEUES, 60)
-                await until(lambda: len(here.seen + there.seen) == 200, 60)
+                await until(lambda: set(here.seen + there.seen) == set(map(str, range(200))), 60)
 
 
 async def send(producer: aio.Producer, numbers: range) -> None:
     for number in numbers:
         await producer.send(Message(TOPIC, str(number)))
-    await asyncio.sleep(0)
