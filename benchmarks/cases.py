@@ -272,6 +272,6 @@ CASES: dict[str, Case] = {
     "churn": Case("messages lost while members join and leave", churn, key="lost", unit="msg"),
     "start": Case("start to ready, large backlog", start, key="ready_s", unit="s"),
     "spark_dead_letters": Case("dead letters into Spark, per core", dead_letters, unit="rows/s"),
-    "spark_micro_batch": Case("a micro-batch of dead letters in Spark", micro_batch, key="ms", unit="ms"),
+    "spark_micro_batch": Case("a micro-batch of a row in Spark", micro_batch, key="ms", unit="ms"),
     "spark_flights": Case("flights through Spark's queue source to Parquet", flights_to_parquet, unit="rows/s"),
 }

@@ -165,8 +165,21 @@ TARGETS = (
         _at("spark_dead_letters", "of_jdbc_raw"),
         variants=("postgres",),
     ),
+    Target(
+        "dead letters in Spark, accelerated: of JDBC",
+        1,
+        _at("spark_dead_letters", "of_jdbc"),
+        variants=("postgres ADBC",),
+    ),
     Target("dead letters in Spark: of SQLAlchemy's rows", 1, _at("spark_dead_letters", "of_rows")),
     Target("micro-batch of dead letters: of an empty one", 1.2, _at("spark_micro_batch", "of_empty"), at_most=True),
+    Target(
+        "micro-batch of a queue: of an empty one",
+        1.2,
+        _at("spark_micro_batch", "of_empty"),
+        at_most=True,
+        variants=("sqlite queue", "postgres queue"),
+    ),
 )
 
 _EXTRAS = (

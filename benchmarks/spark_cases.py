@@ -23,6 +23,10 @@ from examples.flights.data import TOPIC
 JAR_VARIABLE: Final = "POPMQ_JDBC_JAR"
 JAR: Final = "/usr/share/java/postgresql.jar"
 BODY_BYTES: Final = 240
+_DRIVERS: Final[dict[str, dict[str, dict[str, str]]]] = {
+    "sqlite": {"sqlite": {}},
+    "postgres": {"postgres": {"driver": "psycopg"}, "postgres ADBC": {"driver": "adbc"}},
+}
 
 
 class Spark:
@@ -61,8 +65,9 @@ def _spark(jar: str | None = None) -> Iterator[Spark]:
 def dead_letters(bench: Bench) -> Rounds:
     """All columns of many dead letters: by our source, as SQLAlchemy's rows, and on Postgres by JDBC.
 
-    JDBC twice: made into the same columns, and as the database has them, with JSON as text and times as numbers. Ours
-    twice as well: with properties as maps, and as JSON. Like stands beside like; maps beside raw JDBC is told too.
+    On Postgres with the accelerator too. JDBC twice: made into the same columns, and as the database has them, with
+    JSON as text and times as numbers. Ours twice as well: with properties as maps, and as JSON. Like stands beside
+    like; maps beside raw JDBC is told too.
     """
     found: Rounds = {}
     jar = jdbc_jar() if "postgres" in bench.stores else None
@@ -71,29 +76,35 @@ def dead_letters(bench: Bench) -> Rounds:
             url = bench.new_url(name, "dead")
             bench.say(f"{bench.plan.dead_letters:,} dead letters in {name}")
             fill_dead_letters(url, bench.plan.dead_letters, BODY_BYTES)
-            kinds = ["popmq", "popmq_json", "rows", *(["jdbc", "jdbc_raw"] if name == "postgres" and jar else [])]
-            found[name] = [_by_each(bench, spark, name, url, kinds) for _ in range(bench.plan.rounds)]
+            for number in range(bench.plan.rounds):
+                bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
+                for variant, figures in _by_each(bench, spark, name, url, jar).items():
+                    found.setdefault(variant, []).append(figures)
     return found
 
 
-def _by_each(bench: Bench, spark: Spark, name: str, url: str, kinds: list[str]) -> Figures:
+def _by_each(bench: Bench, spark: Spark, name: str, url: str, jar: str | None) -> dict[str, Figures]:
     pids = bench.postgres.pids()[:1] if name == "postgres" else []
-    rates = {}
-    for kind in kinds:
-        bench.say(f"{name} by {kind}")
+
+    def rate(kind: str, **options: str) -> float:
         with _url_for(kind, url) as where:
-            done = spark.do("read", kind=kind, url=where, rows=bench.plan.dead_letters, pids=pids)
-        rates[kind] = done["rows"] / max(done["cpu_s"], 1e-3)
-    maps, as_json, rows = (rates.pop(kind) for kind in ("popmq", "popmq_json", "rows"))
-    found = {"rate": maps, "json_rate": as_json, "of_rows": maps / rows}
-    if rates:
-        raw = rates["jdbc_raw"]
-        found |= {"of_jdbc": maps / rates["jdbc"], "of_jdbc_raw": as_json / raw, "maps_of_jdbc_raw": maps / raw}
+            done = spark.do("read", kind=kind, url=where, rows=bench.plan.dead_letters, pids=pids, options=options)
+        return done["rows"] / max(done["cpu_s"], 1e-3)
+
+    rows = rate("rows")
+    jdbc = (rate("jdbc"), rate("jdbc_raw")) if name == "postgres" and jar else None
+    found = {}
+    for variant, driver in _DRIVERS[name].items():
+        maps, as_json = rate("popmq", propertiesAs="map", **driver), rate("popmq", propertiesAs="json", **driver)
+        found[variant] = {"rate": maps, "json_rate": as_json, "of_rows": maps / rows}
+        if jdbc is not None:
+            made, raw = jdbc
+            found[variant] |= {"of_jdbc": maps / made, "of_jdbc_raw": as_json / raw, "maps_of_jdbc_raw": maps / raw}
     return found
 
 
 def micro_batch(bench: Bench) -> Rounds:
-    """A micro-batch of one row by each of our sources, beside that of a source that does nothing."""
+    """A micro-batch of a row, of dead letters and of a queue, beside that of a source that does nothing."""
     plan, found = bench.plan, Rounds()
     batches = plan.micro_batches + 3
     with _spark() as spark:
@@ -102,15 +113,22 @@ def micro_batch(bench: Bench) -> Rounds:
             url = bench.new_url(name, "batches")
             fill_dead_letters(url, batches + 1, BODY_BYTES)
             dead = {"url": url, "maxRowsPerTrigger": "1"}
-            empty = {"format": "empty", "options": {"batches": str(batches)}}
-            ours = {"format": "popmq", "options": dead, "schema": "id bigint"}
-            found[name] = []
-            for number in range(plan.rounds):
-                bench.say(f"round {number + 1} of {plan.rounds}: {name}")
-                floor = spark.do("micro_batch", batches=batches, **empty)["ms"]
-                took = spark.do("micro_batch", batches=batches, **ours)["ms"]
-                found[name].append({"ms": took, "of_empty": took / floor})
+            flights_url = bench.new_url(name, "flights")
+            fill_flights(flights_url, 8 * batches)
+            with bench.serving(name, flights_url) as server:
+                queue = _flights_of(server.endpoint) | {"maxOffsetsPerTrigger": "1", "startingOffsets": "earliest"}
+                for number in range(plan.rounds):
+                    bench.say(f"round {number + 1} of {plan.rounds}: {name}")
+                    empty = {"format": "empty", "options": {"batches": str(batches)}}
+                    floor = spark.do("micro_batch", batches=batches, **empty)["ms"]
+                    for variant, options in ((name, dead), (f"{name} queue", queue)):
+                        took = spark.do("micro_batch", batches=batches, format="popmq", options=options)["ms"]
+                        found.setdefault(variant, []).append({"ms": took, "of_empty": took / floor})
     return found
+
+
+def _flights_of(endpoint: str) -> dict[str, str]:
+    return {"endpoints": endpoint, "topic": TOPIC, "consumerGroup": "bench-spark"}
 
 
 def flights_to_parquet(bench: Bench) -> Rounds:
@@ -123,7 +141,7 @@ def flights_to_parquet(bench: Bench) -> Rounds:
             fill_flights(url, plan.flights)
             with bench.serving(name, url) as server:
                 pids = [server.pid, *(bench.postgres.pids()[:1] if name == "postgres" else [])]
-                options = {"endpoints": server.endpoint, "topic": TOPIC, "consumerGroup": "bench-spark"}
+                options = _flights_of(server.endpoint)
                 both = {"rows": plan.flights, "pids": pids}
                 found[name] = [_flights(spark, options, both, folder / name) for _ in range(plan.rounds)]
     return found

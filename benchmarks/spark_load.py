@@ -142,20 +142,18 @@ def _dead_letters(spark: SparkSession, given: dict[str, Any], first: int, end: i
         reading = spark.read.format("jdbc").options(
             url=url, dbtable=view, fetchsize=4_096, numPartitions=PARTITIONS, **bounds
         )
-        return reading.option("driver", "org.postgresql.Driver").load()
+        frame = reading.option("driver", "org.postgresql.Driver").load()
+        return frame.selectExpr(*_SAME) if kind == "jdbc" else frame
     options = {"url": url, "startingId": first, "endingId": end}
     if kind == "rows":
         return spark.read.format("rows").options(**options).load()
-    properties_as = "json" if kind == "popmq_json" else "map"
-    return spark.read.format("popmq").options(numPartitions=PARTITIONS, propertiesAs=properties_as, **options).load()
+    return spark.read.format("popmq").options(numPartitions=PARTITIONS, **options, **given["options"]).load()
 
 
 def micro_batch(spark: SparkSession, given: dict[str, Any]) -> dict[str, float]:
     """Milliseconds of wall time that a micro-batch of one row takes, the median after the first three."""
     checkpoint = tempfile.mkdtemp(prefix="popmq-bench-")
     reading = spark.readStream.format(given["format"]).options(**given["options"])
-    if schema := given.get("schema"):
-        reading = reading.schema(schema)
     writing = reading.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writing.trigger(processingTime="0 seconds").start()
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.open_clients import OpenClients
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 from tests.support.rows import Rows
 
@@ -16,6 +17,21 @@ def pytest_configure(config: pytest.Config) -> None:
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.pluginmanager.register(Rows(config), "mission-rows")
+    config.pluginmanager.register(OpenClients(), "open-clients")
+
+
+@pytest.fixture(scope="session")
+def open_clients(pytestconfig: pytest.Config) -> Iterator[OpenClients]:
+    with pytest.MonkeyPatch.context() as patch:
+        clients: OpenClients = pytestconfig.pluginmanager.get_plugin("open-clients")
+        clients.watch(patch)
+        yield clients
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_client_is_left_open(open_clients: OpenClients) -> Iterator[None]:
+    yield
+    assert open_clients.forgotten() == [], "these tests leave clients open; close them"
 
 
 @pytest.fixture(scope="session")

@@ -353,18 +353,21 @@ async def test_what_is_no_text_is_refused_with_the_message(server: ScriptedServe
 
 
 def test_a_client_belongs_to_one_event_loop() -> None:
-    producers: list[aio.Producer] = []
+    async def sends(server: ScriptedServer) -> aio.Producer:
+        await server.start()
+        producer = aio.Producer(server.endpoints)
+        await producer.send("t", b"x")
+        return producer
 
-    async def first() -> None:
-        async with ScriptedServer() as server:
-            producers.append(aio.Producer(server.endpoints))
-            await producers[0].send("t", b"x")
-
-    async def second() -> None:
+    async def is_refused(producer: aio.Producer) -> None:
         for topic in ("t", "u"):
             with pytest.raises(PopError, match="another event loop") as told:
-                await asyncio.wait_for(producers[0].send(topic, b"x"), 5)
+                await asyncio.wait_for(producer.send(topic, b"x"), 5)
             assert not told.value.retryable
 
-    asyncio.run(first())
-    asyncio.run(second())
+    with asyncio.Runner() as own, asyncio.Runner() as another:
+        server = ScriptedServer()
+        producer = own.run(sends(server))
+        another.run(is_refused(producer))
+        own.run(producer.close())
+        own.run(server.stop())

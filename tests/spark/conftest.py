@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,3 +26,12 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(f"spark: {missing}")
     yield started
     started.stop()
+
+
+@pytest.fixture(autouse=True)
+def links_end() -> Iterator[None]:
+    """A test that reads without a Spark is the process that Spark would end."""
+    yield
+    link = sys.modules.get("popclient.spark.link")
+    if link is not None:
+        link.close_links()

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, update
+from sqlalchemy import insert, text, update
 
 pytest.importorskip("pyarrow", reason="spark: pip install 'popmq[spark]'")
 
 import pyarrow as pa
 
 from popclient.spark.dead_letters import fetching
+from popclient.spark.dead_letters.adbc import connected_beside
 from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE, to_arrow
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.fetching import pages
@@ -27,19 +28,15 @@ from popserver.domain.message import id_to_bytes
 from popserver.store.database import Database
 from popserver.store.schema import message, redrive
 from tests.spark.filled import BILLING, body_of, fill, id_of
-from tests.support.postgres import fresh_database, postgres_server
+from tests.support.postgres import PostgresServer, fresh_database
 
 COUNT = 50
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=["sqlite", "postgres", "adbc"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A database of COUNT dead letters; Postgres twice, without and with the accelerator."""
+    monkeypatch.setattr(fetching, "has_adbc", lambda: request.param == "adbc")
     if request.param == "sqlite":
         made = f"sqlite:///{tmp_path}/popmq.db"
         fill(made, COUNT)
@@ -131,7 +128,7 @@ def test_a_page_holds_its_bytes_and_one_body(url: str, tag: str, monkeypatch: py
     for page in found:
         sizes = [len(body) for body in page[BODY].to_pylist()]
         assert sum(sizes[:-1]) < 200
-    assert max(held) <= max(len(page[BODY]) for page in found)
+    assert max(held, default=0) <= max(len(page[BODY]) for page in found)
 
 
 @pytest.mark.parametrize("page_rows", [1, 3, 1_000])
@@ -163,16 +160,39 @@ def _redrive(plan_id: str, number: int) -> dict[str, Any]:
     }
 
 
-def test_an_older_database_is_told_to_upgrade(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/popmq.db"
-    fill(url, 2)
-    database = Database(url)
-    with database.writing.connect() as conn:
-        conn.exec_driver_sql("DROP VIEW dead_letters")
-        conn.exec_driver_sql("CREATE VIEW dead_letters AS SELECT dead_letter_id AS id FROM dead_letter")
-    database.close()
+def test_an_older_database_is_told_to_upgrade(url: str) -> None:
+    change(
+        url,
+        text("DROP VIEW dead_letters"),
+        text("CREATE VIEW dead_letters AS SELECT dead_letter_id AS id FROM dead_letter"),
+    )
     with pytest.raises(ValueError, match="popmq db upgrade"):
         read(url)
+
+
+@pytest.mark.parametrize(("driver", "used"), [("psycopg", False), ("adbc", True), ("auto", True)])
+def test_the_driver_is_chosen(
+    postgres: PostgresServer, driver: str, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The accelerator opens its connection with the settings of the other: it can only read, and is named."""
+    seen: list[object] = []
+
+    @contextmanager
+    def watched(own: Any) -> Iterator[Any]:
+        with connected_beside(own) as beside:
+            with beside.cursor() as cursor:
+                cursor.execute(
+                    "SELECT current_setting('default_transaction_read_only'), application_name"
+                    " FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+                )
+                seen.append(cursor.fetchone())
+            yield beside
+
+    monkeypatch.setattr(fetching, "connected_beside", watched)
+    with fresh_database(postgres) as url:
+        fill(url, 3)
+        assert len(read(url.replace("postgres@", "postgres:pass%20'%5Cword@"), driver=driver)) == 2
+    assert seen == [("on", "popmq-spark")] * used
 
 
 WORDS = st.text(max_size=4)

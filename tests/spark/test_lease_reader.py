@@ -45,6 +45,7 @@ class Job:
         self.topic = f"leased-{next(_names)}"
         self.endpoints = endpoints
         self.query = Stepping()
+        self.readers: list[LeaseStream] = []
 
     def send(self, bodies: range, **fields: Any) -> list[str]:
         with Producer(self.endpoints) as producer:
@@ -62,6 +63,7 @@ class Job:
             **{name: str(value) for name, value in more.items()},
         }
         reader = LeaseStream(parse(options), schema)
+        self.readers.append(reader)
         self.query.start(reader, available_now=available_now)
         return self.query
 
@@ -80,8 +82,11 @@ class Job:
 
 
 @pytest.fixture
-def job(broker: popserver.EmbeddedBroker) -> Job:
-    return Job(broker.endpoint)
+def job(broker: popserver.EmbeddedBroker) -> Iterator[Job]:
+    job = Job(broker.endpoint)
+    yield job
+    for reader in job.readers:
+        reader.stop()
 
 
 @pytest.mark.row("O5")

@@ -35,6 +35,8 @@ URL = "sqlite:////data/popmq.db"
         ({"url": URL, "startingtimestamp": "yesterday"}, ["startingTimestamp='yesterday'", "epoch milliseconds"]),
         ({"url": URL, "endingtimestamp": "2013-02-08T00:00:00"}, ["endingTimestamp=", "with its zone"]),
         ({"url": URL, "propertiesas": "xml"}, ["propertiesAs='xml'", "map or json"]),
+        ({"url": URL, "driver": "adbc"}, ["driver='adbc'", "for Postgres"]),
+        ({"url": "postgresql://h/db", "driver": "jdbc"}, ["driver='jdbc'", "auto or adbc or psycopg"]),
         ({"url": URL, "view": "lineage", "propertiesas": "json"}, ["propertiesas='json'", "unknown here"]),
     ],
 )
@@ -44,6 +46,14 @@ def test_a_wrong_option_is_named(options: dict[str, str], words: list[str]) -> N
     for word in words:
         assert word in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_an_accelerator_that_is_not_there_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popclient.spark.dead_letters.options.has_adbc", lambda: False)
+    with pytest.raises(
+        ValueError, match=r"driver='adbc' is not allowed; it is not installed: pip install 'popmq\[adbc\]'"
+    ):
+        parse({"url": "postgresql://h/db", "driver": "adbc"})
 
 
 _SPOILT = [

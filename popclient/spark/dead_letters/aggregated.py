@@ -16,22 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Select, func, literal_column, select
 
-from popclient.spark.dead_letters.columns import BODY, Source
+from popclient.spark.dead_letters.columns import Source
 
 _NULL: Final = "\x01"
 _NEXT: Final = "\x02"
 _NULL_NUMBER: Final = -(2**63)
 
 
-def aggregates(rows: Select[Any], sources: Sequence[Source], bytes_max: int) -> Select[Any]:
-    """The query for one row: how many rows there are, and the columns of as many as `bytes_max` of bodies allow."""
+def aggregates(rows: Select[Any], sources: Sequence[Source]) -> Select[Any]:
+    """The query for one row: how many rows there are, and their columns."""
     page = rows.subquery("page")
-    if BODY in sources:
-        size = func.octet_length(page.c.body)
-        before = func.sum(size).over(order_by=page.c[sources[0].name], rows=(None, 0)) - size
-        sized = select(page, before.label("bytes_before")).subquery("sized")
-        told = select(func.count(), *(each for source in sources for each in _told(sized.c[source.name], source)))
-        return told.where(sized.c.bytes_before < bytes_max)
     return select(func.count(), *(each for source in sources for each in _told(page.c[source.name], source)))
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnClause, ColumnElement, Connection, Select, column, literal_column, select, table
+from sqlalchemy import ColumnClause, ColumnElement, Connection, Select, column, func, literal_column, select, table
 
-from popclient.spark.dead_letters.columns import VIEWS, Source
+from popclient.spark.dead_letters.columns import BODY, VIEWS, Source
 from popclient.spark.dead_letters.options import Options
+
+
+class Statement(NamedTuple):
+    """SQL in the driver's own words, and its parameters; `first` and `last` are those of a page."""
+
+    sql: str
+    parameters: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, conn: Connection, query: Select[Any]) -> Statement:
+        compiled = query.compile(dialect=conn.dialect)
+        return cls(str(compiled), compiled.params)
 
 
 def chosen(options: Options, dialect: str, sources: Sequence[Source]) -> Select[Any]:
@@ -16,6 +28,19 @@ def chosen(options: Options, dialect: str, sources: Sequence[Source]) -> Select[
     view = VIEWS[options.view]
     fetched: list[ColumnElement[Any]] = [literal_column(each.sql(dialect)).label(each.name) for each in sources]
     return _narrowed(select(*fetched).select_from(table(view.name)), options)
+
+
+def up_to(query: Select[Any], sources: Sequence[Source], bytes_max: int) -> Select[Any]:
+    """The first of its rows, in the order of the key, as far as `bytes_max` of bodies allow: the one that passes them
+    is the last. For Postgres."""
+    if BODY not in sources:
+        return query
+    rows = query.subquery("found")
+    key, size = rows.c[sources[0].name], func.octet_length(rows.c.body)
+    before = func.sum(size).over(order_by=key, rows=(None, 0)) - size
+    sized = select(rows, before.label("bytes_before")).subquery("sized")
+    fetched = (sized.c[source.name] for source in sources)
+    return select(*fetched).where(sized.c.bytes_before < bytes_max).order_by(sized.c[sources[0].name])
 
 
 def key_of(options: Options) -> ColumnClause[Any]:

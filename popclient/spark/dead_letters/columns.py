@@ -6,7 +6,7 @@ database does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -29,6 +29,9 @@ class Source(NamedTuple):
 
     def sql(self, dialect: str) -> str:
         return (self.sqlite if dialect == "sqlite" else self.postgresql).format(self.name)
+
+
+Page = dict[Source, pa.Array]
 
 
 class Column(NamedTuple):
@@ -76,7 +79,7 @@ class View(NamedTuple):
         return list(dict.fromkeys([self.key, *(source for column in columns for source in column.sources)]))
 
 
-def to_arrow(page: Mapping[Source, pa.Array], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+def to_arrow(page: Page, columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
     """One Arrow batch of Spark's columns from a page of the database's; without columns it still counts the rows."""
     if not columns:
         count = len(next(iter(page.values())))

@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from popclient.spark.dead_letters.adbc import errors as adbc_errors
 from popclient.spark.given import shown
 
 BUSY_TIMEOUT_S = 30
@@ -33,10 +34,14 @@ def connected(url: str) -> Iterator[Connection]:
     try:
         with engine.connect() as conn:
             yield conn
-    except (DBAPIError, engine.dialect.loaded_dbapi.Error) as error:
+    except _reasons(engine) as error:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
         way_out = "; make its schema with: popmq db upgrade" if _OLD_SCHEMA.search(said) else ""
         raise ValueError(f"option url={_shown(where)} cannot be read: {said}{way_out}") from error
+
+
+def _reasons(engine: Engine) -> tuple[type[Exception], ...]:
+    return (DBAPIError, engine.dialect.loaded_dbapi.Error, *adbc_errors())
 
 
 def _sqlite(url: URL) -> Engine:

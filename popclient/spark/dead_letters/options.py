@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,12 +16,15 @@ DEAD_LETTERS: Final = "dead_letters"
 LINEAGE: Final = "lineage"
 MAP: Final = "map"
 JSON: Final = "json"
+AUTO: Final = "auto"
+ADBC: Final = "adbc"
+PSYCOPG: Final = "psycopg"
 NUM_PARTITIONS: Final = 4
 NUM_PARTITIONS_MAX: Final = 1_000
 BACKENDS: Final = ("sqlite", "postgresql")
 
 # Of each view; `planId` is the lineage's.
-_OF_BOTH: Final = ("url", "view", "namespace", "consumerGroup", "topic", "numPartitions")
+_OF_BOTH: Final = ("url", "view", "namespace", "consumerGroup", "topic", "numPartitions", "driver")
 _ALLOWED: Final = {
     DEAD_LETTERS: (
         *_OF_BOTH,
@@ -42,7 +46,7 @@ class Options(NamedTuple):
     url: of the database. view: what is read of it. namespace: "" is the default one. consumer_group, topic (the one a
     message came from): None is all. The times a message died at are start (included) to end (excluded), epoch
     milliseconds; so are ids. max_rows_per_trigger: of a stream; None is whatever there is. plan_id: of a redrive.
-    properties_as: MAP, or JSON, a string of it.
+    properties_as: MAP, or JSON, a string of it. driver: of Postgres; AUTO is ADBC where a worker has it, else PSYCOPG.
     """
 
     url: str
@@ -58,6 +62,7 @@ class Options(NamedTuple):
     max_rows_per_trigger: int | None = None
     plan_id: str | None = None
     properties_as: str = MAP
+    driver: str = AUTO
 
     def refuse_in_a_stream(self) -> None:
         """Raise `ValueError` for what only a batch can do."""
@@ -83,8 +88,9 @@ def parse(options: Mapping[str, str]) -> Options:
     given = Given(options)
     view = given.choice("view", DEAD_LETTERS, (DEAD_LETTERS, LINEAGE))
     given.refuse_others(_ALLOWED[view])
+    url = _url(given.needed("url", f"the database to read dead letters from; {_WRITE_URL}"))
     return Options(
-        url=_url(given.needed("url", f"the database to read dead letters from; {_WRITE_URL}")),
+        url=url,
         view=view,
         namespace=given.text("namespace") or "",
         consumer_group=given.text("consumerGroup"),
@@ -97,7 +103,22 @@ def parse(options: Mapping[str, str]) -> Options:
         max_rows_per_trigger=given.number("maxRowsPerTrigger", None, 1),
         plan_id=given.text("planId"),
         properties_as=given.choice("propertiesAs", MAP, (MAP, JSON)),
+        driver=_driver(given, url),
     )
+
+
+def has_adbc() -> bool:
+    """Whether this process can use the accelerator; other machines may have it, or not."""
+    return find_spec("adbc_driver_postgresql") is not None
+
+
+def _driver(given: Given, url: str) -> str:
+    driver = given.choice("driver", AUTO, (AUTO, ADBC, PSYCOPG))
+    if driver != AUTO and not url.startswith("postgresql"):
+        raise given.refuse("driver", "it is for Postgres; leave it out")
+    if driver == ADBC and not has_adbc():
+        raise given.refuse("driver", "it is not installed: pip install 'popmq[adbc]'")
+    return driver
 
 
 def _url(given: str) -> str:

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 
 from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.choosing import Ids
-from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, to_arrow, view_of
+from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, to_arrow, view_of
 from popclient.spark.dead_letters.database import connected
-from popclient.spark.dead_letters.fetching import Page, pages
+from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import Options
 
 

@@ -66,6 +66,10 @@ class Holding:
             self._take_up(lease)
         return tuple(chunk for each in self._received for chunk in each.chunks)
 
+    def close(self) -> None:
+        """What is held ends when its duration has passed."""
+        self._renewal.keep(())
+
     def _left_behind(self, seq: int) -> list[Held]:
         found: list[Held] = []
         while (held := self._holds.receive(attempt_id(self._options.owner, seq, len(found)), 0)).messages:

@@ -34,8 +34,8 @@ class Renewal:
     def _run(self) -> None:
         while True:
             with self._changed:
-                if self._changed.wait(self._pause_s):
-                    continue  # others, which were received just now
+                if self._changed.wait(self._pause_s if self._attempt_ids else None):
+                    continue  # others, which were received just now, or none
                 attempt_ids = self._attempt_ids
             for attempt_id in attempt_ids:
                 self._renew(attempt_id)

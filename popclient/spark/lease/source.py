@@ -86,6 +86,11 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for chunk in partition.chunks:
             yield from self._columns.of_chunk(chunk)
 
+    def stop(self) -> None:
+        """Called only when Spark itself has gone."""
+        if self._holding is not None:
+            self._holding.close()
+
     # ---- Whether to receive ----
 
     def _held(self) -> Holding:

@@ -1,0 +1,69 @@
+"""Pages by ADBC: the optional accelerator of Postgres, `pip install 'popmq[adbc]'`.
+
+Its driver makes Arrow of what Postgres copies out, with no Python object and no joining in between. Not for SQLite: the
+driver brings a SQLite of its own, and of two in one process each takes the other's locks of a file away when it closes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from popclient.spark.dead_letters.choosing import Statement
+from popclient.spark.dead_letters.columns import Page, Source
+
+if TYPE_CHECKING:
+    from adbc_driver_postgresql.dbapi import Connection
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What its statements raise; nothing where it was not used."""
+    manager = sys.modules.get("adbc_driver_manager")
+    error: type[Exception] | None = getattr(manager, "Error", None)
+    return () if error is None else (error,)
+
+
+@contextmanager
+def connected_beside(own: Any) -> Iterator[Connection]:
+    """A second connection, to where that of psycopg leads and with its settings."""
+    from adbc_driver_postgresql import dbapi
+    from psycopg.conninfo import make_conninfo
+
+    where = {**own.info.get_parameters(), **({"password": own.info.password} if own.info.password else {})}
+    with dbapi.connect(make_conninfo(**where), autocommit=True) as conn:
+        yield conn
+
+
+class Copies:
+    """Fetches a page as Postgres copies it out."""
+
+    def __init__(self, conn: Connection, own: Any, statement: Statement, sources: Sequence[Source]) -> None:
+        self._conn = conn
+        self._own = own
+        self._statement = statement
+        self._sources = sources
+
+    def page(self, first: int, last: int) -> Page | None:
+        with self._conn.cursor() as cursor:
+            cursor.execute(self._with_parameters(first, last))
+            table: pa.Table = cursor.fetch_arrow_table()
+        if not table.num_rows:
+            return None
+        columns = zip(self._sources, table.columns, strict=True)
+        return {source: _one(column).cast(source.kind) for source, column in columns}
+
+    def _with_parameters(self, first: int, last: int) -> str:
+        """In the text: Postgres copies out no statement that has any beside it."""
+        from psycopg import ClientCursor
+
+        given = {**self._statement.parameters, "first": first, "last": last}
+        return ClientCursor(self._own).mogrify(self._statement.sql, given)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
