@@ -33,9 +33,10 @@ def dead(shell: Shell) -> set[str]:
     bodies = {f"flight {number}" for number in range(COUNT)}
     for body in bodies:
         shell.ok("message", "send", "flights", body)
-    with SimpleConsumer(shell.endpoint, "counters", "flights", await_duration=0) as consumer:
-        while consumer.receive():
-            pass
+    with SimpleConsumer(shell.endpoint, "counters", "flights", await_duration=5) as consumer:
+        left = COUNT
+        while left:
+            left -= len(consumer.receive())
     shell.broker.clock.advance("31s")
     with Admin(shell.endpoint) as admin:
         until_in_thread(lambda: len(list(admin.dead_letters("counters", without_bodies=True))) == COUNT, 20)
@@ -71,10 +72,12 @@ def test_killed_and_run_again(shell: Shell, dead: set[str], tmp_path: Path, repa
         record = list(admin.redrives("mine"))
         assert [each.state for each in record] == ["REDRIVEN"] * COUNT
     got = []
-    with SimpleConsumer(shell.endpoint, "counters", "flights", await_duration=0) as consumer:
-        while received := consumer.receive():
+    with SimpleConsumer(shell.endpoint, "counters", "flights", await_duration=5) as consumer:
+        while len(got) < COUNT:
+            received = consumer.receive()
             got += [each.text for each in received]
             consumer.ack(received)
+        assert consumer.receive(await_duration=0) == []
     assert sorted(got) == sorted(each.upper() if repair else each for each in dead)
 
 

@@ -36,15 +36,19 @@ def broker() -> Iterator[popserver.EmbeddedBroker]:
         yield embedded
 
 
-def received(broker: popserver.EmbeddedBroker, topic: str = "orders") -> list[str]:
+def received(broker: popserver.EmbeddedBroker, topic: str = "orders", await_duration: float = 5) -> list[str]:
     with SimpleConsumer(broker.endpoint, "billing", topic) as consumer:
-        return [message.text for message in consumer.receive(await_duration=0)]
+        return [message.text for message in consumer.receive(await_duration=await_duration)]
+
+
+def is_empty(broker: popserver.EmbeddedBroker) -> bool:
+    return received(broker, await_duration=0) == []
 
 
 def test_the_end_of_the_block_delivers(broker: popserver.EmbeddedBroker) -> None:
     with Producer(broker.endpoint) as producer:
         with producer.transaction(Message("orders", "paid", tag="A")) as transaction:
-            assert received(broker) == []
+            assert is_empty(broker)
             assert transaction.resolution is None
             assert transaction.message_id
             assert transaction.transaction_id
@@ -57,7 +61,7 @@ def test_a_block_that_raises_delivers_nothing(broker: popserver.EmbeddedBroker) 
         with pytest.raises(ZeroDivisionError), producer.transaction(Message("orders", "paid")) as transaction:
             raise ZeroDivisionError
         assert transaction.resolution is ROLLBACK
-        assert received(broker) == []
+        assert is_empty(broker)
 
 
 def test_deciding_early(broker: popserver.EmbeddedBroker) -> None:
@@ -70,7 +74,7 @@ def test_deciding_early(broker: popserver.EmbeddedBroker) -> None:
                 first.rollback()
         with producer.transaction(Message("orders", "two")) as second:
             second.rollback()
-        assert received(broker) == []
+        assert is_empty(broker)
 
 
 async def test_with_asyncio(broker: popserver.EmbeddedBroker) -> None:
@@ -173,7 +177,7 @@ def test_no_answer_is_asked_again(broker: popserver.EmbeddedBroker, answer: obje
         producer._thread.run(producer.transaction(Message("orders", "paid"))._half.begin)
         broker.clock.advance("6s")
         assert calls.acquire(timeout=5)
-        assert received(broker) == []
+        assert is_empty(broker)
         broker.clock.advance("30s")
         assert calls.acquire(timeout=5)
         until_in_thread(lambda: not undecided(broker))

@@ -76,7 +76,7 @@ class Job:
     def compete(self, messages: int) -> list[str]:
         """What another consumer of the group gets, and acks."""
         with SimpleConsumer(self.endpoints, "g", self.topic) as other:
-            got = other.receive(messages, await_duration=0.1)
+            got = other.receive(messages, await_duration=5)
             other.ack(got)
         return [message.text for message in got]
 
@@ -197,7 +197,7 @@ def test_available_now_ends_though_new_messages_come_all_the_time(job: Job) -> N
 def test_messages_that_came_back_are_read_by_available_now(job: Job, broker: popserver.EmbeddedBroker) -> None:
     sent = job.send(range(4))
     with SimpleConsumer(job.endpoints, "g", job.topic) as other:
-        other.receive(4, invisible_duration=10, await_duration=0.1)
+        assert len(other.receive(4, invisible_duration=10, await_duration=5)) == 4
     broker.clock.advance("11s")
     job.start().run()
     assert sorted(job.query.bodies) == sent
