@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,9 +20,7 @@ class ServerFailed(Exception):
 @contextmanager
 def server(database: Path, log: Path) -> Iterator[tuple[str, str]]:
     """Run `popmq serve` on a free port; its endpoint and the line it says when it is ready."""
-    endpoint = f"127.0.0.1:{_free_port()}"
-    port = endpoint.rpartition(":")[2]
-    options = ["--port", port, "--database-url", f"sqlite:///{database}", "--min-invisible", "1s"]
+    options = ["--port", "0", "--database-url", f"sqlite:///{database}", "--min-invisible", "1s"]
     with log.open("wb") as errors:
         popmq = str(Path(sys.executable).with_name("popmq"))
         process = subprocess.Popen([popmq, "serve", *options], stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -32,7 +29,8 @@ def server(database: Path, log: Path) -> Iterator[tuple[str, str]]:
         ready = process.stdout.readline().strip()
         if not ready:
             raise ServerFailed(log.read_text().strip() or f"popmq serve ended with status {process.wait()}")
-        yield endpoint, ready
+        _, _, told = ready.partition("grpc=")
+        yield told.split()[0], ready
     finally:
         end(process)
 
@@ -72,10 +70,3 @@ def end(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as asking:
-        asking.bind(("127.0.0.1", 0))
-        port: int = asking.getsockname()[1]
-        return port
