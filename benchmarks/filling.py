@@ -60,7 +60,9 @@ def read_through(database_url: str) -> None:
     database = Database(database_url)
     try:
         with database.reading.connect() as conn:
-            conn.execute(text("SELECT sum(length(body)) FROM message")).scalar()
+            # By the index: what Postgres reads from end to end it does not keep.
+            conn.execute(text("SET LOCAL enable_seqscan = off"))
+            conn.execute(text("SELECT sum(length(body)) FROM (SELECT body FROM message ORDER BY message_key)")).scalar()
     finally:
         database.close()
 

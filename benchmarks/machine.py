@@ -56,6 +56,10 @@ def environment(folder: Path, cores: Cores) -> dict[str, Any]:
     }
 
 
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def fsync_us(folder: Path) -> dict[str, float]:
     """Median and 99th percentile of fdatasync after a write of one page, on the disk the databases lie on."""
     path = folder / "fsync-probe"
