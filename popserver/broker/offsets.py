@@ -15,7 +15,7 @@ from popserver.domain.names import Resource, check_group
 from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset, queue_numbered
 from popserver.domain.topic import MessageQueue, Topic
 from popserver.store import catalog as catalog_store
-from popserver.store import offsets, pulling
+from popserver.store import offsets, pulling, seeking
 
 KEPT_MAX = 100_000
 
@@ -91,7 +91,7 @@ class Offsets:
     async def at(self, name: QueueName, at_ms: int) -> int:
         """Where to begin to see all that was stored in the queue at or after that time; its end for nothing yet."""
         topic, place = await self._queue(name)
-        return await self._reader.read(lambda conn: pulling.offset_at(conn, topic, place, at_ms))
+        return await self._reader.read(lambda conn: seeking.offset_at(conn, topic, place, at_ms))
 
     async def _commit(self, group: Group, wishes: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
         done = await self._writer.submit(offsets.commit, offsets.Commit(group, wishes, begins))

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, case, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
 from popserver.domain.errors import PopError
 from popserver.domain.filtering import Filter, SqlFilter
 from popserver.domain.pulling import BATCH_BYTES_MAX, Pulled, PullStatus, correction
-from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of
+from popserver.domain.topic import MessageQueue, Topic, message_key
 from popserver.store.catalog import topic_not_found
 from popserver.store.filter_look import FilterLook
 from popserver.store.given import as_given, given
@@ -93,22 +93,6 @@ def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
 def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
     """The same of every queue of a topic, by number; none where the topic is gone."""
     return [Ends(*row) for row in conn.execute(_ENDS_OF_TOPIC, {"of_topic": topic_id})]
-
-
-def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -> int:
-    """The offset of the queue's first message that was stored at or after that time; its end where there is none.
-
-    Times within a queue do not go back (`messages.STORED_AT_MS`), so a few probes find it: no more than there are bits
-    in the number of offsets. All of them are one statement, which costs more than its probes.
-    """
-    ends = ends_of(conn, topic, place)
-    names = {
-        "from_key": message_key(place.queue_id, ends.min_offset),
-        "to_key": message_key(place.queue_id, ends.end_offset),
-        "first_step": 1 << (ends.end_offset - ends.min_offset).bit_length() >> 1,
-        "at_ms": at_ms,
-    }
-    return offset_of(conn.execute(_FIRST_STORED_AT, names).scalar_one())
 
 
 def _each_once(pulls: Sequence[Pull]) -> str:
@@ -235,29 +219,3 @@ _ENDS_OF_TOPIC = _ENDS.where(queue.c.topic_id == bindparam("of_topic")).order_by
 _ENDS_OF_QUEUE = _ENDS.where(queue.c.queue_id == bindparam("of_queue"))
 _QUEUES = given("queues", "queue_id")
 _ENDS_OF_QUEUES = PackedLook(Ends, _ENDS.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))
-
-
-def _first_stored_at() -> Select[Any]:
-    """The key in front of which all was stored before `at_ms`: from `from_key` on by leaps, each half the one before.
-
-    A leap is taken where the message it would just reach, or the next one that there is, is still too old.
-    """
-    way = select(
-        bindparam("from_key", type_=BigInteger).label("message_key"),
-        bindparam("first_step", type_=BigInteger).label("step"),
-    ).cte("way", recursive=True)
-    reached = (
-        select(message.c.stored_at_ms)
-        .where(message.c.message_key >= way.c.message_key + way.c.step - 1)
-        .where(message.c.message_key < bindparam("to_key"))
-        .order_by(message.c.message_key)
-        .limit(1)
-        .scalar_subquery()
-    )
-    leap = case((reached < bindparam("at_ms"), way.c.step), else_=0)
-    further = select(way.c.message_key + leap, way.c.step // 2).where(way.c.step > 0)
-    every = way.union_all(further)
-    return select(every.c.message_key).where(every.c.step == 0)
-
-
-_FIRST_STORED_AT = _first_stored_at()

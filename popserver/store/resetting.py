@@ -20,7 +20,7 @@ from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import NO_OFFSET
 from popserver.domain.resetting import Edge, Goal, MovedOffset, Since, check_offset, events
 from popserver.domain.topic import message_key, offset_of
-from popserver.store import catalog, clearing, group_members, pulling
+from popserver.store import catalog, clearing, group_members, pulling, seeking
 from popserver.store.clearing import GroupQueue
 from popserver.store.history import Moved, as_moved, record
 from popserver.store.message_groups import Place
@@ -125,7 +125,7 @@ def _to_offset(conn: Connection, goal: Goal, ends_by_queue: dict[int, Ends]) -> 
     if ends is None:
         raise catalog.topic_not_found(goal.topic.name)
     if isinstance(goal.to, Since):
-        return pulling.offset_at(conn, goal.topic, goal.queue, goal.to.at_ms)
+        return seeking.offset_at(conn, goal.topic, goal.queue, goal.to.at_ms)
     if isinstance(goal.to, Edge):
         return ends.min_offset if goal.to is Edge.BEGINNING else ends.end_offset
     check_offset(goal, goal.to, ends.min_offset, ends.end_offset)

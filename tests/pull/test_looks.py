@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
+from sqlalchemy import delete, update
 
 from popserver.domain.errors import TopicNotFound
 from popserver.domain.filtering import Filter, sql, tag
 from popserver.domain.names import dead_letter_topic
 from popserver.domain.pulling import BATCH_BYTES_MAX, PullStatus
-from popserver.store import catalog, pulling
+from popserver.store import catalog, pulling, seeking
+from popserver.store.schema import message, queue
 from tests.pull.looks import look, offsets, trim
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.open_store import SECOND, OpenStore
@@ -159,11 +161,11 @@ def test_an_offset_by_time(store: OpenStore) -> None:
         store.send(topic)
     place = topic.queues[0]
     found = [
-        pulling.offset_at(store.conn, topic, place, start + each) for each in (-1, 0, 1, 1_000, 1_001, 9_000, 9_001)
+        seeking.offset_at(store.conn, topic, place, start + each) for each in (-1, 0, 1, 1_000, 1_001, 9_000, 9_001)
     ]
     assert found == [0, 0, 1, 1, 4, 5, 6]
     trim(store, topic, 4)
-    assert pulling.offset_at(store.conn, topic, place, start) == 4
+    assert seeking.offset_at(store.conn, topic, place, start) == 4
 
 
 @pytest.mark.row("I3")
@@ -173,7 +175,7 @@ def test_an_offset_by_time_wherever_a_queue_begins_and_ends(store: OpenStore) ->
 
     def found(times: Iterable[int], oldest: int = 0) -> list[int]:
         store.conn.exec_driver_sql(f"UPDATE queue SET min_offset = {oldest}")
-        return [pulling.offset_at(store.conn, topic, topic.queues[0], start + each) for each in times]
+        return [seeking.offset_at(store.conn, topic, topic.queues[0], start + each) for each in times]
 
     for count in range(18):
         for oldest in range(count + 1):
@@ -186,6 +188,28 @@ def test_an_offset_by_time_wherever_a_queue_begins_and_ends(store: OpenStore) ->
     assert found(range(18)) == [0, 1, 2, 3, 4, *[5] * 8, 13, 14, 15, 16, 17]
 
 
+@pytest.mark.row("I3")
+@pytest.mark.parametrize(
+    "after",
+    [lambda i: 10 * i, lambda i: i // 40, lambda i: max(0, 50 * (i - 380)), lambda i: min(i, 20), lambda i: i * i],
+    ids=["evenly", "at a time", "late", "early", "ever slower"],
+)
+def test_an_offset_by_time_however_many_came_when(store: OpenStore, after: Callable[[int], int]) -> None:
+    """Wherever the search looks first; and over holes."""
+    topic, start, count = store.topic(), store.now_ms, 400
+    for _ in range(4):
+        store.send(topic, count // 4)
+    times = [start + after(i) for i in range(count)]
+    for i, at_ms in enumerate(times):
+        store.conn.execute(update(message).values(stored_at_ms=at_ms).where(message.c.message_key % 2**40 == i))
+    store.conn.execute(update(queue).values(newest_stored_at_ms=times[-1]))
+    there = [*range(150), 200, *range(290, count)]
+    store.conn.execute(delete(message).where((message.c.message_key % 2**40).not_in(there)))
+    for at_ms in sorted({each + beside for each in times for beside in (-1, 0, 1)}):
+        older = [offset for offset in there if times[offset] < at_ms]
+        assert seeking.offset_at(store.conn, topic, topic.queues[0], at_ms) == (older[-1] + 1 if older else 0)
+
+
 def test_an_offset_by_time_in_an_empty_queue_is_its_end(store: OpenStore) -> None:
     topic = store.topic()
-    assert pulling.offset_at(store.conn, topic, topic.queues[0], store.now_ms) == 0
+    assert seeking.offset_at(store.conn, topic, topic.queues[0], store.now_ms) == 0

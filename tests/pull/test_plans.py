@@ -11,7 +11,7 @@ from popserver.domain.filtering import sql, tag
 from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import QueueOffset
 from popserver.domain.topic import Topic
-from popserver.store import catalog, offsets, pulling
+from popserver.store import catalog, offsets, pulling, seeking
 from tests.pull.looks import look
 from tests.store.test_plans import _fill
 from tests.support.open_store import OpenStore
@@ -32,7 +32,7 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
     "pull by sql": (lambda store, _, topic: look(store, topic, 3, wanted=sql.parse("TAGS = 'A'")), {"message_pk"}),
     "ends": (lambda store, _, topic: pulling.ends_of_topic(store.conn, topic.topic_id), {"queue_number"}),
     "offset by time": (
-        lambda store, _, topic: pulling.offset_at(store.conn, topic, topic.queues[0], store.now_ms),
+        lambda store, _, topic: seeking.offset_at(store.conn, topic, topic.queues[0], store.now_ms),
         {"queue_pk", "message_pk"},
     ),
     "commit": (_commit, {"progress_pk", "queue_pk"}),
@@ -75,6 +75,6 @@ def test_an_offset_by_time_costs_two_statements_among_ten_millions(store: OpenSt
     store.conn.exec_driver_sql(f"UPDATE queue SET next_offset = {last + 1} WHERE queue_id = {place.queue_id}")
     plans = Plans(store)
     with plans.caught():
-        found = pulling.offset_at(store.conn, topic, place, start_ms + 60)
+        found = seeking.offset_at(store.conn, topic, place, start_ms + 60)
     assert plans.count == 2
     assert look(store, topic, found, batch_size=1).messages[0].stored_at_ms == start_ms + 60
