@@ -94,16 +94,16 @@ class _Answer:
             try:
                 async with asyncio.timeout(remaining):
                     frame = await self._call.read()
+                if frame is grpc.aio.EOF:
+                    return None
+                if frame.HasField("status") and frame.status.code != pb.ILLEGAL_OFFSET:
+                    check(frame.status)
             except TimeoutError:
                 self._leave()
                 raise Unreachable(f"no answer from {session.transport.where} within {remaining:.1f} s") from None
             except BaseException:
                 self._leave()
                 raise
-            if frame is grpc.aio.EOF:
-                return None
-            if frame.HasField("status") and frame.status.code != pb.ILLEGAL_OFFSET:
-                check(frame.status)
             answered: wire.PullBulkResponse = frame
             return answered
 

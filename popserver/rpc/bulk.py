@@ -7,7 +7,6 @@ slowly is waited for, whoever breaks off is served no further.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -79,10 +78,11 @@ class Bulk:
     def __init__(self, broker: Broker, limits: Limits) -> None:
         self._broker = broker
         self._limits = limits
+        self._make_chunks: Callable[..., Chunks] | None = None
 
     async def pull_bulk(self, request: wire.PullBulkRequest, caller: Caller, write: Write) -> None:
         """Frames: status and the queue's ends, chunks."""
-        make_chunks = await _arrow()
+        make_chunks = await self._arrow()
         columns = columns_named(request.columns)
         stretch = await self._broker.bulk.stretch(
             convert.resource(request.topic, caller.namespace),
@@ -98,7 +98,7 @@ class Bulk:
 
     async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
         """Frames: status, chunks. An answer that breaks off leaves everything held, for its repetition."""
-        make_chunks = await _arrow()
+        make_chunks = await self._arrow()
         columns = columns_named(request.columns)
         wish = self._wish(request, caller)
         with self._present(caller):
@@ -135,6 +135,19 @@ class Bulk:
             convert.filter_of(request.filter_expression),
             caller.client_id,
         )
+
+    async def _arrow(self) -> Callable[..., Chunks]:
+        """How chunks are made; raises `Unsupported` where Arrow is not installed."""
+        if self._make_chunks is None:
+            try:
+                # In a thread: to load it takes a moment, once, and a half-loaded one is of no use to other calls.
+                self._make_chunks = (await asyncio.to_thread(import_module, "popserver.rpc.arrow_chunks")).Chunks
+            except ImportError as error:
+                raise Unsupported(
+                    f"bulk transfer needs Arrow ({error}); pip install 'popmq[fast]' where the server runs, or use"
+                    " PullMessage and ReceiveMessage"
+                ) from None
+        return self._make_chunks
 
     @contextmanager
     def _present(self, caller: Caller) -> Iterator[None]:
@@ -214,21 +227,6 @@ def _attempt(request: Any, caller: Caller) -> tuple[Resource, Resource, str]:
         convert.resource(request.topic, caller.namespace),
         attempt_id,
     )
-
-
-async def _arrow() -> Callable[..., Chunks]:
-    """How chunks are made; raises `Unsupported` where Arrow is not installed."""
-    name = "popserver.rpc.arrow_chunks"
-    try:
-        # In a thread: to load it takes a moment, once.
-        module: Any = sys.modules.get(name) or await asyncio.to_thread(import_module, name)
-    except ImportError as error:
-        raise Unsupported(
-            f"bulk transfer needs Arrow ({error}); pip install 'popmq[fast]' where the server runs, or use PullMessage"
-            " and ReceiveMessage"
-        ) from None
-    made: Callable[..., Chunks] = module.Chunks
-    return made
 
 
 def _varint(number: int) -> bytes:

@@ -7,6 +7,8 @@ import gzip
 import sys
 import threading
 from datetime import UTC, datetime
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 from unittest.mock import ANY
 
@@ -335,6 +337,30 @@ async def test_without_arrow_it_is_not_offered(door: Door, monkeypatch: pytest.M
     assert frame.status.code == pb.UNSUPPORTED
     assert frame.status.message.startswith("bulk transfer needs Arrow")
     assert "pip install 'popmq[fast]'" in frame.status.message
+
+
+async def test_the_first_calls_come_together(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them makes do with a module that is only half loaded."""
+    await make_topic(door)
+    await door.send(a_message("m0"))
+    name = "popserver.rpc.arrow_chunks"
+    whole, is_begun, go_on = import_module(name), threading.Event(), threading.Event()
+
+    def slowly(wanted: str) -> ModuleType:
+        monkeypatch.setitem(sys.modules, wanted, ModuleType(wanted))
+        is_begun.set()
+        assert go_on.wait(30)
+        monkeypatch.setitem(sys.modules, wanted, whole)
+        return whole
+
+    monkeypatch.setattr("popserver.rpc.bulk.import_module", slowly)
+    monkeypatch.delitem(sys.modules, name)
+    calls = [asyncio.create_task(pull_bulk(door))]
+    await until(is_begun.is_set)
+    calls += [asyncio.create_task(pull_bulk(door)) for _ in range(3)]
+    await asyncio.wait(calls, timeout=0.1)
+    go_on.set()
+    assert [(await each).ids for each in calls] == [["m0"]] * 4
 
 
 async def test_a_retry_copy_knows_which_attempt_it_is(door: Door) -> None:

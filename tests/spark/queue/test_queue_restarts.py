@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from popclient.spark.queue.options import QueueOptions, parse
 from popclient.spark.queue.reading import RangeReader, Ranges
 from popclient.spark.queue.stream import QueueStream
 from popserver import EmbeddedBroker, embedded
+from popserver.store import bulk as store
 from tests.client.scripted import ServerThread
 from tests.pull_client.queue_server import QueueServer
+from tests.spark.queue.seen import COUNT, Seen
 from tests.spark.queue.serving import QUEUES, Server, serving
 
 BODIES = StructType().add("body", BinaryType())
@@ -53,6 +56,23 @@ def everything(server: Server) -> Ranges:
         for each in range(QUEUES)
     ]
     return Ranges([Range(MessageQueue("flights", number), 0, end) for number, end in enumerate(ends)])
+
+
+def test_a_server_that_fails_on_a_page_is_asked_again(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From where its answer came to."""
+    seen.send()
+    page, calls = store.page, count()
+
+    def page_or_failure(*arguments: Any) -> Any:
+        if next(calls) in (0, 3):
+            raise ZeroDivisionError
+        return page(*arguments)
+
+    monkeypatch.setattr(store, "page", page_or_failure)
+    source = seen.batch()
+    rows = [row for part in source.partitions() for batch in source.read(part) for row in batch.to_pylist()]
+    assert len(rows) == len({row["message_id"] for row in rows}) == COUNT
+    assert next(calls) > QUEUES
 
 
 @pytest.mark.usefixtures("way")
