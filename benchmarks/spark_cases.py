@@ -22,7 +22,6 @@ from examples.flights.data import TOPIC
 
 JAR_VARIABLE: Final = "POPMQ_JDBC_JAR"
 JAR: Final = "/usr/share/java/postgresql.jar"
-BODY_BYTES: Final = 240
 _DRIVERS: Final[dict[str, dict[str, dict[str, str]]]] = {
     "sqlite": {"sqlite": {}},
     "postgres": {"postgres": {"driver": "psycopg"}, "postgres ADBC": {"driver": "adbc"}},
@@ -75,7 +74,7 @@ def dead_letters(bench: Bench) -> Rounds:
         for name in bench.stores:
             url = bench.new_url(name, "dead")
             bench.say(f"{bench.plan.dead_letters:,} dead letters in {name}")
-            fill_dead_letters(url, bench.plan.dead_letters, BODY_BYTES)
+            fill_dead_letters(url, bench.plan.dead_letters, bench.plan.body_bytes)
             for number in range(bench.plan.rounds):
                 bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
                 for variant, figures in _by_each(bench, spark, name, url, jar).items():
@@ -111,7 +110,7 @@ def micro_batch(bench: Bench) -> Rounds:
         spark.do("micro_batch", batches=10, format="empty", options={"batches": "10"})  # to warm the JVM
         for name in bench.stores:
             url = bench.new_url(name, "batches")
-            fill_dead_letters(url, batches + 1, BODY_BYTES)
+            fill_dead_letters(url, batches + 1, bench.plan.body_bytes)
             dead = {"url": url, "maxRowsPerTrigger": "1"}
             flights_url = bench.new_url(name, "flights")
             fill_flights(flights_url, 8 * batches)

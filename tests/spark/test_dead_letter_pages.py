@@ -22,6 +22,7 @@ from popclient.spark.dead_letters.adbc import connected_beside
 from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE, to_arrow
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.fetching import pages
+from popclient.spark.dead_letters.ids import ids
 from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.quoted import lists, maps
 from popserver.domain.message import id_to_bytes
@@ -80,7 +81,7 @@ def test_what_stands_in_the_database(url: str) -> None:
     rows = read(url)
     assert [row["id"] for row in rows] == list(range(1, COUNT))
     for i, row in enumerate(rows):
-        assert row["message_id"] == id_of(i)
+        assert row["message_id"] == id_to_bytes(id_of(i))
         assert (row["tag"], row["message_group"], row["plan_id"]) == (None if i % 2 == 0 else "UA", None, None)
         assert i % 11 == 0 or row["body"] == body_of(i)
 
@@ -139,7 +140,8 @@ def test_a_dead_letter_in_several_plans(url: str, page_rows: int, monkeypatch: p
     monkeypatch.setattr(fetching, "PAGE_ROWS_MAX", max(page_rows, 2))
     found = read(url, "lineage")
     assert sorted((row["plan_id"], row["dead_letter_id"]) for row in found) == sorted(rows)
-    assert {row["message_id"] for row in found if row["dead_letter_id"] == 3} == {id_of(2)}
+    assert {row["message_id"] for row in found if row["dead_letter_id"] == 3} == {id_to_bytes(id_of(2))}
+    assert {row["redriven_message_id"] for row in found} == {None}
     assert [row["dead_letter_id"] for row in read(url, "lineage", planId="plan-1")] == [2, 3, 5]
 
 
@@ -193,6 +195,14 @@ def test_the_driver_is_chosen(
         fill(url, 3)
         assert len(read(url.replace("postgres@", "postgres:pass%20'%5Cword@"), driver=driver)) == 2
     assert seen == [("on", "popmq-spark")] * used
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | st.integers(0, 99).map(id_of)), st.integers(0, 3))
+def test_ids_as_their_producers_wrote_them(values: list[str | None], first: int) -> None:
+    for each in (values, [value for value in values if value and value.startswith("01")]):
+        stored = pa.array([None if value is None else id_to_bytes(value) for value in each], pa.binary())
+        assert ids(stored.slice(first)).to_pylist() == each[first:]
 
 
 WORDS = st.text(max_size=4)

@@ -1,8 +1,8 @@
 """A page of rows told by Postgres in one row: each column as one value.
 
-Numbers come as eight bytes each, with the least of all for NULL; bodies one after the other, beside their lengths;
-texts joined by a control character, with another one alone for NULL. A text that holds one of the two shows in the
-counts, and its page is not taken.
+Numbers come as eight bytes each, with the least of all for NULL; bytes one after the other, beside their lengths; texts
+joined by a control character, with another one alone for NULL. A text that holds one of the two shows in the counts,
+and its page is not taken.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from popclient.spark.dead_letters.columns import Source
 _NULL: Final = "\x01"
 _NEXT: Final = "\x02"
 _NULL_NUMBER: Final = -(2**63)
+_NO_BYTES: Final[ColumnElement[int]] = literal_column("-1")
 
 
 def aggregates(rows: Select[Any], sources: Sequence[Source]) -> Select[Any]:
@@ -35,7 +36,7 @@ def _told(column: ColumnElement[Any], source: Source) -> Iterator[ColumnElement[
         yield func.string_agg(func.int8send(func.coalesce(column, literal_column(f"({_NULL_NUMBER})"))), no_bytes)
     elif source.kind == pa.binary():
         yield func.string_agg(column, no_bytes)
-        yield func.string_agg(func.int8send(func.octet_length(column)), no_bytes)
+        yield func.string_agg(func.int8send(func.coalesce(func.octet_length(column), _NO_BYTES)), no_bytes)
     else:
         yield func.string_agg(func.coalesce(column, literal_column(r"E'\x01'")), literal_column(r"E'\x02'"))
         yield func.count(column)
@@ -49,7 +50,7 @@ def arrays_of(count: int, values: Sequence[Any], sources: Sequence[Source]) -> d
         if source.kind == pa.int64():
             found = _numbers(next(told))
         elif source.kind == pa.binary():
-            found = _bodies(next(told), next(told))
+            found = _bytes(next(told), next(told))
         else:
             found = _texts(count, next(told), next(told))
         if found is None:
@@ -64,10 +65,13 @@ def _numbers(sent: bytes) -> pa.Array:
     return pc.if_else(null, None, numbers) if pc.any(null).as_py() else numbers
 
 
-def _bodies(joined: bytes, lengths: bytes) -> pa.Array:
-    ends = pc.cumulative_sum(_int64(lengths)).cast(pa.int32())
+def _bytes(joined: bytes | None, lengths: bytes) -> pa.Array:
+    told = _int64(lengths)
+    null = pc.less(told, 0)
+    ends = pc.cumulative_sum(pc.if_else(null, 0, told)).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-    return pa.Array.from_buffers(pa.binary(), len(ends), [None, offsets.buffers()[1], pa.py_buffer(joined)])
+    found = pa.Array.from_buffers(pa.binary(), len(ends), [None, offsets.buffers()[1], pa.py_buffer(joined or b"")])
+    return pc.if_else(null, None, found) if pc.any(null).as_py() else found
 
 
 def _texts(count: int, joined: str, present: int) -> pa.Array | None:

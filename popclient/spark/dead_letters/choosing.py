@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnClause, ColumnElement, Connection, Select, column, func, literal_column, select, table
+from sqlalchemy import ColumnClause, ColumnElement, Connection, Select, column, func, select, table
 
 from popclient.spark.dead_letters.columns import BODY, VIEWS, Source
 from popclient.spark.dead_letters.options import Options
@@ -23,11 +23,10 @@ class Statement(NamedTuple):
         return cls(str(compiled), compiled.params)
 
 
-def chosen(options: Options, dialect: str, sources: Sequence[Source]) -> Select[Any]:
-    """The query for these columns, under their own names, in no order."""
-    view = VIEWS[options.view]
-    fetched: list[ColumnElement[Any]] = [literal_column(each.sql(dialect)).label(each.name) for each in sources]
-    return _narrowed(select(*fetched).select_from(table(view.name)), options)
+def chosen(options: Options, sources: Sequence[Source]) -> Select[Any]:
+    """The query for these columns, in no order."""
+    fetched: list[ColumnElement[Any]] = [column(each.name) for each in sources]
+    return _narrowed(select(*fetched).select_from(table(VIEWS[options.view].name)), options)
 
 
 def up_to(query: Select[Any], sources: Sequence[Source], bytes_max: int) -> Select[Any]:

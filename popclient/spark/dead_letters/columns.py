@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from popclient.spark.dead_letters.ids import ids
 from popclient.spark.dead_letters.options import JSON
 from popclient.spark.dead_letters.quoted import lists, maps
 
@@ -20,15 +21,10 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A column of the database's view, as it is fetched: its name, Arrow's type, and the SQL of each dialect."""
+    """A column of the database's view, as it is fetched: its name and Arrow's type."""
 
     name: str
     kind: pa.DataType
-    sqlite: str = "{0}"
-    postgresql: str = "{0}"
-
-    def sql(self, dialect: str) -> str:
-        return (self.sqlite if dialect == "sqlite" else self.postgresql).format(self.name)
 
 
 Page = dict[Source, pa.Array]
@@ -121,13 +117,7 @@ def _time(name: str, source: str) -> Column:
 
 
 def _message_id(name: str) -> Column:
-    """As its producer wrote it: 17 bytes are a version 1 id, a zero byte leads any other text."""
-    sqlite = "CASE WHEN substr({0}, 1, 1) = x'00' THEN CAST(substr({0}, 2) AS TEXT) ELSE hex({0}) END"
-    postgresql = (
-        "CASE WHEN substr({0}, 1, 1) = decode('00', 'hex') THEN convert_from(substr({0}, 2), 'UTF8')"
-        " ELSE upper(encode({0}, 'hex')) END"
-    )
-    return Column(name, "string", (Source(name, pa.string(), sqlite, postgresql),), _as_it_is)
+    return Column(name, "string", (Source(name, pa.binary()),), ids)
 
 
 BODY: Final = Source("body", pa.binary())
