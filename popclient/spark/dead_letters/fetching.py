@@ -34,7 +34,7 @@ class Fetcher(Protocol):
 def pages(conn: Connection, options: Options, sources: Sequence[Source], first: int, last: int) -> Iterator[Page]:
     """The rows with first <= key <= last, in the order of the key, which is the first of `sources`."""
     unique = VIEWS[options.view].unique
-    with _fetcher(conn, options, sources) as fetcher:
+    with _fetcher(conn, options, sources, is_long=last - first >= PAGE_ROWS_MAX) as fetcher:
         while (page := fetcher.page(first, last)) is not None:
             keys = page[sources[0]]
             whole = len(keys) if unique or len(keys) < PAGE_ROWS_MAX else _before_last_key(keys)
@@ -49,7 +49,7 @@ def _before_last_key(keys: pa.Array) -> int:
 
 
 @contextmanager
-def _fetcher(conn: Connection, options: Options, sources: Sequence[Source]) -> Iterator[Fetcher]:
+def _fetcher(conn: Connection, options: Options, sources: Sequence[Source], *, is_long: bool) -> Iterator[Fetcher]:
     key = key_of(options)
     query = chosen(options, sources).where(key >= bindparam("first"), key <= bindparam("last"))
     query = query.order_by(key).limit(PAGE_ROWS_MAX)
@@ -58,8 +58,9 @@ def _fetcher(conn: Connection, options: Options, sources: Sequence[Source]) -> I
         yield rows
         return
     query = up_to(query, sources, PAGE_BYTES_MAX)
-    # Without bodies the columns as values cost less than half.
-    if options.driver == ADBC or (options.driver == AUTO and BODY in sources and has_adbc()):
+    # Without bodies columns as values cost less; and for a page or less, a second connection costs more than it saves.
+    is_worth_it = options.driver == AUTO and is_long and BODY in sources and has_adbc()
+    if is_worth_it or options.driver == ADBC:
         own: Any = conn.connection.driver_connection
         with connected_beside(own) as beside:
             yield Copies(beside, own, Statement.of(conn, query), sources)
