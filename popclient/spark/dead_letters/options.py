@@ -46,7 +46,7 @@ class Options(NamedTuple):
     url: of the database. view: what is read of it. namespace: "" is the default one. consumer_group, topic (the one a
     message came from): None is all. The times a message died at are start (included) to end (excluded), epoch
     milliseconds; so are ids. max_rows_per_trigger: of a stream; None is whatever there is. plan_id: of a redrive.
-    properties_as: MAP, or JSON, a string of it. driver: of Postgres; AUTO is ADBC for many bodies where a worker has it.
+    properties_as: MAP, or JSON, a string of it. driver: of Postgres; AUTO is ADBC for many bodies, if installed.
     """
 
     url: str
