@@ -61,8 +61,10 @@ def read_through(database_url: str) -> None:
     try:
         with database.reading.connect() as conn:
             # By the index: what Postgres reads from end to end it does not keep.
-            conn.execute(text("SET LOCAL enable_seqscan = off"))
-            conn.execute(text("SELECT sum(length(body)) FROM (SELECT body FROM message ORDER BY message_key)")).scalar()
+            conn.execute(text("SET enable_seqscan = off"))
+            conn.execute(
+                text("SELECT sum(length(body)) FROM (SELECT body FROM message ORDER BY message_key) AS m")
+            ).scalar()
     finally:
         database.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ from popproto.v2 import definition_pb2 as pb
 BULK: Final = "bulk"  # the capability of a server that offers it
 # What one receive may bring. The server counts bodies as they are stored, and sends them unpacked.
 HELD_BYTES_MAX: Final = 1024 * 1024 * 1024
+LEAST_PATIENCE: Final = 0.001
 
 
 class TooMuchHeld(RuntimeError):
@@ -52,8 +54,8 @@ def pull(
 ) -> Iterator[Chunk]:
     """What is stored in the queue from `offset` up to, not including, `end_offset`; each chunk when it is asked for.
 
-    An answer that breaks off is asked for again from where it came to, as long as the link is patient. Raises a
-    PopError.
+    An answer that breaks off is asked for again from where it came to, for as long as the option requestTimeout says
+    since it last came further. Raises a PopError.
     """
     request = wire.PullBulkRequest(
         group=convert.resource(link.group, link.config.namespace),
@@ -65,12 +67,19 @@ def pull(
         columns=columns,
     )
     answer = _Answer(request, link.config.request_timeout)
+    waited = 0.0
     try:
-        while (frame := link.ask(answer.next_frame)) is not None:
+        while True:
+            begun = time.monotonic()
+            frame = link.ask(answer.next_frame, max(link.config.request_timeout - waited, LEAST_PATIENCE))
+            if frame is None:
+                return
             if frame.chunk or frame.next_offset:
                 request.offset = frame.next_offset  # where an answer that breaks off goes on
+                waited = 0.0
                 yield Chunk(frame.chunk, frame.next_offset)
             else:
+                waited += time.monotonic() - begun
                 yield Chunk(b"", None, frame.min_offset, frame.max_offset)
     finally:
         link.ask(answer.left)
@@ -83,9 +92,13 @@ class _Answer:
         self._request = request
         self._patience = patience
         self._call: Any = None
+        self._session: Session | None = None  # that the call was made in
 
     async def next_frame(self, session: Session) -> wire.PullBulkResponse | None:
         """None: that was the last one."""
+        if session is not self._session:
+            self._leave()
+            self._session = session
 
         async def attempt(link: WireLink, remaining: float) -> wire.PullBulkResponse | None:
             if self._call is None:

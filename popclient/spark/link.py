@@ -51,12 +51,10 @@ class Link:
     def offers(self, capability: str) -> bool:
         """Does the server have this, such as "bulk" or "legacy", beyond RocketMQ? It may be another one later."""
 
-        async def met(session: Session) -> bool:
-            if not session.settled:
-                await session.start()
+        async def has(session: Session) -> bool:
             return capability in session.capabilities
 
-        return self.ask(met)
+        return self.ask(has)
 
     def ask(self, work: Callable[[Session], Awaitable[Answer]], patience: float | None = None) -> Answer:
         """The answer of `work(session)`, called anew as long as the failure is one that passes.
@@ -68,7 +66,7 @@ class Link:
 
     def close(self) -> None:
         """Ends its session without a goodbye; the next question opens another one."""
-        self._thread.run(lambda: self._close(0))
+        self._thread.run(self._close)
 
     # ---- In the loop ----
 
@@ -76,10 +74,10 @@ class Link:
         clock = asyncio.get_running_loop().time
         deadline = clock() + patience
         pause, longest = _PAUSE_S
-        with self._in_use() as session:
+        with self._in_use():
             while True:
                 try:
-                    return await work(session)
+                    return await work(await self._present())
                 except PopError as failure:
                     if not (failure.retryable or isinstance(failure, Unreachable)) or clock() + pause >= deadline:
                         raise
@@ -87,50 +85,57 @@ class Link:
                 pause = min(pause * 2, longest)
 
     @contextmanager
-    def _in_use(self) -> Iterator[Session]:
+    def _in_use(self) -> Iterator[None]:
         if self._alarm is not None:
             self._alarm.cancel()
-        if self._session is None:
-            self._session = self._new_session()
         self._asking += 1
         try:
-            yield self._session
+            yield
         finally:
             self._asking -= 1
             if not self._asking:
                 self._alarm = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
 
-    def _new_session(self) -> Session:
-        subscription = partial(convert.subscription, self.group, {}, self.config.namespace, _HOLD)
-        return Session(self.config, pb.PULL_CONSUMER, self.group, subscription)
+    async def _present(self) -> Session:
+        """The session, open."""
+        if self._session is None:
+            subscription = partial(convert.subscription, self.group, {}, self.config.namespace, _HOLD)
+            self._session = Session(self.config, pb.PULL_CONSUMER, self.group, subscription)
+        session = self._session
+        if not session.settled:
+            await session.start()
+        return session
 
     def _rest(self) -> None:
-        self._tasks.spawn(self._close(_GOODBYE_S))
+        # Who asks has come in the same turn of the loop, and an alarm that is due is not cancelled any more.
+        if not self._asking and self._session is not None:
+            session, self._session = self._session, None
+            self._tasks.spawn(session.close(_GOODBYE_S))
 
-    async def _close(self, goodbye_s: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+    async def _close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            await session.close(goodbye_s)
+            await session.close(0)
 
 
-_links: dict[tuple[int, ClientConfig, str], Link] = {}
+_links: dict[tuple[ClientConfig, str], Link] = {}
 _guard = threading.Lock()
 
 
 def link_to(config: ClientConfig, group: str) -> Link:
     """The link of this process, for the consumer group that reads."""
-    key = (os.getpid(), config, group)
+    key = (config, group)
     with _guard:
         if key not in _links:
             _links[key] = Link(config, group)
         return _links[key]
 
 
-def close_links() -> None:
-    """Ends every session of this process, as a process does that ends."""
-    with _guard:
-        for each in _links.values():
-            each.close()
-        _links.clear()
+def _forget() -> None:
+    """In a process that was forked: the sessions are the other one's, and so may be the lock."""
+    global _guard
+    _guard = threading.Lock()
+    _links.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

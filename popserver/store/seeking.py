@@ -24,12 +24,16 @@ class _Stretch(NamedTuple):
 def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -> int:
     """The offset of the queue's first message that was stored at or after that time; its end where there is none.
 
-    A few probes find it, all of them in one statement: no more than there are bits in the number of offsets, and about
+    A few probes find it, all of them in one statement: two more than there are bits in the number of offsets, and about
     half of that where messages came evenly. Raises `TopicNotFound`.
     """
     row = conn.execute(_TIMES, {"of_queue": place.queue_id}).first()
     if row is None:
         raise topic_not_found(topic.name)
+    if row.oldest_ms is None or at_ms > row.newest_stored_at_ms:
+        return int(row.next_offset)
+    if at_ms <= row.oldest_ms:
+        return int(row.min_offset)
     likely = _likely(row, at_ms)
     names = {
         "from_key": message_key(place.queue_id, row.min_offset),
@@ -43,15 +47,13 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
 
 
 def _likely(row: AnyRow, at_ms: int) -> _Stretch:
-    """Where it is if messages came evenly, give or take what chance makes of that."""
-    count, chance = (
-        row.next_offset - row.min_offset,
-        1 << (2 * math.isqrt(row.next_offset - row.min_offset)).bit_length(),
-    )
-    if row.oldest_ms is None or row.oldest_ms >= row.newest_stored_at_ms or 4 * chance > count:
+    """Where it is if messages came evenly: by chance it is a multiple of their number's root away from there."""
+    count = row.next_offset - row.min_offset
+    spread = 1 << (2 * math.isqrt(count)).bit_length()
+    if row.oldest_ms == row.newest_stored_at_ms or 4 * spread > count:
         return _Stretch(row.min_offset, 0)
     evenly = row.min_offset + count * (at_ms - row.oldest_ms) // (row.newest_stored_at_ms - row.oldest_ms)
-    return _Stretch(min(max(evenly - chance, row.min_offset), row.next_offset - 2 * chance), chance)
+    return _Stretch(min(max(evenly - spread, row.min_offset + 1), row.next_offset - 2 * spread + 1), spread)
 
 
 def _stored_at(key: ColumnElement[int], end_key: ColumnElement[int]) -> ScalarSelect[int]:

@@ -210,6 +210,20 @@ def test_an_offset_by_time_however_many_came_when(store: OpenStore, after: Calla
         assert seeking.offset_at(store.conn, topic, topic.queues[0], at_ms) == (older[-1] + 1 if older else 0)
 
 
+def test_an_offset_by_time_where_the_newest_messages_were_removed(store: OpenStore) -> None:
+    topic, start = store.topic(), store.now_ms
+    for store.now_ms in range(start, start + 10):
+        store.send(topic)
+    store.conn.execute(delete(message).where(message.c.stored_at_ms >= start + 7))
+
+    def found(after_ms: int) -> int:
+        return seeking.offset_at(store.conn, topic, topic.queues[0], start + after_ms)
+
+    assert [found(after_ms) for after_ms in (0, 6, 7, 9, 10)] == [0, 6, 7, 7, 10]
+    store.conn.execute(delete(message))
+    assert found(5) == 10
+
+
 def test_an_offset_by_time_in_an_empty_queue_is_its_end(store: OpenStore) -> None:
     topic = store.topic()
     assert seeking.offset_at(store.conn, topic, topic.queues[0], store.now_ms) == 0

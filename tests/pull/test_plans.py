@@ -72,7 +72,10 @@ def test_an_offset_by_time_costs_two_statements_among_ten_millions(store: OpenSt
         f"UPDATE message SET message_key = message_key + (message_key & 127) * 100000, stored_at_ms = {start_ms}"
         " + (message_key & 127)"
     )
-    store.conn.exec_driver_sql(f"UPDATE queue SET next_offset = {last + 1} WHERE queue_id = {place.queue_id}")
+    store.conn.exec_driver_sql(
+        f"UPDATE queue SET next_offset = {last + 1}, newest_stored_at_ms = {start_ms + 99}"
+        f" WHERE queue_id = {place.queue_id}"
+    )
     plans = Plans(store)
     with plans.caught():
         found = seeking.offset_at(store.conn, topic, place, start_ms + 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,11 @@ from sqlalchemy import insert, text, update
 
 pytest.importorskip("pyarrow", reason="spark: pip install 'popmq[spark]'")
 
+import psycopg
 import pyarrow as pa
+from psycopg.conninfo import conninfo_to_dict
 
-from popclient.spark.dead_letters import fetching
+from popclient.spark.dead_letters import adbc, fetching
 from popclient.spark.dead_letters.adbc import connected_beside
 from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE, to_arrow
 from popclient.spark.dead_letters.database import connected
@@ -195,6 +198,37 @@ def test_the_driver_is_chosen(
         fill(url, 3)
         assert len(read(url.replace("postgres@", "postgres:pass%20'%5Cword@"), driver=driver)) == 2
     assert seen == [("on", "popmq-spark")] * used
+
+
+def test_an_accelerator_that_cannot_connect_is_done_without(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless it was asked for by name."""
+    monkeypatch.setattr(adbc, "_conninfo", lambda _info: "host=127.0.0.1 port=1")
+    with fresh_database(postgres) as url:
+        fill(url, 3)
+        assert len(read(url)) == 2
+        assert "dead letters are read without ADBC" in caplog.text
+        with pytest.raises(ValueError, match=r"option url='postgresql.*cannot be read: .*port 1"):
+            read(url, driver="adbc")
+        monkeypatch.setitem(sys.modules, "adbc_driver_postgresql", None)
+        assert len(read(url)) == 2
+        with (
+            pytest.raises(ValueError, match=r"where Spark's workers run .*pip install 'popmq\[adbc\]'"),
+            connected_beside(None),
+        ):
+            pass
+
+
+def test_an_accelerator_goes_where_the_driver_went(postgres: PostgresServer) -> None:
+    """Of several servers to the same one, by the place that stands behind a default."""
+    with (
+        fresh_database(postgres) as url,
+        psycopg.connect(url, load_balance_hosts="random", target_session_attrs="any") as conn,
+    ):
+        where = conninfo_to_dict(adbc._conninfo(conn.info))
+        assert (where["host"], where["port"]) == (conn.info.host, str(conn.info.port))
+        assert not {"target_session_attrs", "load_balance_hosts"} & where.keys()
 
 
 @settings(deadline=None)

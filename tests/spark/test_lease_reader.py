@@ -290,6 +290,9 @@ def test_a_lease_is_renewed_every_third_of_its_duration_until_it_is_let_go() -> 
     until_in_thread(lambda: holds.calls.count("b") >= 2)
     renewal.keep(())
     until_in_thread(lambda: renewal._attempt_ids == ())
+    thread = renewal._thread
+    renewal.stop()
+    until_in_thread(lambda: thread is not None and not thread.is_alive())
 
 
 # ---- Options ----

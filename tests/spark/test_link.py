@@ -8,12 +8,18 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from popclient import ClientConfig
+from popclient import ClientConfig, FilterExpression, PopError, Producer
+from popclient._queue.message_queue import MessageQueue
 from popclient._session import Session
+from popclient.admin import Admin
+from popclient.spark import bulk
 from popclient.spark import link as links
 from popclient.spark.link import link_to
 from popserver.in_process import EmbeddedBroker
 from tests.client.scripted import until_in_thread
+from tests.spark.queue.seen import Seen
+
+ALL = FilterExpression()
 
 
 def test_a_session_that_is_not_used_ends_and_the_next_question_opens_another(
@@ -37,6 +43,47 @@ def test_a_session_stays_while_somebody_asks(pop_server: EmbeddedBroker, monkeyp
 
     assert link.ask(long)
     until_in_thread(lambda: link._session is None)
+
+
+def test_a_question_that_comes_with_the_alarm_has_a_session(pop_server: EmbeddedBroker) -> None:
+    """In one turn of the loop: the alarm is due already, and cannot be cancelled."""
+    link = link_to(ClientConfig(pop_server.endpoint), "reports")
+    assert link.ask(_is_open)
+
+    async def at_once() -> bool:
+        with link._in_use():
+            link._rest()
+            await asyncio.sleep(0)
+            return await _is_open(await link._present())
+
+    assert link._thread.run(at_once)
+
+
+def test_a_pull_outlives_a_pause_of_its_reader(pop_server: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark may take long over a chunk; then it goes on, in another session."""
+    seen = Seen(pop_server.endpoint)
+    with Admin(pop_server.endpoint) as admin:
+        admin.create_topic("flights", queue_count=1)
+    seen.send(100)
+    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 40)
+    monkeypatch.setattr(links, "IDLE_S", 0.2)
+    link = link_to(ClientConfig(pop_server.endpoint), "reports")
+    chunks = []
+    for chunk in bulk.pull(link, MessageQueue("flights", 0), 0, 100, expression=ALL, columns=["queue_offset"]):
+        if chunk.next_offset is not None:
+            chunks.append(chunk.next_offset)
+            until_in_thread(lambda: link._session is None)
+    assert chunks == [40, 80, 100]
+
+
+def test_a_server_that_fails_for_ever_is_given_up(pop_server: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though each of its answers begins well."""
+    with Producer(pop_server.endpoint) as producer:
+        producer.send("flights", b"x")
+    monkeypatch.setattr("popserver.rpc.bulk._made", None)
+    link = link_to(ClientConfig(pop_server.endpoint, request_timeout=0.3), "reports")
+    with pytest.raises(PopError, match="the server failed on PullBulk"):
+        list(bulk.pull(link, MessageQueue("flights", 0), 0, 100, expression=ALL, columns=["queue_offset"]))
 
 
 async def _is_open(session: Session) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from popclient.spark.dead_letters.columns import Page, Source
 
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection
+
+WAY_OUT: Final = "pip install 'popmq[adbc]'"
+_CHOOSING: Final = ("host", "hostaddr", "port", "target_session_attrs", "load_balance_hosts")
 
 
 def errors() -> tuple[type[Exception], ...]:
@@ -29,13 +32,26 @@ def errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def connected_beside(own: Any) -> Iterator[Connection]:
-    """A second connection, to where that of psycopg leads and with its settings."""
-    from adbc_driver_postgresql import dbapi
+    """A second connection, to the server that psycopg's leads to and with its settings.
+
+    Raises `ValueError` where the driver is not installed, and one of `errors` where it cannot connect.
+    """
+    try:
+        from adbc_driver_postgresql import dbapi
+    except ImportError as error:
+        raise ValueError(f"option driver='adbc' is not there where Spark's workers run ({error}): {WAY_OUT}") from None
+    with dbapi.connect(_conninfo(own.info), autocommit=True) as conn:
+        yield conn
+
+
+def _conninfo(own: Any) -> str:
+    """The driver's own library of Postgres has other defaults, and of several servers might choose another one."""
     from psycopg.conninfo import make_conninfo
 
-    where = {**own.info.get_parameters(), **({"password": own.info.password} if own.info.password else {})}
-    with dbapi.connect(make_conninfo(**where), autocommit=True) as conn:
-        yield conn
+    given = {name: value for name, value in own.get_parameters().items() if name not in _CHOOSING}
+    server = {"host": own.host, "hostaddr": own.hostaddr, "port": own.port, "user": own.user, "dbname": own.dbname}
+    asked = {name: value for name, value in {**server, "password": own.password}.items() if value}
+    return make_conninfo(**{**given, **asked})
 
 
 class Copies:

@@ -7,18 +7,22 @@ a KiB and more ADBC, where it is installed, costs less still.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from sqlalchemy import Connection, bindparam
 
 from popclient.spark.dead_letters.adbc import Copies, connected_beside
+from popclient.spark.dead_letters.adbc import errors as adbc_errors
 from popclient.spark.dead_letters.aggregated import aggregates, arrays_of
 from popclient.spark.dead_letters.choosing import Statement, chosen, key_of, up_to
 from popclient.spark.dead_letters.columns import BODY, VIEWS, Page, Source
 from popclient.spark.dead_letters.options import ADBC, AUTO, Options, has_adbc
+
+log = logging.getLogger(__name__)
 
 PAGE_ROWS_MAX: Final = 8_192
 PAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the body that passes it is the page's last
@@ -58,14 +62,30 @@ def _fetcher(conn: Connection, options: Options, sources: Sequence[Source], *, i
         yield rows
         return
     query = up_to(query, sources, PAGE_BYTES_MAX)
-    # Without bodies columns as values cost less; and for a page or less, a second connection costs more than it saves.
-    is_worth_it = options.driver == AUTO and is_long and BODY in sources and has_adbc()
-    if is_worth_it or options.driver == ADBC:
-        own: Any = conn.connection.driver_connection
-        with connected_beside(own) as beside:
+    own: Any = conn.connection.driver_connection
+    with ExitStack() as stack:
+        if options.driver == ADBC:
+            beside = stack.enter_context(connected_beside(own))
+        # Without bodies columns as values cost less; and for a page or less a second connection costs too much.
+        elif options.driver == AUTO and is_long and BODY in sources and has_adbc():
+            beside = _connected_if_possible(stack, own)
+        else:
+            beside = None
+        if beside is None:
+            yield Columns(conn, Statement.of(conn, aggregates(query, sources)), sources, rows)
+        else:
             yield Copies(beside, own, Statement.of(conn, query), sources)
-    else:
-        yield Columns(conn, Statement.of(conn, aggregates(query, sources)), sources, rows)
+
+
+def _connected_if_possible(stack: ExitStack, own: Any) -> Any:
+    """Nobody has asked for it: a read must not fail for want of it."""
+    try:
+        return stack.enter_context(connected_beside(own))
+    except Exception as error:
+        if not isinstance(error, (ValueError, *adbc_errors())):
+            raise
+        log.warning("dead letters are read without ADBC: %s", error)
+        return None
 
 
 class Rows:

@@ -68,7 +68,7 @@ class Holding:
 
     def close(self) -> None:
         """What is held ends when its duration has passed."""
-        self._renewal.keep(())
+        self._renewal.stop()
 
     def _left_behind(self, seq: int) -> list[Held]:
         found: list[Held] = []

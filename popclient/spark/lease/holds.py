@@ -22,7 +22,6 @@ class Holds:
     def __init__(self, options: LeaseOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
-        self._is_offered = False
 
     def receive(self, attempt_id: str, max_messages: int) -> Held:
         """What is held under the attempt id; where that is nothing, up to so many new messages. 0: nothing new."""
@@ -50,10 +49,9 @@ class Holds:
 
     def _link(self) -> Link:
         link = link_to(self._options.server, self._options.group)
-        if not self._is_offered and not link.offers(BULK):
+        if not link.offers(BULK):
             raise UnsupportedByServer(
                 f"option mode='lease' needs a PopMQ server that offers popmq.v1.Bulk, and {link.config.endpoints} does"
                 " not; use mode='journal', which works with any RocketMQ 5 server, or install popmq[fast] there"
             )
-        self._is_offered = True
         return link

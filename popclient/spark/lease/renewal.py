@@ -19,6 +19,7 @@ class Renewal:
         self._holds = holds
         self._pause_s = invisible_ms / 3_000
         self._attempt_ids: tuple[str, ...] = ()
+        self._is_stopped = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -31,14 +32,21 @@ class Renewal:
             self._thread = threading.Thread(target=self._run, name="popmq-lease", daemon=True)
             self._thread.start()
 
+    def stop(self) -> None:
+        """None from now on, and the thread ends."""
+        with self._changed:
+            self._attempt_ids, self._is_stopped = (), True
+            self._changed.notify()
+
     def _run(self) -> None:
-        while True:
+        while not self._is_stopped:
             with self._changed:
                 if self._changed.wait(self._pause_s if self._attempt_ids else None):
                     continue  # others, which were received just now, or none
                 attempt_ids = self._attempt_ids
             for attempt_id in attempt_ids:
-                self._renew(attempt_id)
+                if attempt_id in self._attempt_ids:
+                    self._renew(attempt_id)
 
     def _renew(self, attempt_id: str) -> None:
         try:
