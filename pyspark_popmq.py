@@ -69,6 +69,8 @@ class DefaultSource(DataSource):
         from popclient.spark.given import Given
 
         given = Given(self.options)
+        if "url" not in given and ("topic" in given or "mode" in given):
+            given.needed("endpoints", "the server to read topics from, host:port; or url, a database, for dead letters")
         if "url" not in given and "endpoints" not in given:
             raise given.refuse("url", "give the database to read dead letters from, or endpoints, a server's host:port")
         if "url" in given and "endpoints" in given:

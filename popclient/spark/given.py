@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Final, overload
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
@@ -33,11 +34,12 @@ class Given:
 
     def refuse_others(self, allowed: Iterable[str]) -> None:
         """Raises `ValueError` for the first option that is none of the allowed."""
-        names = list(allowed)
-        known = {name.lower() for name in names}
+        by_lower = {name.lower(): name for name in allowed}
         for name, value in self._values.items():
-            if name not in known:
-                raise ValueError(f"option {name}={_shown(name, value)} is unknown here; allowed are {', '.join(names)}")
+            if name not in by_lower:
+                alike = "".join(f"did you mean {by_lower[each]}? " for each in get_close_matches(name, by_lower, 1))
+                names = ", ".join(by_lower.values())
+                raise ValueError(f"option {name}={_shown(name, value)} is unknown here; {alike}allowed are {names}")
 
     def refuse(self, name: str, allowed: str) -> ValueError:
         """The error about an option's value, to be raised; `allowed` says what would be taken."""

@@ -214,6 +214,8 @@ def test_reading_never_blocks_a_checkpoint(spark: SparkSession, sqlite_url: str,
 def test_a_wrong_option_is_an_analysis_error(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="option url is missing"):
         spark.read.format("popmq").load()
+    with pytest.raises(AnalysisException, match="option endpoints is missing; the server to read topics from"):
+        spark.read.format("popmq").option("topic", "orders").load()
 
 
 def test_postgres_that_is_away_is_named_without_its_password(spark: SparkSession) -> None:

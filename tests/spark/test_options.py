@@ -28,6 +28,7 @@ URL = "sqlite:////data/popmq.db"
         ({"url": "mysql://me:secret@host/db"}, ["mysql", "url='mysql://***@host/db'", "postgresql://"]),
         ({"url": "sqlite://"}, ["in memory", "name a file"]),
         ({"url": URL, "consumergrup": "g"}, ["consumergrup='g'", "unknown", "consumerGroup, topic, numPartitions"]),
+        ({"url": URL, "consumergrup": "g"}, ["did you mean consumerGroup? allowed are"]),
         ({"url": URL, "consumergroup": " "}, ["consumerGroup=' '", "leave the option out"]),
         ({"url": URL, "numpartitions": "0"}, ["numPartitions='0'", "1 to 1000"]),
         ({"url": URL, "numpartitions": "1001"}, ["numPartitions='1001'", "1 to 1000"]),
