@@ -82,7 +82,7 @@ def pull(
                 waited += time.monotonic() - begun
                 yield Chunk(b"", None, frame.min_offset, frame.max_offset)
     finally:
-        link.ask(answer.left)
+        link.run(answer.left)
 
 
 class _Answer:
@@ -122,7 +122,7 @@ class _Answer:
 
         return await session.transport.call(attempt, self._patience)
 
-    async def left(self, _session: Session) -> None:
+    async def left(self) -> None:
         """Whatever has not been read is not wanted any more."""
         self._leave()
 

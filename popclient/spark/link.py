@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from popclient import _convert as convert
 from popclient._loop import loop_thread
@@ -62,11 +62,15 @@ class Link:
         patience: seconds, those of the option requestTimeout without one; a server may restart within them. Raises the
         last failure, a PopError.
         """
-        return self._thread.run(lambda: self._patiently(work, patience or self.config.request_timeout))
+        return self.run(lambda: self._patiently(work, patience or self.config.request_timeout))
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """The answer of what needs no session, from the loop in which its calls run."""
+        return self._thread.run(work)
 
     def close(self) -> None:
         """Ends its session without a goodbye; the next question opens another one."""
-        self._thread.run(self._close)
+        self.run(self._close)
 
     # ---- In the loop ----
 
