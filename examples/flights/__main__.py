@@ -189,9 +189,9 @@ class Victim:
                 kill(self._process)
                 self._killed_at = time.monotonic()
                 screen.note(f"kill -9 of consumer process {self._process.pid}, in the middle of its work")
-        elif not self._held and holding:
-            self._held = holding
-            screen.note(f"it has {holding} flights in its hands")
+                # At once: the next look may come late, when they have ended already.
+                self._held = looking.held_by(self._client_id)
+                screen.note(f"it has {self._held} flights in its hands")
         elif self._held and not holding:
             after_s = time.monotonic() - self._killed_at
             screen.note(f"{after_s:.1f} s later its holds have ended, and the others get its flights")
