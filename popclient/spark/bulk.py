@@ -23,7 +23,7 @@ from popproto.v2 import definition_pb2 as pb
 BULK: Final = "bulk"  # the capability of a server that offers it
 # What one receive may bring. The server counts bodies as they are stored, and sends them unpacked.
 HELD_BYTES_MAX: Final = 1024 * 1024 * 1024
-LEAST_PATIENCE: Final = 0.001
+_LEAST_PATIENCE: Final = 0.001
 
 
 class TooMuchHeld(RuntimeError):
@@ -71,7 +71,7 @@ def pull(
     try:
         while True:
             begun = time.monotonic()
-            frame = link.ask(answer.next_frame, max(link.config.request_timeout - waited, LEAST_PATIENCE))
+            frame = link.ask(answer.next_frame, max(link.config.request_timeout - waited, _LEAST_PATIENCE))
             if frame is None:
                 return
             if frame.chunk or frame.next_offset:

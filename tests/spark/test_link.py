@@ -38,8 +38,7 @@ def test_a_session_stays_while_somebody_asks(pop_server: EmbeddedBroker, monkeyp
 
     async def long(session: Session) -> bool:
         await asyncio.to_thread(link.offers, "bulk")
-        await asyncio.sleep(0.02)  # for an alarm that another's question had set
-        return await _is_open(session)
+        return link._alarm is None and await _is_open(session)
 
     assert link.ask(long)
     until_in_thread(lambda: link._session is None)
@@ -53,7 +52,7 @@ def test_a_question_that_comes_with_the_alarm_has_a_session(pop_server: Embedded
     async def at_once() -> bool:
         with link._in_use():
             link._rest()
-            await asyncio.sleep(0)
+            await link._tasks.ended()
             return await _is_open(await link._present())
 
     assert link._thread.run(at_once)

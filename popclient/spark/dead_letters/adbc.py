@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from popclient.spark.dead_letters.choosing import Statement
 from popclient.spark.dead_letters.columns import Page, Source
+from popclient.spark.dead_letters.options import GET_ADBC
 
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection
 
-WAY_OUT: Final = "pip install 'popmq[adbc]'"
 _CHOOSING: Final = ("host", "hostaddr", "port", "target_session_attrs", "load_balance_hosts")
 
 
@@ -39,7 +39,7 @@ def connected_beside(own: Any) -> Iterator[Connection]:
     try:
         from adbc_driver_postgresql import dbapi
     except ImportError as error:
-        raise ValueError(f"option driver='adbc' is not there where Spark's workers run ({error}): {WAY_OUT}") from None
+        raise ValueError(f"option driver='adbc' is not there where Spark's workers run ({error}): {GET_ADBC}") from None
     with dbapi.connect(_conninfo(own.info), autocommit=True) as conn:
         yield conn
 

@@ -19,6 +19,7 @@ JSON: Final = "json"
 AUTO: Final = "auto"
 ADBC: Final = "adbc"
 PSYCOPG: Final = "psycopg"
+GET_ADBC: Final = "pip install 'popmq[adbc]'"
 NUM_PARTITIONS: Final = 4
 NUM_PARTITIONS_MAX: Final = 1_000
 BACKENDS: Final = ("sqlite", "postgresql")
@@ -117,7 +118,7 @@ def _driver(given: Given, url: str) -> str:
     if driver != AUTO and not url.startswith("postgresql"):
         raise given.refuse("driver", "it is for Postgres; leave it out")
     if driver == ADBC and not has_adbc():
-        raise given.refuse("driver", "it is not installed: pip install 'popmq[adbc]'")
+        raise given.refuse("driver", f"it is not installed: {GET_ADBC}")
     return driver
 
 
