@@ -1,0 +1,69 @@
+"""How much of something all callers together, or one of them, may take up at once.
+
+Every thing that a caller can make grow has a budget with a name, a limit and the option that sets it. `popmq status`
+lists them with what is used, the highest use so far, and how often a caller was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from popserver.domain.errors import TooManyRequests
+
+
+class Budget:
+    """A limit, and what is used of it. Not for several threads at once."""
+
+    def __init__(self, name: str, limit: int, unit: str, option: str) -> None:
+        """`unit`: what is counted ("bytes", "connections"); `option`: the setting of the limit ("max_connections")."""
+        self.name = name
+        self.limit = limit
+        self.unit = unit
+        self.option = option
+        self.used = 0
+        self.peak = 0
+        self.refused = 0  # how often there was no room
+
+    def __repr__(self) -> str:
+        return f"<Budget {self.name} {self.used}/{self.limit} {self.unit}, {self.refused} refused>"
+
+    def take(self, amount: int = 1) -> bool:
+        """Whether there was room; if there was, the amount is used until `give_back`. A refusal is counted."""
+        if self.used + amount > self.limit:
+            self.refused += 1
+            return False
+        self.used += amount
+        self.peak = max(self.peak, self.used)
+        return True
+
+    def give_back(self, amount: int = 1) -> None:
+        """End the use of an amount that was taken."""
+        self.used -= amount
+
+    def refusal(self, wanted: str) -> TooManyRequests:
+        """The error for a caller who got no room; `wanted` says what he asked for: "a message of 4 MiB"."""
+        flag = f"--{self.option.replace('_', '-')}"
+        return TooManyRequests(
+            f"no room for {wanted}: {self.used} of {self.limit} {self.unit} are in use ({self.name});"
+            f" try again later, or start the server with a higher {flag}"
+        )
+
+
+class Budgets:
+    """Every budget of a server, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Budget] = {}
+
+    def __iter__(self) -> Iterator[Budget]:
+        return iter(self._by_name.values())
+
+    def __getitem__(self, name: str) -> Budget:
+        return self._by_name[name]
+
+    def add(self, name: str, limit: int, unit: str, option: str) -> Budget:
+        """A new budget. Raises `ValueError` for a name that is taken."""
+        if name in self._by_name:
+            raise ValueError(f"there is a budget named '{name}' already")
+        budget = self._by_name[name] = Budget(name, limit, unit, option)
+        return budget
