@@ -7,9 +7,10 @@ DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 2
+PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint format types generate check bench clean
+.PHONY: help install demo test test-all test-long lint format types generate check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,10 +39,13 @@ demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year)
 	$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(DEV) ## pass the tests
-	$(BIN)/pytest -m 'not slow' -n $(JOBS) --dist loadfile $(ARGS)
+	$(PYTEST) -m 'not slow and not full' $(ARGS)
 
-test-all: $(DEV) ## pass the long tests too
-	$(BIN)/pytest $(ARGS)
+test-all: test ## pass the heavy tests too, as CI does
+	$(PYTEST) -m 'full and not slow' $(ARGS)
+
+test-long: $(DEV) ## pass the tests that kill and torture for minutes
+	$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(DEV) ## style and mistakes
 	$(BIN)/ruff check
