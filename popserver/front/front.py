@@ -199,7 +199,8 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _bound(family: int, place: tuple[Any, ...]) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns off Nagle's delay (40 ms on a quiet connection) only where the protocol is given.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
