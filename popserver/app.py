@@ -8,11 +8,13 @@ from pathlib import Path
 import structlog
 
 from popserver import __version__
+from popserver.broker import limits as broker_limits
 from popserver.broker.access import Access, Rules
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.users import Users
 from popserver.config import Config, check_exposure
+from popserver.domain.budget import Budgets
 from popserver.domain.transaction import CheckPolicy
 from popserver.rpc import admin
 from popserver.rpc.limits import Limits
@@ -26,6 +28,7 @@ from popserver.store.queue_locks import newest_lock_ms
 _ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
 
 READABLE_BY_OTHERS = 0o044
+MIB = 1024 * 1024
 
 log = structlog.get_logger("popserver")
 
@@ -36,6 +39,7 @@ class App:
     def __init__(self, config: Config, clock: SystemClock | ManualClock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self.budgets = Budgets()  # of this server
         self.database: Database | None = None
         self.broker: Broker
         self.access: Access
@@ -71,8 +75,9 @@ class App:
                 ),
                 # A clock that stands still has no company.
                 shared=not self.database.is_sqlite and isinstance(self.clock, SystemClock),
+                budgets=self.budgets,
+                limits=broker_limits.Limits(send_backlog_bytes=config.send_backlog * MIB),
             )
-            self.broker.writer.backlog_bytes_max = self.config.send_backlog * 1024 * 1024
             await self._start_broker()
         except BaseException:
             self.database.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from popclient.admin.admin import Admin
 from popclient.admin.facts import (
+    Budget,
     Consumer,
     Explanation,
     FilterTrial,
@@ -47,6 +48,7 @@ from popclient.admin.redrive_facts import (
 
 __all__ = [
     "Admin",
+    "Budget",
     "Consumer",
     "DeadLetter",
     "DeadLetterPage",

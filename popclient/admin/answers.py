@@ -8,6 +8,7 @@ from typing import Any
 
 from popclient import _convert as convert
 from popclient.admin.facts import (
+    Budget,
     Consumer,
     Explanation,
     FilterTrial,
@@ -264,6 +265,7 @@ def status_of(answer: wire.GetStatusResponse) -> Status:
         lag=tuple(map(_lag_of, answer.lag)),
         oldest_overdue=answer.oldest_overdue.ToTimedelta(),
         hints=tuple(answer.hints),
+        budgets=tuple(map(_budget_of, answer.budgets)),
     )
 
 
@@ -271,6 +273,18 @@ def views_of(messages: Iterable[pb.Message]) -> list[MessageView]:
     """Of messages that nobody holds."""
     now = convert.now()
     return [MessageView(message, now) for message in messages]
+
+
+def _budget_of(budget: wire.Budget) -> Budget:
+    return Budget(
+        name=budget.name,
+        option=budget.option,
+        unit=budget.unit,
+        limit=budget.limit,
+        used=budget.used,
+        peak=budget.peak,
+        refused=budget.refused,
+    )
 
 
 def _view_of(message: pb.Message) -> MessageView:

@@ -217,6 +217,23 @@ class ScheduledMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """How much of something the server's callers may take up at once.
+
+    option: the setting of `popmq serve` that sets the limit. unit: what is counted, such as "bytes". peak: the highest
+    use since the start of the server; refused: how often there was no room since then.
+    """
+
+    name: str
+    option: str
+    unit: str
+    limit: int
+    used: int
+    peak: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The server in numbers. `store` is its database URL without the password.
 
@@ -240,6 +257,7 @@ class Status:
     lag: tuple[GroupLag, ...]
     oldest_overdue: timedelta
     hints: tuple[str, ...]
+    budgets: tuple[Budget, ...]
 
 
 @dataclass(frozen=True, slots=True)

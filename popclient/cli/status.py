@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 
-from popclient.admin import Admin
+from popclient.admin import Admin, Budget
 from popclient.cli.arguments import client_config
 from popclient.cli.groups import lag_documents, lag_table
-from popclient.cli.output import fields, hint_lines, local, milliseconds, say, utc, written
+from popclient.cli.output import fields, hint_lines, local, milliseconds, say, table, utc, written
 
 
 def show(arguments: Namespace) -> int:
@@ -45,6 +47,18 @@ def show(arguments: Namespace) -> int:
         "parked_polls": status.parked_polls,
         "oldest_overdue_ms": milliseconds(status.oldest_overdue),
         "hints": list(status.hints),
+        "budgets": [asdict(each) for each in status.budgets],
         "lag": lag_documents(status.lag),
     }
-    return say(arguments, document, [*lines, *hint_lines(status.hints), "", *lag_table(status.lag)])
+    shown = [*lines, *hint_lines(status.hints), *_budget_lines(status.budgets), "", *lag_table(status.lag)]
+    return say(arguments, document, shown)
+
+
+def _budget_lines(budgets: Sequence[Budget]) -> list[str]:
+    """Those that were or may soon be exhausted; --json has all."""
+    rows = [
+        (each.name, each.unit, each.used, each.peak, each.limit, each.refused, f"--{each.option.replace('_', '-')}")
+        for each in budgets
+        if each.refused or 2 * each.peak > each.limit
+    ]
+    return ["", *table(["budget", "unit", "used", "peak", "limit", "refused", "option"], rows)] if rows else []

@@ -17,6 +17,7 @@ from popserver.broker.clock import Clock
 from popserver.broker.errands import Errands
 from popserver.broker.group_members import GroupMembers
 from popserver.broker.group_notices import GroupNotices
+from popserver.broker.limits import Limits
 from popserver.broker.maintenance import Maintenance
 from popserver.broker.members import Events, Members
 from popserver.broker.neighbours import Neighbours
@@ -34,6 +35,7 @@ from popserver.broker.transactions import Transactions
 from popserver.broker.wakeups import Wakeups
 from popserver.broker.writer import Committed, Writer
 from popserver.domain import receipt
+from popserver.domain.budget import Budgets
 from popserver.domain.errors import InvalidReceiptHandle, PopError
 from popserver.domain.filtering import Filter
 from popserver.domain.group import Group
@@ -51,6 +53,7 @@ from popserver.store.notices import DUE, EVERYTHING, MEMBERS, PENDING, RESETS, U
 BATCH_SIZE_MAX = 32
 RETENTION_MS = 72 * HOUR_MS
 CHECKS = CheckPolicy()
+LIMITS = Limits()
 
 
 class Broker:
@@ -67,12 +70,19 @@ class Broker:
         delay_ms_max: int = DELAY_MS_MAX,
         checks: CheckPolicy = CHECKS,
         shared: bool = False,
+        budgets: Budgets | None = None,
+        limits: Limits = LIMITS,
     ) -> None:
-        """`shared`: other servers may use the database, which then is a Postgres."""
+        """`shared`: other servers may use the database, which then is a Postgres.
+
+        The broker adds its budgets, with these limits, to `budgets`, which are the server's.
+        """
+        self.budgets = budgets = Budgets() if budgets is None else budgets
         self.database = database
         self.clock = clock
         self.wakeups = Wakeups(clock)
-        self.writer = Writer(database, clock, self._after_commit, lambda tx: self.members.announcement(tx))
+        backlog = budgets.add("send backlog", limits.send_backlog_bytes, "bytes", "send_backlog")
+        self.writer = Writer(database, clock, self._after_commit, lambda tx: self.members.announcement(tx), backlog)
         self.reader = Reader(database, self.writer)
         # A key is kept no longer than its message.
         key_window_ms = min(key_window_ms, retention_ms) if retention_ms else key_window_ms

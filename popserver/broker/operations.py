@@ -19,6 +19,7 @@ from popserver.broker.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
 from popserver.broker.moments import moment
 from popserver.broker.redeliveries import Share
 from popserver.domain import why
+from popserver.domain.budget import Budget
 from popserver.domain.errors import BadRequest, Forbidden, IllegalMessageId
 from popserver.domain.filtering import sql
 from popserver.domain.group import Group, HistoryLevel, NewGroup, check_interval, check_intervals, check_max_attempts
@@ -105,6 +106,7 @@ class Status(NamedTuple):
     lag: list[Lag]
     oldest_overdue_ms: int
     hints: list[str]
+    budgets: list[Budget]
 
 
 class Operations:
@@ -273,6 +275,7 @@ class Operations:
             lag=lag,
             oldest_overdue_ms=0 if counts.next_due_ms is None else max(0, now_ms - counts.next_due_ms),
             hints=[*broker.clients.disagreements(HINTS_MAX), *(self._hint(each, now_ms) for each in groups)],
+            budgets=list(broker.budgets),
         )
 
     def _hint(self, group: Group, now_ms: int) -> str:

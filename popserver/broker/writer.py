@@ -23,7 +23,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.broker.clock import Clock
 from popserver.broker.pace import Pace
-from popserver.domain.errors import Internal, PopError, TooManyRequests
+from popserver.domain.budget import Budget
+from popserver.domain.errors import Internal, PopError
 from popserver.store import ORDER, Database, before, finish, lock
 from popserver.store.database import commit_error, is_taken_back, plain_error
 from popserver.store.notices import Outdated
@@ -32,7 +33,6 @@ from popserver.store.transaction import RepeatedId, Transaction
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
 TRIES = 3  # of a batch that the database takes back for the sake of another transaction
-BACKLOG_BYTES_MAX = 128 * 1024 * 1024
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -75,15 +75,18 @@ class Writer:
         clock: Clock,
         after_commit: Callable[[Committed], None],
         announce: Callable[[Transaction], str],
+        backlog: Budget,
     ) -> None:
-        """`announce` says what other servers are to hear of a transaction, in the writer's thread."""
+        """`announce` says what other servers are to hear of a transaction, in the writer's thread.
+
+        `backlog` counts the bytes of requests that are not answered yet.
+        """
         self._database = database
         self._clock = clock
         self._after_commit = after_commit
         self._announce = announce
-        self.backlog_bytes_max = BACKLOG_BYTES_MAX
-        self._backlog_bytes = 0  # what requests bring that are not answered yet; of it, the batch that is being done:
-        self._batch_bytes = 0
+        self._backlog = backlog
+        self._batch_bytes = 0  # of the backlog: what is being stored
         self._waiting: list[_Request] = []
         self._batches: queue.SimpleQueue[list[_Request] | None] = queue.SimpleQueue()
         self._busy = False
@@ -128,13 +131,14 @@ class Writer:
         bytes is refused (`TooManyRequests`) while too many wait: the store is slower than the senders, and memory ends.
         """
         answer: asyncio.Future[S] = self._loop.create_future()
-        if size and self._backlog_bytes and self._backlog_bytes + size > self.backlog_bytes_max:
-            answer.set_exception(self._too_much(size))
-            return answer
         if self._closed:
             answer.set_exception(Internal("the server is stopping; nothing was done, repeat the request"))
             return answer
-        self._backlog_bytes += size
+        # A request that is larger than the whole backlog is stored alone.
+        size = min(size, self._backlog.limit)
+        if size and not self._backlog.take(size):
+            answer.set_exception(self._backlog.refusal(f"{size} bytes more to store"))
+            return answer
         self._waiting.append(_Request(verb, wish, size, answers, answer))
         self._idle.clear()
         self._gather()
@@ -191,7 +195,7 @@ class Writer:
         return batch
 
     def _answer(self, outcomes: Sequence[_Outcome], committed: Committed) -> None:
-        self._backlog_bytes -= self._batch_bytes
+        self._backlog.give_back(self._batch_bytes)
         self._after_commit(committed)
         for request, result in outcomes:
             if request.answer.done():
@@ -205,12 +209,6 @@ class Writer:
             self._gather()
         else:
             self._idle.set()
-
-    def _too_much(self, size: int) -> TooManyRequests:
-        return TooManyRequests(
-            f"{self._backlog_bytes} bytes wait to be stored, {size} more would be over {self.backlog_bytes_max};"
-            " nothing was stored, send again a little later (popmq serve --send-backlog MIB)"
-        )
 
     # From here on: the writer's own thread.
 

@@ -229,6 +229,7 @@ class Admin:
             discarded_transactions=now.discarded_transactions,
             lag=map(admin_convert.lag, now.lag),
             hints=now.hints,
+            budgets=map(admin_convert.budget, now.budgets),
         )
         convert.set_ms(answer.started_at, now.started_at_ms)
         convert.set_ms(answer.now, now.now_ms)

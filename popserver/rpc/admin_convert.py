@@ -17,6 +17,7 @@ from popserver.broker.operations import (
     Step,
     TopicFacts,
 )
+from popserver.domain.budget import Budget
 from popserver.domain.errors import BadRequest
 from popserver.domain.group import ConsumeFrom, Group, HistoryLevel
 from popserver.domain.message import MessageType, StoredMessage
@@ -181,3 +182,15 @@ def step(step: Step) -> wire.HistoryEntry:
     )
     convert.set_ms(answer.at, step.at_ms)
     return answer
+
+
+def budget(budget: Budget) -> wire.Budget:
+    return wire.Budget(
+        name=budget.name,
+        option=budget.option,
+        unit=budget.unit,
+        limit=budget.limit,
+        used=budget.used,
+        peak=budget.peak,
+        refused=budget.refused,
+    )

@@ -68,3 +68,25 @@ def test_status(shell: Shell, dead: list[str]) -> None:
     assert lines[0].endswith(f"at {shell.endpoint}, up 31s")
     assert any(line.split() == ["messages", "5"] for line in lines)
     assert lines[-1].split()[:6] == ["counters", "flights", "1", "0", "0", "2"]
+
+
+def test_the_status_shows_the_budgets(shell: Shell) -> None:
+    """All of them in JSON, and to people those that were or may soon be exhausted."""
+    budget = shell.broker.app.budgets["send backlog"]
+    assert "--send-backlog" not in "\n".join(shell.ok("status").lines)
+    budget.take(budget.limit)
+    budget.take(7)
+    budget.give_back(budget.limit)
+    shown = next(each for each in shell.json("status")["budgets"] if each["name"] == "send backlog")
+    mib = 128 * 1024 * 1024
+    assert shown == {
+        "name": "send backlog",
+        "option": "send_backlog",
+        "unit": "bytes",
+        "limit": mib,
+        "used": 0,
+        "peak": mib,
+        "refused": 1,
+    }
+    (line,) = [line for line in shell.ok("status").lines if "--send-backlog" in line]
+    assert line.split() == ["send", "backlog", "bytes", "0", str(mib), str(mib), "1", "--send-backlog"]

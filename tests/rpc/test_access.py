@@ -603,7 +603,8 @@ async def test_what_waits_to_be_stored_is_bounded(tmp_path: Path) -> None:
     """A store that does not keep up makes senders wait, not the memory grow; and nothing answered OK is lost."""
     async with opened(tmp_path, limits=LIMITS) as door:
         await door.send(a_message("first"))
-        door.broker.writer.backlog_bytes_max = 4_000
+        backlog = door.broker.budgets["send backlog"]
+        backlog.limit = 4_000
         sends = [
             wire.SendMessageRequest(messages=[a_message(f"m{number}", body=bytes(1_000))]) for number in range(100)
         ]
@@ -615,7 +616,7 @@ async def test_what_waits_to_be_stored_is_bounded(tmp_path: Path) -> None:
         assert "--send-backlog" in refused[0].message
         stored = 1 + len(statuses) - len(refused)
         assert len({message.system_properties.message_id for message in await _all(door)}) == stored
-        assert door.broker.writer._backlog_bytes == 0
+        assert (backlog.used, backlog.refused) == (0, len(refused))
         assert (await door.send(a_message("last", body=bytes(1_000_000)))).status.code == pb.OK, "alone it may be large"
 
 

@@ -3110,6 +3110,7 @@ class GetStatusResponse(_message.Message):
     OLDEST_OVERDUE_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
     DISCARDED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    BUDGETS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store: _builtins.str
     """the database URL, without its password"""
@@ -3139,6 +3140,8 @@ class GetStatusResponse(_message.Message):
     def hints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what deserves a look, a sentence each"""
 
+    @_builtins.property
+    def budgets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Budget]: ...
     def __init__(
         self,
         *,
@@ -3159,11 +3162,55 @@ class GetStatusResponse(_message.Message):
         oldest_overdue: _duration_pb2.Duration | None = ...,
         hints: _abc.Iterable[_builtins.str] | None = ...,
         discarded_transactions: _builtins.int = ...,
+        budgets: _abc.Iterable[Global___Budget] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budgets", b"budgets", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class Budget(_message.Message):
+    """How much of something callers may take up at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OPTION_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    PEAK_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    option: _builtins.str
+    """of the server: sets the limit"""
+    unit: _builtins.str
+    """of the numbers below: bytes, connections, ..."""
+    limit: _builtins.int
+    used: _builtins.int
+    peak: _builtins.int
+    """the highest use since the start"""
+    refused: _builtins.int
+    """how often there was no room since the start"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        option: _builtins.str = ...,
+        unit: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        used: _builtins.int = ...,
+        peak: _builtins.int = ...,
+        refused: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "option", b"option", "peak", b"peak", "refused", b"refused", "unit", b"unit", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Budget: _TypeAlias = Budget  # noqa: Y015
