@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -141,6 +142,26 @@ def test_a_torn_file_never_takes_the_place_of_a_good_backup(tmp_path: Path) -> N
     write_offset_file(path, {"t@g": {0: 3}})
     assert read_offset_file(path) == {"t@g": {0: 3}}
     assert read_offset_file(backup_of(path)) == {"t@g": {0: 1}}
+
+
+@pytest.mark.row("H2")
+def test_what_is_written_is_on_disk_before_it_takes_the_files_place_and_its_name_is_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "offsets.json"
+    write_offset_file(path, {"t@g": {0: 1}})
+    synced: list[tuple[str, str]] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        (what,) = [each for each in (tmp_path, *tmp_path.iterdir()) if os.path.samestat(os.fstat(handle), each.stat())]
+        synced.append(("folder" if what == tmp_path else what.read_text(), path.read_text()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    old, new = dump_offsets({"t@g": {0: 1}}), dump_offsets({"t@g": {0: 2}})
+    write_offset_file(path, {"t@g": {0: 2}})
+    assert synced == [(new, old), ("folder", new)]
 
 
 WRITER = """

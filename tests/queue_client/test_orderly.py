@@ -166,6 +166,28 @@ async def test_an_owner_that_cannot_renew_stops_after_30_s_and_a_lost_lock_stops
     assert (len(desk.server.pulls_of(Q)), desk.texts) == (pulls, ["a"])
 
 
+@pytest.mark.row("F3")
+@pytest.mark.parametrize("asking", ["takes the lock", "renews the lock"])
+async def test_a_lock_counts_from_the_asking_however_late_the_answer_comes(desk: Desk, asking: str) -> None:
+    """The server's 60 s begin when it answers, the client's 30 s before it asks: so the client always ends first."""
+
+    def answer_after_25_s(request: legacy.LockQueuesRequest) -> object:
+        return desk.clock.advance(25) if any(name.topic.name == "t" for name in request.queues) else None
+
+    if asking == "takes the lock":
+        desk.server.answers["LockQueues"] = answer_after_25_s
+    core = await desk.start(answers(desk, iter([])))
+    await until(lambda: desk.server.pulls_of(Q))
+    pq = dict(core.parts.owned())[Q]
+    if asking == "renews the lock":
+        core._beats._tasks.cancel()
+        desk.server.answers["LockQueues"] = answer_after_25_s
+        assert core.parts.locks is not None
+        await core.parts.locks.renew()
+    answered = desk.clock.now()
+    assert (pq.has_lock(answered + 4.5), pq.has_lock(answered + 5.5)) == (True, False)
+
+
 @pytest.mark.row("F4")
 async def test_a_queue_whose_lock_is_lost_is_looked_at_again_in_3_s_until_it_is_given_up(desk: Desk) -> None:
     core = await desk.start(answers(desk, iter([])))

@@ -136,10 +136,11 @@ async def test_after_nothing_new_it_pulls_again_at_once_and_the_progress_moves_o
     core = await desk.start(listener)
     await until(lambda: desk.server.pulls_of(Q) == [0, 1])
     desk.server.answers["PullMessage"] = lambda request: (
-        pull_frames(pb.MESSAGE_NOT_FOUND, [], 1) if len(desk.server.pulls_of(Q)) == 3 else None
+        pull_frames(pb.MESSAGE_NOT_FOUND, [], 2) if len(desk.server.pulls_of(Q)) == 3 else None
     )
     await desk.server.fill(Q, "b")
-    await until(lambda: len(desk.server.pulls_of(Q)) >= 3)
+    # The fourth pull shows that the empty answer to the third one has been dealt with.
+    await until(lambda: desk.server.pulls_of(Q) == [0, 1, 2, 2])
     assert desk.offset(core) is None
     finish.set()
     await until(lambda: desk.offset(core) == 2)
@@ -198,6 +199,20 @@ async def test_an_offset_beyond_the_end_is_corrected_after_the_delay_that_was_as
     await until(lambda: desk.server.pulls_of(Q) == [999, 10])
     await desk.server.fill(Q, ["next"])
     await until(lambda: desk.texts == ["next"])
+
+
+@pytest.mark.row("B9")
+async def test_a_late_result_does_not_move_a_corrected_offset(desk: Desk) -> None:
+    """A listener's thread may have looked at the queue just before it was dropped, and notes its offset just after."""
+    await desk.server.fill(Q, map(str, range(10)))
+    desk.server.answers["FetchOffsets"] = _once(desk, 999)
+    core = await desk.start(offset_illegal_delay=10)
+    await until(lambda: desk.offset(core) == 10)
+    core.parts.offset_store.update_offset(Q, 1_000, increase_only=True)
+    core.parts.offset_store.update_offset(Q, 3, increase_only=False)
+    await desk.comes(lambda: len(desk.server.pulls_of(Q)) > 1, 12)
+    assert desk.server.pulls_of(Q) == [999, 10]
+    assert desk.server.progress[Q] == 10
 
 
 def _once(desk: Desk, offset: int) -> object:

@@ -33,12 +33,18 @@ async def sent(door: Door, *groups: str) -> list[str]:
 
 
 async def push(
-    door: Door, client_id: str = "pusher", *, attempt_id: str = "", batch_size: int = 32
+    door: Door,
+    client_id: str = "pusher",
+    *,
+    attempt_id: str = "",
+    batch_size: int = 32,
+    group: pb.Resource = GROUP,
+    topic: pb.Resource = TOPIC,
 ) -> list[pb.Message]:
     """What a push consumer gets that does not wait."""
     request = wire.ReceiveMessageRequest(
-        group=GROUP,
-        message_queue=pb.MessageQueue(topic=TOPIC),
+        group=group,
+        message_queue=pb.MessageQueue(topic=topic),
         batch_size=batch_size,
         auto_renew=True,
         attempt_id=attempt_id,
@@ -142,6 +148,30 @@ async def test_what_was_acked_since_is_not_repeated(door: Door) -> None:
     assert ids(await push(door, attempt_id="a-1")) == ids(lost[1:])
 
 
+@pytest.mark.row("K9")
+async def test_an_attempt_id_counts_in_its_own_group_and_topic_alone(door: Door) -> None:
+    """Clients number their receives as they like: another group's or topic's equal number is another receive."""
+    elsewhere, others = pb.Resource(name="trains"), pb.Resource(name="auditors")
+    for topic in (TOPIC, elsewhere):
+        await door.broker.catalog.create_topic(NewTopic(Resource("", topic.name), 1, (MessageType.NORMAL,)))
+        await door.broker.send([a_message(Resource("", topic.name)) for _ in range(2)])
+    [first] = await push(door, attempt_id="1", batch_size=1)
+    in_topic = await push(door, attempt_id="1", topic=elsewhere)
+    in_group = await push(door, attempt_id="1", group=others)
+    assert [len(in_topic), len(in_group)] == [2, 2]
+    assert {message.topic.name for message in in_topic} == {"trains"}
+    for group, topic, messages in [
+        (GROUP, TOPIC, [first]),
+        (GROUP, elsewhere, in_topic),
+        (others, TOPIC, in_group),
+    ]:
+        again = await push(door, attempt_id="1", group=group, topic=topic)
+        assert sorted(ids(again)) == sorted(ids(messages)), (group.name, topic.name)
+        handles = [message.system_properties.receipt_handle for message in messages]
+        names = Resource("", group.name), Resource("", topic.name)
+        assert await door.broker.ack(*names, handles) == [None] * len(handles)
+
+
 @pytest.mark.parametrize("attempt_id", ["x" * 256, "a\x00b"])
 async def test_an_attempt_id_that_cannot_be_kept_is_refused(door: Door, attempt_id: str) -> None:
     request = wire.ReceiveMessageRequest(
@@ -161,3 +191,14 @@ async def test_the_highest_priority_comes_first_among_what_is_ready(door: Door) 
     assert sorted(got) == [0, 1, 2, 3, 9]
     # A hint: one look in eight begins anywhere, so that the rest is not starved.
     assert sum(earlier >= later for earlier, later in itertools.pairwise(got)) >= 2
+
+
+async def test_what_is_urgent_does_not_starve_the_rest(door: Door) -> None:
+    await door.broker.catalog.create_topic(NewTopic(Resource("", TOPIC.name), 4, (MessageType.PRIORITY,)))
+    name = Resource("", TOPIC.name)
+    for priority in (0, 9):
+        batch = [a_message(name, message_type=MessageType.PRIORITY, priority=priority) for _ in range(20)]
+        await door.broker.send(batch)
+    got = [message.system_properties.priority for _ in range(16) for message in await push(door, batch_size=1)]
+    assert len(got) == 16
+    assert 1 <= got.count(0) <= 4, "most of them are urgent, not all"

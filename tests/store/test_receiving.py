@@ -290,3 +290,20 @@ class TestTogether:
 
 def granted(outcomes: Sequence[receiving.Received | PopError]) -> list[receiving.Received]:
     return [each for each in outcomes if isinstance(each, receiving.Received)]
+
+
+@pytest.mark.row("K9")
+def test_a_hold_that_ran_out_is_not_repeated(store: OpenStore) -> None:
+    """Its time is over though it has not been ended yet: its message may be another's in a moment."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    (first,) = store.receive(group, topic, invisible_ms=10 * SECOND, attempt_id="a")
+    store.now_ms += 10 * SECOND - 1
+    (again,) = store.receive(group, topic, invisible_ms=10 * SECOND, attempt_id="a")
+    assert again.receipt_handle == first.receipt_handle
+    store.now_ms += 1
+    assert store.receive(group, topic, invisible_ms=10 * SECOND, attempt_id="a") == []
+    store.end_due()
+    (next_one,) = store.receive(group, topic, attempt_id="a")
+    assert (next_one.attempt, store.ack(group, next_one)) == (2, [None])

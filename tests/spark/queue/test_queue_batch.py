@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,6 +117,18 @@ def test_bounds_by_offset(seen: Seen, admin: Admin) -> None:
     assert sorted(offsets[0]) == [5, 6, 7, 8]
     assert offsets[1] == offsets[2] == []
     assert sorted(offsets[3]) == list(range(ends[3]))
+
+
+@pytest.mark.usefixtures("way")
+def test_no_message_at_or_beyond_the_end_is_read_when_a_filter_passes_over_some(seen: Seen) -> None:
+    """The server looks for as many as are asked for, so it may find wanted ones beyond the end of the range."""
+    seen.send()
+    ends = {"0": 31, "1": 30, "2": 1, "3": 0}
+    rows = seen.read(filterExpression="UA", endingOffsets=json.dumps({"flights": ends}))
+    everything = seen.read(filterExpression="UA")
+    inside = [row["message_id"] for row in everything if row["queue_offset"] < ends[str(row["queue_id"])]]
+    assert sorted(row["message_id"] for row in rows) == sorted(inside)
+    assert 0 < len(inside) < 61
 
 
 def test_bounds_by_time(seen: Seen, pop_clock: EmbeddedClock) -> None:
