@@ -20,8 +20,22 @@ from popserver.broker.clock import Alarm, Clock
 from popserver.broker.quotas import Quota
 from popserver.broker.reader import Reader
 from popserver.broker.strangers import Strangers
-from popserver.domain.acl import Policies, Policy, Right, User, Verdict, allowing, is_signed, read_authorization, why
+from popserver.domain.acl import (
+    Action,
+    Effect,
+    Policies,
+    Policy,
+    ResourceKind,
+    Right,
+    User,
+    Verdict,
+    allowing,
+    is_signed,
+    read_authorization,
+    why,
+)
 from popserver.domain.errors import Forbidden, PopError, Unauthorized
+from popserver.domain.names import Resource
 from popserver.domain.retry import SECOND_MS
 from popserver.store import acl as store
 from popserver.store.acl import Acl
@@ -145,6 +159,33 @@ class Access:
             verdicts = [policies.verdict(right) for right in need]
             if not any(verdict.allowed for verdict in verdicts):
                 raise Forbidden(_refusal(user.access_key, need, verdicts))
+
+    def withholds(self, user: User) -> bool:
+        """Whether a policy denies the user to read anything; then `check_origins` is to be asked as well."""
+        self.check_current(user)
+        return not user.is_admin and self._policies[user.access_key].denies_reading
+
+    def check_origins(self, user: User, topics: Iterable[Resource | None]) -> None:
+        """Raise `Forbidden` where the user is denied one of the topics that messages come from.
+
+        None stands for a topic that is not known any more.
+        """
+        if not self.withholds(user):
+            return
+        policies = self._policies[user.access_key]
+        for topic in topics:
+            if topic is None:
+                raise Forbidden(
+                    f"user '{user.access_key}' may not read what is next here: where it comes from is not stored any"
+                    " more, and this user is denied some topics; read it as a user without denials"
+                )
+            policy = policies.verdict(Right(Action.SUB, ResourceKind.TOPIC, topic)).policy
+            if policy is not None and policy.effect is Effect.DENY:
+                raise Forbidden(
+                    f"user '{user.access_key}' may not read what is next here: it comes from topic '{topic}', and"
+                    f" {policy} denies that; nothing was consumed; read it as another user, or remove the denial with:"
+                    f" popmq acl policy remove {policy.policy_id}"
+                )
 
     def explain(self, access_key: str, right: Right) -> tuple[bool, Verdict, str]:
         """Whether the user may, what decides it, and why in one sentence; raises `NotFound`."""

@@ -47,7 +47,7 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.domain.transaction import CheckPolicy
-from popserver.store import Database, holds, receiving
+from popserver.store import Database, holds, origins, receiving
 from popserver.store.notices import DUE, EVERYTHING, MEMBERS, PENDING, RESETS, USERS, Notice, Outdated
 
 BATCH_SIZE_MAX = 32
@@ -256,6 +256,10 @@ class Broker:
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
         request = holds.Forward(group, await self._receipt(handle, group, topic))
         await self.writer.submit(holds.forward, request)
+
+    async def topics_behind(self, keys: Sequence[int]) -> set[Resource | None]:
+        """Where dead letters and retries come from, by their keys; None for what cannot be told any more."""
+        return await self.reader.read(lambda conn: origins.topics_behind(conn, keys))
 
     def withdraw(self, granted: Sequence[Delivery]) -> None:
         """Nothing of these was written to anybody: Ready again at once, and the attempts do not count."""

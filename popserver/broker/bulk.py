@@ -22,7 +22,7 @@ from popserver.domain.filtering import Filter
 from popserver.domain.names import Resource
 from popserver.domain.offsets import queue_numbered
 from popserver.domain.retry import SECOND_MS, Holder
-from popserver.store import attempts
+from popserver.store import attempts, holds
 from popserver.store import bulk as store
 from popserver.store.attempts import Attempt
 from popserver.store.database import READERS_MAX
@@ -122,6 +122,13 @@ class Bulk:
             async with self._turns:
                 page, keys = await self._reader.read(partial(store.first_of, topic=topic, keys=keys, sources=sources))
             yield page
+
+    async def withdraw(self, group: Resource, topic: Resource, attempt_id: str) -> None:
+        """Nothing of what the attempt holds was told to anybody: Ready again at once, and the attempts do not count."""
+        attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
+        receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))
+        if receipts:
+            await self._writer.submit(holds.withdraw, holds.Withdraw(receipts))
 
     async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:
         """Restart the time of what the attempt holds; how many messages that are."""

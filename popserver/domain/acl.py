@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from popserver.domain.errors import BadRequest
-from popserver.domain.names import NAMESPACE_LENGTH_MAX, Resource, group_of_dead_letter_topic
+from popserver.domain.names import NAMESPACE_LENGTH_MAX, Resource, owner_of
 
 ALGORITHM = "MQv2-HMAC-SHA1"
 ACCESS_KEY_LENGTH_MAX = 64
@@ -113,6 +113,8 @@ class Policies:
         # Denials first, then the most specific: whatever covers the right first decides it.
         self._ordered = sorted(policies, key=lambda each: (each.effect is Effect.ALLOW, -len(each.pattern)))
         self._remembered: dict[Right, Verdict] = {}
+        # Whether there is anything at all that this user may not read whatever else is allowed.
+        self.denies_reading = any(each.effect is Effect.DENY and Action.SUB in each.actions for each in self._ordered)
 
     def verdict(self, right: Right) -> Verdict:
         found = self._remembered.get(right)
@@ -122,9 +124,10 @@ class Policies:
         return found
 
     def _judge(self, right: Right) -> Verdict:
-        meant = _meant(right)
+        asked = given_by(right)
         for policy in self._ordered:
-            if any(policy.covers(each) for each in meant):
+            is_denied = policy.effect is Effect.DENY and policy.covers(right)
+            if is_denied or policy.covers(asked):
                 return Verdict(policy.effect is Effect.ALLOW, policy)
         return Verdict(False, None)
 
@@ -137,12 +140,16 @@ class Policies:
         self._remembered[right] = verdict
 
 
-def _meant(right: Right) -> tuple[Right, ...]:
-    """A group's dead letters are the group's: who may SUB the group may read them, who may not may not."""
-    owner = group_of_dead_letter_topic(right.name) if right.kind is ResourceKind.TOPIC else None
-    if owner is None or right.action is not Action.SUB:
-        return (right,)
-    return (right, Right(Action.SUB, ResourceKind.GROUP, owner))
+def given_by(right: Right) -> Right:
+    """The right that a policy must allow for this one.
+
+    A group's dead letters and retries belong to the group: to read its `%DLQ%` or `%RETRY%` topic takes SUB on the
+    group. A policy that allows such a topic by its name, or all topics, does not give it; one that denies it counts.
+    """
+    if right.kind is not ResourceKind.TOPIC or right.action is not Action.SUB:
+        return right
+    owner = owner_of(right.name)
+    return right if owner is None else Right(Action.SUB, ResourceKind.GROUP, owner)
 
 
 def why(access_key: str, right: Right, verdict: Verdict) -> str:
@@ -159,6 +166,7 @@ def why(access_key: str, right: Right, verdict: Verdict) -> str:
 
 def allowing(access_key: str, right: Right) -> str:
     """The command that gives the right."""
+    right = given_by(right)
     within = f" --namespace {_shortened(right.name.namespace)}" if right.name.namespace else ""
     named = f"{right.kind.lower()}:{_shortened(right.name.name)}"
     return f"popmq acl policy add {access_key} allow {right.action} {named}{within}"

@@ -105,13 +105,6 @@ def owner_of(topic: Resource) -> Resource | None:
     return None
 
 
-def group_of_dead_letter_topic(topic: Resource) -> Resource | None:
-    """The group whose dead letters the topic holds; None for an ordinary topic."""
-    if not topic.name.startswith(DLQ_PREFIX):
-        return None
-    return Resource(topic.namespace, topic.name.removeprefix(DLQ_PREFIX))
-
-
 def _namespace_rule(named: Resource) -> str:
     return (
         f"namespace {named.namespace[:32]!r} is not one of up to {NAMESPACE_LENGTH_MAX} characters"

@@ -7,7 +7,7 @@ slowly is waited for, whoever breaks off is served no further.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,15 +20,16 @@ from popserver.broker.bulk import Wish
 from popserver.domain.bulk import (
     RECEIVE_MESSAGES_MAX,
     Columns,
+    Held,
     Page,
     Stretch,
     columns_named,
     sources_of,
 )
-from popserver.domain.errors import BadRequest, Unsupported
+from popserver.domain.errors import BadRequest, Forbidden, Unsupported
 from popserver.domain.names import Resource
 from popserver.domain.topic import offset_of
-from popserver.rpc import calls, convert, status
+from popserver.rpc import calls, convert, origins, status
 from popserver.rpc.calls import Caller, Verb, Write
 from popserver.rpc.consuming import attempt_id_of, check_change, invisible_ms_of
 from popserver.rpc.gates import Door
@@ -94,7 +95,7 @@ class Bulk:
         )
         chunks = make_chunks(columns, request.topic.name)
         with self._present(caller):
-            await self._write_pages(stretch, chunks, write)
+            await self._write_pages(stretch, chunks, write, caller)
 
     async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
         """Frames: status, chunks. An answer that breaks off leaves everything held, for its repetition."""
@@ -103,6 +104,7 @@ class Bulk:
         wish = self._wish(request, caller)
         with self._present(caller):
             held = await self._broker.bulk.receive(wish)
+            await self._check_origins(wish, held, caller)
             await write(wire.ReceiveBulkResponse(status=status.OK))
             chunks = make_chunks(columns, request.topic.name, dict(held))
             sources = sources_of(columns, request.topic.name)
@@ -159,8 +161,8 @@ class Bulk:
         finally:
             clients.call_closed(client)
 
-    async def _write_pages(self, stretch: Stretch, chunks: Chunks, write: Write) -> None:
-        page = await self._broker.bulk.page(stretch)
+    async def _write_pages(self, stretch: Stretch, chunks: Chunks, write: Write, caller: Caller) -> None:
+        page = await self._page(stretch, caller)
         if page.columns is not None:
             await write(wire.PullBulkResponse(status=status.OK, min_offset=page.min_offset, max_offset=page.end_offset))
             stretch = stretch._replace(end_offset=min(stretch.end_offset, page.end_offset))
@@ -172,7 +174,7 @@ class Bulk:
                 return
             stretch = stretch._replace(offset=page.next_offset)
             # One page ahead: the database works while this one is written.
-            ahead = asyncio.ensure_future(self._broker.bulk.page(stretch))
+            ahead = asyncio.ensure_future(self._page(stretch, caller))
             ahead.add_done_callback(_taken_note_of)
             try:
                 await _write_page(stretch, page, page.columns, chunks, write)
@@ -180,6 +182,19 @@ class Bulk:
             finally:
                 ahead.cancel()
         await write(_outside(stretch, page))
+
+    async def _page(self, stretch: Stretch, caller: Caller) -> Page:
+        page = await self._broker.bulk.page(stretch)
+        if page.columns is not None:
+            await origins.check(self._broker, stretch.topic.name.name, page.columns.keys, caller)
+        return page
+
+    async def _check_origins(self, wish: Wish, held: Sequence[Held], caller: Caller) -> None:
+        try:
+            await origins.check(self._broker, wish.topic.name, [each.message_key for each in held], caller)
+        except Forbidden:
+            await self._broker.bulk.withdraw(wish.group, wish.topic, wish.attempt_id)
+            raise
 
 
 async def _write_page(stretch: Stretch, page: Page, found: Columns, chunks: Chunks, write: Write) -> None:

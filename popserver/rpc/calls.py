@@ -63,7 +63,7 @@ class Unreadable(NamedTuple):
 class Caller:
     """Who calls, by the headers of the call (contract 2.1); unknown languages, odd dates, missing headers are fine."""
 
-    __slots__ = ("_context", "_headers", "client_id", "require", "stands_on", "user")
+    __slots__ = ("_context", "_headers", "client_id", "require", "require_origins", "stands_on", "user", "withholds")
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -74,6 +74,9 @@ class Caller:
         self.user = ""
         # Raises unless the caller is still let in and has these rights; the gate puts it there.
         self.require: Callable[[Sequence[Any]], None] = _let_through
+        # Whether some messages are kept from the caller because of where they come from; raises for such topics.
+        self.withholds: Callable[[], bool] = _nothing_withheld
+        self.require_origins: Callable[[Any], None] = _let_through
         # What it needs for as long as its stream is open.
         self.stands_on: Sequence[Any] = ()
 
@@ -114,8 +117,12 @@ def readable(request: Any) -> Any:
     return request
 
 
-def _let_through(_needs: Sequence[Any]) -> None:
+def _let_through(_needs: Any) -> None:
     """Where nobody signs, everybody may everything."""
+
+
+def _nothing_withheld() -> bool:
+    return False
 
 
 def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, gate: Gate) -> grpc.RpcMethodHandler[Any, Any]:

@@ -10,10 +10,10 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import BATCH_SIZE_MAX, Broker
 from popserver.broker.clients import Client
-from popserver.domain.errors import BadRequest, IllegalInvisibleTime, IllegalPollingTime, PopError
+from popserver.domain.errors import BadRequest, IllegalInvisibleTime, IllegalPollingTime
 from popserver.domain.message import Delivery
 from popserver.domain.retry import Holder
-from popserver.rpc import convert, needs, status
+from popserver.rpc import convert, needs, origins, status
 from popserver.rpc.calls import Caller, Write
 from popserver.rpc.limits import Limits
 
@@ -42,7 +42,7 @@ class Consuming:
             clients.pushes(caller.client_id)
         try:
             deliveries = await self._receive(request, caller, client)
-            self._check_again(deliveries, request, caller)
+            await self._check_again(deliveries, request, caller)
         finally:
             clients.call_closed(client)
         if client.has_left and request.auto_renew:
@@ -127,11 +127,18 @@ class Consuming:
             heads_only=holder is Holder.PUSH and not client.works_in_order,
         )
 
-    def _check_again(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller) -> None:
-        """Rights may have changed while the poll waited; what it was granted then goes to others."""
+    async def _check_again(
+        self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
+    ) -> None:
+        """Rights may have changed while the poll waited; what it was granted then goes to others.
+
+        So does a batch with a message that comes from a topic the caller is denied.
+        """
+        keys = [each.stored.message_key for each in deliveries]
         try:
             caller.require(needs.OF["ReceiveMessage"](request, caller))
-        except PopError:
+            await origins.check(self._broker, request.message_queue.topic.name, keys, caller)
+        except BaseException:
             self._broker.withdraw(deliveries)
             raise
 

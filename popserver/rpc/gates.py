@@ -7,6 +7,7 @@ rights. Where nobody need sign and nothing is limited, a gate costs a header and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from popserver.broker.access import Access, Need
@@ -78,6 +79,8 @@ class Door:
     def _sign_in(self, caller: Caller) -> None:
         user = _signer(self._access, caller)
         caller.require = _rights_of(self._access, user)
+        caller.withholds = partial(self._access.withholds, user)
+        caller.require_origins = partial(self._access.check_origins, user)
         caller.user = user.access_key
         if caller.client_id:
             caller.client_id = f"{user.access_key}/{caller.client_id}"

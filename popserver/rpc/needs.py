@@ -11,7 +11,7 @@ from typing import Any
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.access import Need
 from popserver.domain.acl import Action, ResourceKind, Right
-from popserver.domain.names import RETRY_PREFIX, Resource
+from popserver.domain.names import Resource, is_system_derived
 from popserver.rpc import convert
 from popserver.rpc.calls import Caller
 
@@ -23,11 +23,7 @@ def pub(topic: pb.Resource, caller: Caller) -> Right:
 
 
 def sub(topic: pb.Resource, caller: Caller) -> Right:
-    """A retry topic belongs to its group: whoever may consume as that needs no right of its own for it."""
-    named = convert.resource(topic, caller.namespace)
-    if named.name.startswith(RETRY_PREFIX):
-        return Right(Action.SUB, ResourceKind.GROUP, named._replace(name=named.name.removeprefix(RETRY_PREFIX)))
-    return Right(Action.SUB, ResourceKind.TOPIC, named)
+    return Right(Action.SUB, ResourceKind.TOPIC, convert.resource(topic, caller.namespace))
 
 
 def sub_group(group: pb.Resource, caller: Caller) -> Right:
@@ -48,6 +44,9 @@ def of_check(topic: Resource) -> Needs:
 
 
 def _route(request: Any, caller: Caller) -> Needs:
+    if is_system_derived(request.topic.name):
+        # The server alone fills it: a route is for its readers.
+        return [(sub(request.topic, caller),)]
     return [(pub(request.topic, caller), sub(request.topic, caller))]
 
 

@@ -21,7 +21,7 @@ from popserver.domain.errors import BadRequest, TooLate, Unsupported
 from popserver.domain.filtering import Filter, TagFilter
 from popserver.domain.names import Resource
 from popserver.domain.pulling import BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
-from popserver.rpc import convert, needs
+from popserver.rpc import convert, needs, origins
 from popserver.rpc.calls import Caller, Write
 from popserver.rpc.consuming import poll_ms_of
 from popserver.rpc.limits import Limits
@@ -76,6 +76,8 @@ class Pulling:
             pulled = await self._broker.pulls.pull(self._wish(asked, caller))
             # Rights may have changed while it was held.
             caller.require(needs.OF[method](asked.request, caller))
+            keys = [each.message_key for each in pulled.messages]
+            await origins.check(self._broker, asked.topic.name, keys, caller)
         finally:
             clients.call_closed(client)
         return pulled

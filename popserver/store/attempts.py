@@ -79,6 +79,11 @@ def held_by(conn: Connection, attempt: Attempt, now_ms: int) -> list[Held]:
     return [Held(row.message_key, row.attempt) for row in _HELD.rows(conn, _named(attempt, now_ms))]
 
 
+def receipts_of(conn: Connection, attempt: Attempt, now_ms: int) -> list[Receipt]:
+    """The holds of the attempt."""
+    return [_receipt(attempt.group, row) for row in _HELD.rows(conn, _named(attempt, now_ms))]
+
+
 def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Answer | PopError]:
     """What each request's attempt holds; where that is nothing, up to `batch_size` messages are granted to it.
 
@@ -151,13 +156,17 @@ def _ack(tx: Transaction, attempt: Attempt) -> Ended:
     in_order = {Place(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None}
     free = lock_free(tx, in_order) if in_order else set()
     receipts = [
-        Receipt(group.group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None)
+        _receipt(group, row)
         for row in rows
         if row.message_group is None or Place(group.group_id, queue_of(row.message_key)) in free
     ]
     (outcomes,) = holds.ack(tx, [holds.Ack(group, receipts)])
     done = outcomes.count(None)
     return Ended(done, is_all=done == len(rows))
+
+
+def _receipt(group: Group, row: _Row) -> Receipt:
+    return Receipt(group.group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None)
 
 
 def _moved(row: _Row) -> Moved:

@@ -72,7 +72,17 @@ def a_right(action: str = "PUB", resource: str = "topic:orders", *, namespace: s
         ([a_policy(actions="SUB", resource="group:billing")], a_right("SUB", "topic:%DLQ%billing"), True),
         ([a_policy(actions="SUB", resource="group:billing")], a_right("SUB", "topic:%DLQ%others"), False),
         ([a_policy(actions="SUB", resource="group:billing")], a_right("PUB", "topic:%DLQ%billing"), False),
-        ([a_policy(actions="SUB", resource="topic:%DLQ%billing")], a_right("SUB", "topic:%DLQ%billing"), True),
+        ([a_policy(actions="SUB", resource="group:billing")], a_right("SUB", "topic:%RETRY%billing"), True),
+        ([a_policy(actions="SUB", resource="group:billing")], a_right("SUB", "topic:%RETRY%others"), False),
+        # A policy that allows topics allows none of a group's own; one that denies them counts.
+        ([a_policy(actions="SUB", resource="topic:*")], a_right("SUB", "topic:%DLQ%billing"), False),
+        ([a_policy(actions="SUB", resource="topic:*")], a_right("SUB", "topic:%RETRY%billing"), False),
+        ([a_policy(actions="SUB", resource="topic:%DLQ%billing")], a_right("SUB", "topic:%DLQ%billing"), False),
+        (
+            [a_policy(actions="SUB", resource="group:billing"), a_policy("DENY", "SUB", "topic:%DLQ%*")],
+            a_right("SUB", "topic:%DLQ%billing"),
+            False,
+        ),
         (
             [a_policy(resource="topic:*"), a_policy("DENY", "SUB", "group:billing")],
             a_right("SUB", "topic:%DLQ%billing"),
@@ -144,6 +154,14 @@ def test_a_refusal_names_the_way_out() -> None:
     assert acl.why("alice", a_right(), denied) == (
         "user 'alice' may not PUB topic 'orders': policy 7 (DENY PUB,SUB topic:orders) denies it;"
         " remove it with: popmq acl policy remove 7"
+    )
+
+
+def test_a_refusal_of_dead_letters_names_the_right_on_the_group() -> None:
+    right = a_right("SUB", "topic:%DLQ%billing")
+    assert acl.why("alice", right, Policies([a_policy(resource="topic:*")]).verdict(right)) == (
+        "user 'alice' may not SUB topic '%DLQ%billing': no policy allows it; allow it with:"
+        " popmq acl policy add alice allow SUB group:billing"
     )
 
 

@@ -11,8 +11,8 @@ from popserver.domain.names import (
     check_topic,
     check_topic_to_send,
     dead_letter_topic,
-    group_of_dead_letter_topic,
     is_system_derived,
+    owner_of,
 )
 
 
@@ -89,9 +89,9 @@ def test_a_groups_dead_letter_topic_leads_back_to_it() -> None:
     group = Resource("tenant", "billing")
     topic = dead_letter_topic(group)
     assert topic == Resource("tenant", "%DLQ%billing")
-    assert group_of_dead_letter_topic(topic) == group
-    assert group_of_dead_letter_topic(Resource("tenant", "billing")) is None
-    assert group_of_dead_letter_topic(named("%RETRY%billing")) is None
+    assert owner_of(topic) == group
+    assert owner_of(Resource("tenant", "%RETRY%billing")) == group
+    assert owner_of(Resource("tenant", "billing")) is None
     assert [is_system_derived(name) for name in ("%DLQ%x", "%RETRY%x", "x%DLQ%")] == [True, True, False]
 
 

@@ -21,6 +21,7 @@ from popserver.broker.access import Access, Rules
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.users import Users
+from popserver.rpc import admin as admin_service
 from popserver.rpc import convert, server
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
@@ -127,10 +128,12 @@ async def opened(
     postgres_url: str = "",
     rules: Rules | None = None,
     admin: tuple[str, str] = ("", ""),
+    administered: bool = False,
 ) -> AsyncIterator[Door]:
     """A door, open as long as the context: over a file in the folder, or over that Postgres database.
 
     Where the rules ask for signatures, `admin` (access key, secret) is there from the start.
+    `administered`: the administration listens as well.
     """
     database = _postgres(postgres_url) if postgres_url else _file(folder / "popmq.db")
     broker = Broker(database, clock or SystemClock(), auto_create=auto_create)
@@ -147,6 +150,7 @@ async def opened(
         port=0,
         limits=limits,
         version=VERSION,
+        extra=[admin_service.service(broker, VERSION, access)] if administered else (),
         listening=listening,
         access=access,
     )

@@ -1,0 +1,102 @@
+"""Where dead letters and retries come from. It reads, and changes nothing.
+
+A dead letter can die again in another group that reads it, and a retry can be of a dead letter. So a message is
+followed from copy to copy, back to the topic that its producer sent it to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, select
+
+from popserver.domain.names import RETRY_PREFIX, Resource, is_system_derived
+from popserver.domain.retry_copy import Lineage, lineage_of
+from popserver.domain.topic import queue_of
+from popserver.store.given import as_given, given
+from popserver.store.retry_copies import properties_of
+from popserver.store.schema import AnyRow, dead_letter, message, queue
+from popserver.store.schema import topic as topic_table
+
+
+def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]:
+    """Every topic that these messages have stood in before the one they are in now.
+
+    None is among them where that cannot be told: a copy in between is not stored any more.
+    """
+    found: set[Resource | None] = set()
+    seen: set[int] = set()
+    while keys:
+        seen.update(keys)
+        steps = _steps(conn, keys)
+        found.update(topic for topic, _ in steps)
+        # A topic that producers send to is where it began.
+        keys = [key for topic, key in steps if key and topic and is_system_derived(topic.name) and key not in seen]
+    return found
+
+
+def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
+    """One step back from each message: the topic, and its key there. An ordinary topic has none behind it."""
+    rows = conn.execute(_COPIES, {"keys": as_given((key,) for key in keys)}).all()
+    retries = {row.message_key: _lineage(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
+    topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
+    steps: list[tuple[Resource | None, int]] = [(None, 0)] * (len(set(keys)) - len({row.message_key for row in rows}))
+    for row in rows:
+        if row.message_key in retries:
+            lineage = retries[row.message_key]
+            steps.append((None, 0) if lineage is None else _first_place(row, lineage, topics))
+        elif is_system_derived(row.name):
+            steps.append((_resource(row), row.origin_key or 0))
+    return steps
+
+
+def _lineage(row: AnyRow) -> Lineage | None:
+    try:
+        return lineage_of(properties_of(row.properties))
+    except (KeyError, ValueError):
+        return None
+
+
+def _first_place(row: AnyRow, lineage: Lineage, topics: dict[int, Resource]) -> tuple[Resource, int]:
+    # The queue of a topic that was deleted is gone; its name is in the copy.
+    named = topics.get(queue_of(lineage.origin_key), Resource(row.namespace, lineage.topic_name))
+    return named, lineage.origin_key
+
+
+def _resource(row: AnyRow) -> Resource | None:
+    return None if row.origin_name is None else Resource(row.origin_namespace, row.origin_name)
+
+
+def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
+    queue_ids = {queue_of(key) for key in keys}
+    if not queue_ids:
+        return {}
+    rows = conn.execute(_TOPICS, {"queues": as_given((each,) for each in queue_ids)})
+    return {row.queue_id: Resource(row.namespace, row.name) for row in rows}
+
+
+_KEYS = given("keys", "message_key")
+_QUEUES = given("queues", "queue_id")
+_origin_topic = topic_table.alias("origin_topic")
+_COPIES = (
+    select(
+        message.c.message_key,
+        message.c.properties,
+        topic_table.c.namespace,
+        topic_table.c.name,
+        dead_letter.c.origin_key,
+        _origin_topic.c.namespace.label("origin_namespace"),
+        _origin_topic.c.name.label("origin_name"),
+    )
+    .select_from(_KEYS)
+    .join(message, message.c.message_key == _KEYS.c.message_key)
+    .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
+    .outerjoin(dead_letter, dead_letter.c.copy_key == message.c.message_key)
+    .outerjoin(_origin_topic, _origin_topic.c.topic_id == dead_letter.c.origin_topic_id)
+)
+_TOPICS = (
+    select(queue.c.queue_id, topic_table.c.namespace, topic_table.c.name)
+    .select_from(_QUEUES)
+    .join(queue, queue.c.queue_id == _QUEUES.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+)
