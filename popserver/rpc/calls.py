@@ -47,7 +47,7 @@ class Verb(NamedTuple):
     answer: Callable[..., Awaitable[Any]]
     refuse: Callable[[Any, pb.Status], list[Any]] | None = None
     anonymous: bool = False  # may come without a client id, and then unsigned
-    # Waits before a refusal of (request, caller) is told, where a client would ask again at once for ever.
+    # Waits before a refused (request, caller) ends, where a client would ask again at once for ever.
     hold_up: Callable[[Any, Caller], Awaitable[None]] | None = None
     # How a frame becomes bytes, where it is not always the method's own message.
     encode: Callable[[Any], bytes] | None = None
@@ -173,28 +173,46 @@ class _Call:
 
     async def stream(self, request: Any, context: Any) -> None:
         caller = Caller(context)
+        refusal = await self._answer_stream(request, caller, context)
+        if refusal is not None:
+            await self._hold_up(request, caller)
+            await self._write(self._refusal(request, refusal), context)
+
+    async def conversation(self, requests: Any, context: Any) -> None:
+        """A refusal is a frame, and then the stream's own end: official clients see nothing but the second."""
+        # At once: one client says nothing before it has seen the headers (contract 3.1).
+        await context.send_initial_metadata(())
+        caller = Caller(context)
+        refusal = await self._answer_stream(requests, caller, context)
+        if refusal is not None:
+            await self._write(self._refusal(requests, refusal), context)
+            await self._hold_up(requests, caller)
+            code, sentence = status.end_of_stream(refusal)
+            context.set_code(code)
+            context.set_details(sentence)
+
+    async def _answer_stream(self, request: Any, caller: Caller, context: Any) -> PopError | None:
+        """The refusal with which the stream has to end; None where nothing is left to be said."""
         try:
             self._let_in(request, caller)
             await self._verb.answer(request, caller, context.write)
-            return
         except PopError as refusal:
-            if self._verb.hold_up is not None:
-                await self._verb.hold_up(request, caller)
-            frames = self._refusal(request, refusal)
+            return refusal
         except grpc.aio.InternalError:
             # A frame could not be written: the connection is gone, and nobody is there to be told.
-            return
+            return None
         except Exception:  # noqa: BLE001
-            if context.cancelled():
-                return
-            frames = self._refusal(request, self._failure(caller))
+            return None if context.cancelled() else self._failure(caller)
+        return None
+
+    async def _hold_up(self, request: Any, caller: Caller) -> None:
+        if self._verb.hold_up is not None:
+            await self._verb.hold_up(request, caller)
+
+    @staticmethod
+    async def _write(frames: list[Any], context: Any) -> None:
         for frame in frames:
             await context.write(frame)
-
-    async def conversation(self, requests: Any, context: Any) -> None:
-        # At once: one client says nothing before it has seen the headers (contract 3.1).
-        await context.send_initial_metadata(())
-        await self.stream(requests, context)
 
     def _let_in(self, request: Any, caller: Caller) -> None:
         self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)

@@ -18,6 +18,8 @@ class Limits(NamedTuple):
     invisible_ms_max: int = 12 * HOUR_MS
     # The Go push client asks again 20 ms after a refusal, for ever: it is made to wait this long for one.
     push_refusal_pause_ms: int = 500
+    # A refused telemetry stream stays open this long after its command, so that no client comes back at once.
+    stream_refusal_pause_ms: int = 200
     messages_max: int = 128  # of one SendMessage request
     ack_entries_max: int = 1_024  # of one AckMessage request
     request_bytes_max: int = 32 * 1024 * 1024

@@ -28,7 +28,7 @@ def verbs(
         "GetOffset": Verb(offsets.get_offset),
         "QueryOffset": Verb(offsets.query_offset),
         "EndTransaction": Verb(producing.end_transaction),
-        "Telemetry": Verb(session.telemetry),
+        "Telemetry": Verb(session.telemetry, hold_up=session.hold_up),
         "NotifyClientTermination": Verb(session.notify_client_termination),
         "ChangeInvisibleDuration": Verb(consumer.change_invisible_duration, consuming.refuse_to_change),
         "RecallMessage": Verb(producing.recall_message),

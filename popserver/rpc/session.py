@@ -9,7 +9,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import Broker
 from popserver.broker.producers import Check
-from popserver.domain.errors import ClientIdRequired, PopError
+from popserver.domain.errors import Busy, ClientIdRequired, Internal, PopError
 from popserver.domain.names import check_group
 from popserver.rpc import convert, needs, settings, status
 from popserver.rpc.attendance import Attendance
@@ -39,7 +39,7 @@ class Session:
         return wire.HeartbeatResponse(status=status.OK)
 
     async def telemetry(self, commands: Any, caller: Caller, write: Write) -> None:
-        """Answers every settings frame, whatever is wrong with it: the stream lives as long as the client.
+        """Answers every settings frame; one that is refused ends the stream (contract 3.1).
 
         Of several streams of one client the newest counts; when that one ends without a goodbye, the client is gone.
         """
@@ -50,11 +50,13 @@ class Session:
         clients.connected(caller.client_id, stream)
         say = _in_turn(write)
         attendance = Attendance(self._broker, caller, say)
+        has_agreed = False
         try:
             async for command in commands:
                 clients.seen(caller.client_id)
-                answer = await self._answer(command, caller, attendance)
+                answer = await self._answer(command, caller, attendance, has_agreed=has_agreed)
                 if answer is not None:
+                    has_agreed = True
                     await say(answer)
                     attendance.open(answer.settings)
                     if answer.settings.client_type == pb.PRODUCER:
@@ -78,6 +80,10 @@ class Session:
         self._broker.transactions.producers.left(caller.client_id)
         self._broker.clients.ended(caller.client_id)
         return wire.NotifyClientTerminationResponse(status=status.OK)
+
+    async def hold_up(self, _commands: Any, _caller: Caller) -> None:
+        """A client that comes back at once would be refused again and again."""
+        await asyncio.sleep(self._limits.stream_refusal_pause_ms / 1_000)
 
     def expel(self) -> None:
         """End the streams of those who may no longer do what they came for."""
@@ -104,7 +110,10 @@ class Session:
         topics = [convert.resource(each, caller.namespace) for each in agreed.publishing.topics]
         await self._broker.transactions.joined(caller.client_id, stream, topics, ask)
 
-    async def _answer(self, command: Any, caller: Caller, attendance: Attendance) -> wire.TelemetryCommand | None:
+    async def _answer(
+        self, command: Any, caller: Caller, attendance: Attendance, *, has_agreed: bool
+    ) -> wire.TelemetryCommand | None:
+        """None for a command that needs no answer. Raises the error of settings that are refused."""
         try:
             if not readable(command).HasField("settings"):
                 return None
@@ -115,8 +124,11 @@ class Session:
                 command.settings, caller.namespace, self._broker.catalog, self._limits, self._version
             )
             membership = await attendance.join(command.settings, merged)
-        except PopError as refusal:
-            return wire.TelemetryCommand(status=status.of(refusal))
+        except (Busy, Internal) as failure:
+            if not has_agreed:
+                raise
+            # What was agreed before still holds, and some clients never open a stream again.
+            return wire.TelemetryCommand(status=status.of(failure))
         self._broker.clients.settled(
             caller.client_id,
             works_in_order=merged.subscription.fifo,

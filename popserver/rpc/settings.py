@@ -16,7 +16,13 @@ from popserver.broker.broker import BATCH_SIZE_MAX
 from popserver.broker.catalog import Catalog
 from popserver.broker.consumers import Kind, Role
 from popserver.broker.group_members import Membership
-from popserver.domain.errors import BadRequest, InvalidClientProperties, UnrecognizedClientType
+from popserver.domain.errors import (
+    BadRequest,
+    IllegalFilterExpression,
+    InvalidClientProperties,
+    UnrecognizedClientType,
+    Unsupported,
+)
 from popserver.domain.filtering import Filter
 from popserver.domain.group import INTERVALS_MAX, Model
 from popserver.domain.message import BODY_BYTES_MAX, MessageType
@@ -63,7 +69,7 @@ async def merge(sent: pb.Settings, namespace: str, catalog: Catalog, limits: Lim
         )
     merged.metric.Clear()
     merged.metric.on = False
-    if "popmq.client" in sent.client_properties:
+    if _is_ours(sent):
         merged.client_properties["popmq.server"] = version
         merged.client_properties["popmq.capabilities"] = CAPABILITIES
     return merged
@@ -98,10 +104,23 @@ def client_type(kind: Kind) -> pb.ClientType.ValueType:
 
 
 def _filters(sent: pb.Settings, namespace: str) -> list[tuple[Resource, Filter]]:
-    return [
-        (convert.resource(entry.topic, namespace), convert.filter_of(entry.expression))
-        for entry in sent.subscription.subscriptions
-    ]
+    """What a consumer wants of each topic.
+
+    Our own clients are told of a filter that cannot be read, and do not start. Official ones start, as they do with
+    RocketMQ, and are refused at their first receive.
+    """
+    found = []
+    for entry in sent.subscription.subscriptions:
+        try:
+            found.append((convert.resource(entry.topic, namespace), convert.filter_of(entry.expression)))
+        except (IllegalFilterExpression, Unsupported):
+            if _is_ours(sent):
+                raise
+    return found
+
+
+def _is_ours(sent: pb.Settings) -> bool:
+    return "popmq.client" in sent.client_properties
 
 
 def _model(sent: pb.Settings) -> Model:
@@ -135,12 +154,12 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
         raise BadRequest("a consumer's settings carry no subscription; send the group and what it wants")
     _subscription_version(merged.client_properties)
     subscription = merged.subscription
-    is_ours = "popmq.client" in merged.client_properties
+    is_ours = _is_ours(merged)
     subscription.fifo = False
+    _filters(merged, namespace)
     for entry in subscription.subscriptions:
         name = convert.resource(entry.topic, namespace)
         check_topic(name)
-        convert.filter_of(entry.expression)
         subscription.fifo |= _needs_order(await catalog.known_topic(name), is_ours=is_ours)
     # The Node client overlooks a ladder, and one that works in order and knows none never tries again: its first
     # failure would be a dead letter. Not told, it gets heads, and the server does the retrying.

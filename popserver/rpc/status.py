@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grpc
+
 from popproto.v2 import definition_pb2 as pb
 from popserver.domain import errors
 from popserver.domain.errors import PopError
@@ -54,12 +56,33 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.StoreFull: pb.INTERNAL_SERVER_ERROR,
 }
 
+# How a refused telemetry stream ends; any other refusal is the client's mistake, INVALID_ARGUMENT.
+_STREAM_ENDS: dict[type[PopError], grpc.StatusCode] = {
+    errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
+    errors.Forbidden: grpc.StatusCode.PERMISSION_DENIED,
+    errors.Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NotBuilt: grpc.StatusCode.UNIMPLEMENTED,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.Internal: grpc.StatusCode.INTERNAL,
+}
+# gRPC carries the sentence in a header, of which some clients take no more than 8 KiB.
+_STREAM_SENTENCE_LENGTH_MAX = 512
+
 OK = pb.Status(code=pb.OK, message="OK")
 
 
 def of(outcome: PopError | None) -> pb.Status:
     """The status of one outcome; None is success."""
     return OK if outcome is None else pb.Status(code=CODES[type(outcome)], message=outcome.sentence)
+
+
+def end_of_stream(refusal: PopError) -> tuple[grpc.StatusCode, str]:
+    """The gRPC status and sentence with which a refused telemetry stream ends (contract 3.1).
+
+    Official clients look at these alone: a command with nothing but a status tells them nothing.
+    """
+    codes = (code for kind, code in _STREAM_ENDS.items() if isinstance(refusal, kind))
+    return next(codes, grpc.StatusCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX]
 
 
 def over_all(statuses: list[pb.Status]) -> pb.Status:

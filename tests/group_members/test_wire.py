@@ -20,6 +20,7 @@ from popserver.broker.clock import ManualClock
 from popserver.broker.group_members import Membership
 from popserver.broker.group_notices import PAUSE_MS
 from popserver.broker.operations import Operations
+from popserver.domain.errors import StoreUnavailable
 from popserver.domain.names import Resource
 from popserver.domain.topic import NewTopic
 from tests.rpc.door import GROUP, TOPIC, Door, headers, opened
@@ -207,10 +208,15 @@ async def test_foreign_clients_are_not_told(door: Door) -> None:
             assert frame.settings.subscription.subscriptions[0].expression.expression == "b", "the next is its answer"
 
 
-async def test_after_a_refusal_what_was_agreed_before_is_told_on(door: Door) -> None:
+async def test_after_a_failure_what_was_agreed_before_is_told_on(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any) -> Any:
+        raise StoreUnavailable
+
     async with stream_of(door, "c1") as (stream, _):
-        await stream.write(wire.TelemetryCommand(settings=settings(model="ANYCAST")))
-        assert (await stream.read()).status.code == pb.INVALID_CLIENT_PROPERTIES
+        with monkeypatch.context() as patch:
+            patch.setattr(door.broker.catalog, "group", fail)
+            await stream.write(wire.TelemetryCommand(settings=settings()))
+            assert (await stream.read()).status.code == pb.INTERNAL_SERVER_ERROR
         async with stream_of(door, "c2"):
             assert (await frame_of(door, stream)).settings.client_type == pb.PULL_CONSUMER
 

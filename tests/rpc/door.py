@@ -31,7 +31,7 @@ VERSION = "9.9.9"
 CLIENT = "test-client"
 TOPIC = pb.Resource(name="flights")
 GROUP = pb.Resource(name="counters")
-LIMITS = Limits(poll_ms_min=0, push_refusal_pause_ms=0)
+LIMITS = Limits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause_ms=0)
 METHODS = list(server.SERVICE.methods)
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -376,16 +377,17 @@ async def test_settings_name_what_a_client_may(guard: Door, command: wire.Teleme
         assert kind_of((await stream.read()).status) == expected
         if expected != LET_IN:
             assert await guard.digest() == before
-        # The stream goes on: the next settings may be better.
-        await stream.write(producing("flights"))
-        assert (await stream.read()).status.code == pb.OK
+            assert await stream.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert "may not" in await stream.details()
 
 
 async def test_a_stranger_hears_why_and_the_stream_ends(guard: Door) -> None:
     async with guard.telemetry(headers=as_("alice", "wrong-secret")) as stream:
         await stream.write(producing("flights"))
-        assert (await stream.read()).status.code == pb.UNAUTHORIZED
-        assert not await stream.read()
+        refused = (await stream.read()).status
+        assert refused.code == pb.UNAUTHORIZED
+        assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert await stream.details() == refused.message
 
 
 async def shut_out(door: Door) -> None:
@@ -419,8 +421,10 @@ async def test_an_open_stream_ends_when_its_user_may_no_longer(guard: Door, chan
             await each.write(producing("flights"))
             assert (await each.read()).status.code == pb.OK
         await change(guard)
-        assert (await stream.read()).status.code == code
-        assert not await stream.read()
+        refused = (await stream.read()).status
+        assert refused.code == code
+        ends = {pb.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED, pb.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED}
+        assert (await stream.code(), await stream.details()) == (ends[code], refused.message)
         await another.write(producing("flights"))
         assert (await another.read()).status.code == pb.OK
 

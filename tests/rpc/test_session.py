@@ -12,10 +12,11 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.clock import ManualClock
+from popserver.domain.errors import StoreUnavailable
 from popserver.domain.group import NewGroup
 from popserver.domain.names import Resource
 from popserver.domain.retry import RetryPolicy
-from tests.rpc.door import GROUP, TOPIC, VERSION, Door, a_message, opened
+from tests.rpc.door import GROUP, LIMITS, TOPIC, VERSION, Door, a_message, opened
 
 LADDER_S = [10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200]
 CONSUMERS = [pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER]
@@ -156,10 +157,6 @@ BAD_SETTINGS = [
     ("topic", consumer(topic=pb.Resource(name="a b")), pb.ILLEGAL_TOPIC, "'a b'"),
     ("group", consumer(group=pb.Resource(name="a b")), pb.ILLEGAL_CONSUMER_GROUP, "'a b'"),
     ("no group", consumer(group=pb.Resource()), pb.ILLEGAL_CONSUMER_GROUP, "blank"),
-    ("||", consumer(expression=pb.FilterExpression(expression="||")), pb.ILLEGAL_FILTER_EXPRESSION, "'||'"),
-    ("SQL", consumer(expression=sql("a >\n'x'")), pb.ILLEGAL_FILTER_EXPRESSION, "line 2, column 1"),
-    ("no SQL", consumer(expression=sql("")), pb.ILLEGAL_FILTER_EXPRESSION, "no condition"),
-    ("type 7", consumer(expression=FOREIGN_TYPE), pb.UNSUPPORTED, "filter type 7"),
     ("33 properties", with_properties({f"k{n}": "" for n in range(33)}), pb.INVALID_CLIENT_PROPERTIES, "33 client"),
     ("property name", with_properties({"1k": ""}), pb.INVALID_CLIENT_PROPERTIES, "'1k'"),
     ("long name", with_properties({"k" * 65: ""}), pb.INVALID_CLIENT_PROPERTIES, "'kkk"),
@@ -176,19 +173,119 @@ BAD_SETTINGS = [
 
 @pytest.mark.row("M17")
 @pytest.mark.parametrize(("settings", "code", "words"), [pytest.param(*rest, id=name) for name, *rest in BAD_SETTINGS])
-async def test_bad_settings_are_refused_and_the_stream_stays(
+async def test_bad_settings_are_refused_and_end_the_stream(
     door: Door, settings: pb.Settings, code: int, words: str
 ) -> None:
     before = await door.digest()
+    refused = await refusal_of(door, settings)
+    assert pb.Code.Name(refused.code) == pb.Code.Name(code)
+    assert words in refused.message
+    assert await door.digest() == before
+
+
+async def refusal_of(
+    door: Door, settings: pb.Settings, ends: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
+) -> pb.Status:
+    """The status that a command with nothing else carries; then the stream ends with `ends` and the same sentence."""
     async with door.telemetry() as stream:
         await stream.write(wire.TelemetryCommand(settings=settings))
-        answer = await stream.read()
-        assert (pb.Code.Name(answer.status.code), answer.status.code) == (pb.Code.Name(code), code)
-        assert words in answer.status.message
+        answer = await asyncio.wait_for(stream.read(), 10)
         assert answer.WhichOneof("command") is None
-        assert await door.digest() == before
-        await stream.write(wire.TelemetryCommand(settings=producer()))
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await asyncio.wait_for(stream.read(), 10)
+        assert (ended.value.code(), ended.value.details()) == (ends, answer.status.message[:512])
+        status: pb.Status = answer.status
+        return status
+
+
+async def test_settings_refused_later_end_the_stream_too(door: Door) -> None:
+    async with door.telemetry() as stream:
+        await shake_hands(stream)
+        await stream.write(wire.TelemetryCommand(settings=consumer(group=pb.Resource(name="a b"))))
+        assert (await stream.read()).status.code == pb.ILLEGAL_CONSUMER_GROUP
+        assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await answer_to(door, consumer())).status.code == pb.OK
+
+
+async def test_a_long_sentence_is_cut_at_the_end_of_the_stream(door: Door) -> None:
+    """It travels in a header there; the command has all of it."""
+    refused = await refusal_of(door, producer(topics=[pb.Resource(name="é" * 100_000)]))
+    assert refused.code == pb.ILLEGAL_TOPIC
+
+
+async def test_a_refused_client_is_held_back(tmp_path: Path) -> None:
+    """Some come back at once, for ever: the command tells them at once, the stream ends later."""
+    async with (
+        opened(tmp_path, limits=LIMITS._replace(stream_refusal_pause_ms=60_000)) as door,
+        door.telemetry() as stream,
+    ):
+        await stream.write(wire.TelemetryCommand(settings=pb.Settings()))
+        assert (await asyncio.wait_for(stream.read(), 10)).status.code == pb.UNRECOGNIZED_CLIENT_TYPE
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stream.read(), 0.1)
+
+
+@pytest.mark.parametrize("agreed", [False, True], ids=["before", "after"])
+async def test_a_failing_server_ends_no_agreed_stream(
+    door: Door, monkeypatch: pytest.MonkeyPatch, agreed: bool
+) -> None:
+    """Some clients never open another one, and what was agreed still holds. Before that, some wait for ever."""
+
+    async def fail(*_: Any) -> Any:
+        raise StoreUnavailable
+
+    async with door.telemetry() as stream:
+        if agreed:
+            await shake_hands(stream)
+        with monkeypatch.context() as patch:
+            patch.setattr(door.broker.catalog, "group", fail)
+            await stream.write(wire.TelemetryCommand(settings=consumer()))
+            assert (await stream.read()).status.code == pb.INTERNAL_SERVER_ERROR
+        if agreed:
+            await shake_hands(stream)
+        else:
+            assert await stream.code() is grpc.StatusCode.INTERNAL
+
+
+BAD_FILTERS = [
+    ("||", pb.FilterExpression(expression="||"), pb.ILLEGAL_FILTER_EXPRESSION, "'||'"),
+    ("SQL", sql("a >\n'x'"), pb.ILLEGAL_FILTER_EXPRESSION, "line 2, column 1"),
+    ("no SQL", sql(""), pb.ILLEGAL_FILTER_EXPRESSION, "no condition"),
+    ("type 7", FOREIGN_TYPE, pb.UNSUPPORTED, "filter type 7"),
+]
+bad_filters = pytest.mark.parametrize(
+    ("expression", "code", "words"), [pytest.param(*rest, id=name) for name, *rest in BAD_FILTERS]
+)
+
+
+@bad_filters
+async def test_a_bad_filter_is_refused_at_the_first_receive(
+    door: Door, expression: pb.FilterExpression, code: int, words: str
+) -> None:
+    """As RocketMQ does, whose clients start with it."""
+    async with door.telemetry() as stream:
+        await stream.write(wire.TelemetryCommand(settings=consumer(expression=expression)))
         assert (await stream.read()).status.code == pb.OK
+        request = wire.ReceiveMessageRequest(
+            group=GROUP, message_queue=pb.MessageQueue(topic=TOPIC), filter_expression=expression, batch_size=1
+        )
+        request.invisible_duration.seconds = 30
+        (refused,) = await door.statuses("ReceiveMessage", request)
+        assert pb.Code.Name(refused.code) == pb.Code.Name(code)
+        assert words in refused.message
+        # The stream has not suffered.
+        await shake_hands(stream)
+
+
+@bad_filters
+async def test_our_own_client_does_not_start_with_a_bad_filter(
+    door: Door, expression: pb.FilterExpression, code: int, words: str
+) -> None:
+    settings = consumer(expression=expression, client_properties={"popmq.client": "0.1.0"})
+    ends = grpc.StatusCode.UNIMPLEMENTED if code == pb.UNSUPPORTED else grpc.StatusCode.INVALID_ARGUMENT
+    refused = await refusal_of(door, settings, ends)
+    assert pb.Code.Name(refused.code) == pb.Code.Name(code)
+    assert words in refused.message
 
 
 async def test_a_sql_filter_is_taken_as_it_was_sent(door: Door) -> None:
@@ -206,9 +303,9 @@ async def test_an_unknown_type_by_number(door: Door) -> None:
 
 
 async def test_an_unknown_group_is_refused_in_the_stream(strict_door: Door) -> None:
-    answer = await answer_to(strict_door, consumer())
-    assert answer.status.code == pb.CONSUMER_GROUP_NOT_FOUND
-    assert "popmq group create counters" in answer.status.message
+    refused = await refusal_of(strict_door, consumer())
+    assert refused.code == pb.CONSUMER_GROUP_NOT_FOUND
+    assert "popmq group create counters" in refused.message
 
 
 async def test_headers_come_before_the_first_frame(door: Door) -> None:
