@@ -217,7 +217,9 @@ def error_of(status: pb.Status) -> PopError:
     """The exception for a status that is not OK."""
     code = int(status.code)
     kind = EXCEPTION_OF.get(code, UnexpectedAnswer)
-    return kind(status.message, code=code, name=_NAME_OF.get(code, f"CODE_{code}"))
+    name = _NAME_OF.get(code, f"CODE_{code}")
+    # Some sentences begin with the code's name, which the exception shows anyway.
+    return kind(status.message.removeprefix(f"{name}: "), code=code, name=name)
 
 
 def for_caller(failure: BaseException) -> PopError:

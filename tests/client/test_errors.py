@@ -35,6 +35,13 @@ def test_a_code_from_the_future_is_an_unexpected_answer() -> None:
     assert raised.name == f"CODE_{raised.code}"
 
 
+def test_the_name_of_a_code_is_shown_once() -> None:
+    """Some sentences of the server begin with it."""
+    raised = error_of(pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message="INVALID_RECEIPT_HANDLE: it is over"))
+    assert str(raised) == "INVALID_RECEIPT_HANDLE (40013): it is over"
+    assert raised.sentence == "it is over"
+
+
 def test_ok_raises_nothing() -> None:
     check(pb.Status(code=pb.OK))
 

@@ -103,11 +103,16 @@ async def test_a_forged_handle_changes_nothing(door: Door, forgery: Any) -> None
     assert acked.entries[0].receipt_handle == forged
     assert "receipt handle" in acked.status.message
     assert len(acked.status.message) < 400
+    # The official clients' own tests look for that word.
+    assert acked.status.message.startswith("INVALID_RECEIPT_HANDLE: ")
+    assert acked.entries[0].status.message == acked.status.message
     changed = await door.call("ChangeInvisibleDuration", change_request(forged, 30_000))
     assert changed.status.code == pb.INVALID_RECEIPT_HANDLE
     assert changed.receipt_handle == forged
     forwarded = await door.call("ForwardMessageToDeadLetterQueue", forward_request(forged))
     assert forwarded.status.code == pb.INVALID_RECEIPT_HANDLE
+    for refused in (changed, forwarded):
+        assert refused.status.message.startswith("INVALID_RECEIPT_HANDLE: ")
     assert await door.digest() == before
     assert (await door.call("AckMessage", ack_request(handle))).status.code == pb.OK
 
