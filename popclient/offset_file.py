@@ -19,6 +19,7 @@ from typing import Any, Final
 OffsetTable = dict[str, dict[int, int]]
 
 _TABLE: Final = "offsetTable"
+_DIGITS_MAX: Final = 19
 _SHAPE: Final = f'{{"{_TABLE}": {{"topic@group": {{"0": 103}}}}}}'
 # A text is skipped as a whole, so that what looks like a key in it stays as it is.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(\d+)(?=\s*:)')
@@ -61,12 +62,18 @@ def _parsed(text: str) -> Any:
     quoted, starts = _with_quoted_keys(text)
     try:
         return json.loads(quoted, object_pairs_hook=_without_doubles)
+    except RecursionError:
+        raise OffsetFileTorn(f"lists or objects stand in each other too deeply; it must be {_SHAPE}") from None
     except json.JSONDecodeError as torn:
         place = torn.pos - 2 * sum(start < torn.pos for start in starts)
         line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
         raise OffsetFileTorn(
             f"{torn.msg} at line {line}, column {column} (character {place} of {len(text)}); it must be {_SHAPE}"
         ) from None
+    except OffsetFileTorn:
+        raise
+    except ValueError as failure:  # a number of thousands of digits
+        raise OffsetFileTorn(f"{failure}; it must be {_SHAPE}") from None
 
 
 def _with_quoted_keys(text: str) -> tuple[str, list[int]]:
@@ -102,8 +109,8 @@ def _offsets_of(key: str, of_key: Any) -> dict[int, int]:
 
 
 def _queue_id(key: str, queue_id: str) -> int:
-    if not (queue_id.isascii() and queue_id.isdigit()):
-        raise OffsetFileTorn(f"{key!r} has a queue {queue_id!r}; a queue id is a whole number from 0")
+    if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _DIGITS_MAX):
+        raise OffsetFileTorn(f"{key!r} has a queue {queue_id[:64]!r}; a queue id is a whole number from 0")
     return int(queue_id)
 
 

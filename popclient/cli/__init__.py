@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
+from popclient.cli.output import complain, visible
 from popclient.cli.tls_words import in_options, is_about_tls
 from popclient.config import parse_endpoints
 from popclient.errors import NotFound, PopError, Unauthorized, Unreachable
@@ -90,7 +91,7 @@ def _unreachable(sentence: str) -> str:
 
 
 def _say(sentence: object, status: int) -> int:
-    print(f"popmq: {sentence}", file=sys.stderr)
+    complain(f"popmq: {sentence}")
     return status
 
 
@@ -157,7 +158,7 @@ class _Parser(argparse.ArgumentParser):
         return arguments, rest
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"popmq: {message} (see {self.prog} --help)\n")
+        self.exit(USAGE, f"popmq: {visible(message)} (see {self.prog} --help)\n")
 
     def _add_globals(self, *, shown: bool) -> None:
         def add(*names: str, text: str, **kind: Any) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
+import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,17 +19,32 @@ from typing import Any
 from popclient.message import MessageView
 
 EXCERPT = 60
+# Delete, the second set of controls, and those that turn the direction of writing.
+_UNPRINTED = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNITS_MS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
 
 def say(arguments: argparse.Namespace, document: Any, lines: Iterable[str]) -> int:
     """Print the document or the lines; returns the exit code of success."""
     if arguments.json:
-        print(json.dumps(document, ensure_ascii=False))
+        print(_escaped(json.dumps(document, ensure_ascii=False)))
     else:
         for line in lines:
-            print(line)
+            print(visible(line))
     return 0
+
+
+def complain(sentence: object) -> None:
+    """A sentence for the operator on standard error; it may be of several lines."""
+    for line in str(sentence).split("\n"):
+        print(visible(line), file=sys.stderr, flush=True)
+
+
+def visible(text: str) -> str:
+    """The text with its control characters made visible: nothing that is printed may steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = "none") -> list[str]:
@@ -110,7 +127,7 @@ def whole(message: MessageView) -> list[str]:
         text = (body_of(message) or b"\xff").decode()
     except UnicodeDecodeError:
         return [excerpt(message)]
-    return [_visible(line) for line in text.split("\n")]
+    return [visible(line) for line in text.split("\n")]
 
 
 def message_document(message: MessageView) -> dict[str, Any]:
@@ -178,10 +195,9 @@ def _leading_text(body: bytes) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else _visible(str(value))
+    return "" if value is None else visible(str(value))
 
 
-def _visible(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+def _escaped(text: str) -> str:
+    """JSON without control characters; the encoder leaves those beyond ASCII as they are."""
+    return text if text.isprintable() else _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

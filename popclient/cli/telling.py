@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
+
+from popclient.cli.output import complain
 
 EVERY_S: Final = 1.0
 
@@ -23,7 +24,7 @@ class Telling:
 
     def say(self, sentence: str) -> None:
         self._said_at = self._now()
-        print(sentence, file=sys.stderr, flush=True)
+        complain(sentence)
 
     def progress(self, sentence: str) -> None:
         self.is_under_way = True

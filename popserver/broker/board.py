@@ -15,9 +15,11 @@ import structlog
 from popserver.domain.errors import StoreUnavailable
 from popserver.store import Database
 from popserver.store.listening import Ear, listen
-from popserver.store.notices import Notice, decode
+from popserver.store.notices import UNREADABLE, Notice, decode
 
 LOOK_S = 1.0
+UNREADABLE_AGAIN_S = 60.0
+PAYLOAD_LOGGED_MAX = 64
 
 log = structlog.get_logger("popserver.board")
 
@@ -31,6 +33,7 @@ class Board:
         self._missed = missed
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._told_at: float | None = None  # of a notice that cannot be read
         self.is_up = False
 
     async def start(self) -> None:
@@ -75,7 +78,7 @@ class Board:
         def read() -> None:
             try:
                 for payload in ear.heard():
-                    self._heard(decode(payload))
+                    self._heard(self._decoded(payload))
             except StoreUnavailable as error:
                 loop.remove_reader(number)
                 if not broken.done():
@@ -87,3 +90,13 @@ class Board:
             await broken
         finally:
             loop.remove_reader(number)
+
+    def _decoded(self, payload: str) -> Notice:
+        notice = decode(payload)
+        if notice is UNREADABLE:
+            now = asyncio.get_running_loop().time()
+            # Whoever may connect to the database can send as many as he likes.
+            if self._told_at is None or now - self._told_at >= UNREADABLE_AGAIN_S:
+                self._told_at = now
+                log.warning("a notice cannot be read; looking at everything", payload=payload[:PAYLOAD_LOGGED_MAX])
+        return notice

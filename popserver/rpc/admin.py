@@ -196,7 +196,7 @@ class Admin:
         )
 
     async def list_scheduled(self, request: wire.ListScheduledRequest, caller: Caller) -> wire.ListScheduledResponse:
-        after_ms = convert.duration_ms(request.after_due_at) if request.HasField("after_due_at") else 0
+        after_ms = convert.time_ms(request.after_due_at, "after_due_at") if request.HasField("after_due_at") else 0
         found = await self._operations.scheduled(
             convert.resource(request.topic, caller.namespace), after_ms, request.after_id, request.max
         )

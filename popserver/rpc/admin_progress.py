@@ -75,7 +75,7 @@ def _topic(request: Any, caller: Caller) -> Resource | None:
 def _target(request: wire.ResetOffsetsRequest) -> Target:
     kind = request.WhichOneof("to")
     if kind == "timestamp":
-        return Since(convert.duration_ms(request.timestamp))
+        return Since(convert.time_ms(request.timestamp, "timestamp"))
     if kind == "offset":
         if not request.HasField("queue_id"):
             raise BadRequest(f"offset {request.offset} is an offset of one queue; name the queue as well")

@@ -97,8 +97,8 @@ def _selected(of: wire.DeadLetterSelection, caller: Caller) -> Selected:
     return Selected(
         convert.resource(of.group, caller.namespace),
         convert.resource(of.topic, caller.namespace) if of.HasField("topic") else None,
-        convert.duration_ms(of.dead_from) if of.HasField("dead_from") else None,
-        convert.duration_ms(of.dead_until) if of.HasField("dead_until") else None,
+        convert.time_ms(of.dead_from, "dead_from") if of.HasField("dead_from") else None,
+        convert.time_ms(of.dead_until, "dead_until") if of.HasField("dead_until") else None,
         of.where,
         tuple(dict.fromkeys(of.ids)),
         of.redriven_too,

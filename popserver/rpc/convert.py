@@ -31,6 +31,7 @@ from popserver.domain.topic import Topic
 from popserver.domain.transaction import Resolution
 
 BROKER_NAME = "popmq"
+TIME_MS_MIN = -62_135_596_800_000  # the first millisecond of the year 1
 BORN_AT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 RECOVERY_DURATION_MS_MAX = 3_600_000  # contract 4
 BORN_HOST_LENGTH_MAX = 255
@@ -65,6 +66,17 @@ def resource(named: pb.Resource, header_namespace: str) -> Resource:
 
 def duration_ms(duration: Any) -> int:
     return int(duration.seconds) * 1_000 + int(duration.nanos) // 1_000_000
+
+
+def time_ms(timestamp: Any, field: str) -> int:
+    """A time that a request names. Raises `BadRequest` for one outside of the years that a timestamp may say."""
+    moment_ms = duration_ms(timestamp)
+    if not TIME_MS_MIN <= moment_ms <= BORN_AT_MS_MAX:
+        raise BadRequest(
+            f"{field} is {timestamp.seconds} s and {timestamp.nanos} ns from 1970, which is no time between the years"
+            " 1 and 9999"
+        )
+    return moment_ms
 
 
 def set_ms(field: Any, ms: int) -> None:

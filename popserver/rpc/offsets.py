@@ -79,7 +79,7 @@ class Offsets:
             raise BadRequest(f"query_offset_policy {policy} is not known; use BEGINNING (0), END (1) or TIMESTAMP (2)")
         if not request.HasField("timestamp"):
             raise BadRequest("the policy is TIMESTAMP, and there is none; say from when on")
-        return await self._offsets.at(queue, convert.duration_ms(request.timestamp))
+        return await self._offsets.at(queue, convert.time_ms(request.timestamp, "timestamp"))
 
 
 def _checked(several: Sequence[T]) -> Sequence[T]:

@@ -33,7 +33,7 @@ class Ear:
         except Error as error:
             raise _silent(self._name, error) from error
         while (notify := self._conn.pgconn.notifies()) is not None:
-            yield notify.extra.decode()
+            yield notify.extra.decode(errors="replace")
 
     async def close(self) -> None:
         await self._conn.close()

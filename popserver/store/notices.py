@@ -8,8 +8,8 @@ A notice is a hint, never a fact: whoever hears it looks. So one that cannot be 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 CHANNEL = "popmq"
 PAYLOAD_BYTES_MAX = 7_999  # what Postgres takes
@@ -54,16 +54,26 @@ def encode(sender: str, rings: Collection[int], outdated: Collection[Outdated], 
     return payload
 
 
+# What a payload counts as that is none of ours. To look is never wrong.
+UNREADABLE = Notice("", words=frozenset({EVERYTHING}))
+
+
 def decode(payload: str) -> Notice:
-    """The notice; one that says everything where the payload is none of ours."""
+    """The notice; `UNREADABLE` where the payload is none of ours."""
     if payload in WORDS:
         return Notice("", words=frozenset({payload}))
     try:
         sender, rings, outdated, words = json.loads(payload)
-        topics = frozenset(int(each) for each in rings)
-        return Notice(str(sender), topics, frozenset(Outdated(*each) for each in outdated), frozenset(words))
+        changed = [Outdated(*each) for each in outdated]
+        if not (_are(int, rings) and _are(str, [sender, *words, *(text for each in changed for text in each)])):
+            return UNREADABLE
+        return Notice(sender, frozenset(rings), frozenset(changed), frozenset(words))
     except (ValueError, TypeError, RecursionError):
-        return Notice("", words=frozenset({EVERYTHING}))
+        return UNREADABLE
+
+
+def _are(kind: type, values: Iterable[Any]) -> bool:
+    return all(type(each) is kind for each in values)
 
 
 # Made once: json.dumps makes an encoder per call as soon as one of its options is used.

@@ -148,6 +148,18 @@ def test_get_tells_a_messages_life(shell: Shell) -> None:
     assert lines[-2:] == ["hello", r"\x1bworld"]
 
 
+def test_no_output_steers_a_terminal(shell: Shell) -> None:
+    """Escape sequences, also of one character beyond ASCII, and what turns the direction of writing."""
+    hostile = "a\x1b[2J\x7f\x9b2J\u202egnp"
+    shell.ok("message", "send", "flights", hostile, "--key", "k1")
+    (found,) = shell.json("message", "peek", "flights")
+    assert found["body"] == hostile, "JSON says what it is"
+    for words in (("--json", "message", "peek", "flights"), ("message", "peek", "flights"), ("message", "get", "-")):
+        said = shell(*words)
+        for line in (*said.lines, *said.err.splitlines()):
+            assert line.isprintable(), words
+
+
 def test_get_what_is_not_there(shell: Shell) -> None:
     said = shell("message", "get", "nope")
     assert (said.status, said.err) == (4, "popmq: message 'nope' is not in any topic\n")

@@ -150,6 +150,11 @@ def test_the_classic_writers_file_is_read(shell: Shell, tmp_path: Path) -> None:
         ('{"offsetTable": {"nosuch@reports": {"0": 3}}}', "topic 'nosuch' does not exist"),
         ('{"offsetTable": {"flights@reports": {"4294967296": 3}}}', "at most offset 9223372036854775807 and queue"),
         ("", "at line 1, column 1 (character 0 of 0)"),
+        ("[" * 100_000, "lists or objects stand in each other too deeply"),
+        (f'{{"offsetTable": {{"flights@reports": {{"0": {"1" * 5_000}}}}}}}', "value has 5000 digits"),
+        (f'{{"offsetTable": {{"flights@reports": {{"{"1" * 5_000}": 3}}}}}}', "a queue id is a whole number"),
+        ('{"offsetTable": {"flights@\\u001b[2Jothers": {"0": 3}}}', "it has those of: \\x1b[2Jothers;"),
+        ('{"offsetTable": {"flights\\u009b2J@reports": {"0": 3}}}', "\\x9b2J"),
     ],
 )
 def test_a_file_that_is_torn_or_wrong_changes_nothing(shell: Shell, tmp_path: Path, text: str, said: str) -> None:
@@ -160,6 +165,7 @@ def test_a_file_that_is_torn_or_wrong_changes_nothing(shell: Shell, tmp_path: Pa
     refused = shell("group", "offsets", "import", "reports", str(file))
     assert refused.status in {1, 2, 4}
     assert said in refused.err
+    assert refused.err.replace("\n", "").isprintable()
     assert shell.ok("group", "lag", "reports").out == before
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from popserver.store import notices
 from popserver.store.notices import EVERYTHING, GROUP, SERVERS, TOPIC, Notice, Outdated
@@ -34,7 +38,41 @@ def test_a_users_transaction_says_one_word(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rubbish", ["", "hello", "{}", "[]", "[1,2]", '["a",5,[],[]]', '["a",[],[[1]],[]]', "[" * 5_000]
+    "rubbish",
+    [
+        "",
+        "hello",
+        "{}",
+        "[]",
+        "[1,2]",
+        '["a",5,[],[]]',
+        '["a",[],[[1]],[]]',
+        "[" * 5_000,
+        '["x",[Infinity],[],[]]',
+        '["x",[1.5],[],[]]',
+        '["x",["1"],[],[]]',
+        '["x",[true],[],[]]',
+        '["x",[],[["topic","",7]],[]]',
+        '["x",[],[],[7]]',
+        '["x",[],[],[["due"]]]',
+        "[7,[],[],[]]",
+    ],
 )
 def test_rubbish_is_everything(rubbish: str) -> None:
     assert notices.decode(rubbish) == Notice("", words=frozenset({EVERYTHING}))
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.one_of(_json, st.lists(_json, min_size=4, max_size=4)).map(json.dumps) | st.text(max_size=60))
+def test_no_payload_breaks_the_reader(payload: str) -> None:
+    notice = notices.decode(payload)
+    assert all(type(each) is int for each in notice.rings)
+    assert all(type(each) is str for each in (notice.sender, *notice.words))
+    assert all(type(text) is str for each in notice.outdated for text in each)
