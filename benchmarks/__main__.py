@@ -7,13 +7,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.abuse_cases import abuse_table
 from benchmarks.bench import VARIANTS, Bench
-from benchmarks.cases import CASES
+from benchmarks.cases import APART, CASES, TOGETHER
 from benchmarks.machine import Cores, environment
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import summed_up, table, targets, targets_table
@@ -26,9 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = _plan(options)
     cores = Cores(pin=not options.no_pin)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    result = run(options.case or list(CASES), plan, options.only, options.dir, cores, options.postgres_url)
+    names = [each for name in options.case or CASES for each in TOGETHER.get(name, (name,))]
+    result = run(names, plan, options.only, options.dir, cores, options.postgres_url, dict(options.popmq))
     options.json.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"{json.dumps(result['environment'])}\n\n{table(result['cases'])}\n\n{targets_table(result['targets'])}")
+    usual = {name: case for name, case in result["cases"].items() if name in CASES}
+    tables = [table(usual) if usual else "", abuse_table(result["cases"]), targets_table(result["targets"])]
+    print("\n\n".join([json.dumps(result["environment"]), *filter(None, tables)]))
     print(f"\n{result['took_s']:.0f} s; written to {options.json}")
     return 0
 
@@ -40,14 +44,16 @@ def run(
     folder: Path,
     cores: Cores,
     postgres_url: str | None = None,
+    popmqs: Mapping[str, Path] | None = None,
 ) -> dict[str, Any]:
     """Measure; returns what bench.json holds."""
     begun, results = time.monotonic(), dict[str, Any]()
-    with Bench(plan, variants, folder.absolute() / f"work-{os.getpid()}", cores, postgres_url) as bench:
+    with Bench(plan, variants, folder.absolute() / f"work-{os.getpid()}", cores, postgres_url, popmqs) as bench:
         facts = environment(folder, cores)
-        for name in (name for name in CASES if name in names):
-            bench.enter(name)
-            results[name] = summed_up(name, CASES[name].measure(bench))
+        for name, case in (CASES | APART).items():
+            if name in names:
+                bench.enter(name)
+                results[name] = summed_up(name, case.measure(bench))
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": round(time.monotonic() - begun, 1),
@@ -67,13 +73,27 @@ def _plan(options: argparse.Namespace) -> Plan:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, epilog=_cases())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("case", nargs="*", choices=[*CASES, []], metavar="case", help="all, unless named")
+    parser.add_argument(
+        "case",
+        nargs="*",
+        choices=[*CASES, *APART, *TOGETHER, []],
+        metavar="case",
+        help="all above the line, unless named",
+    )
     parser.add_argument("--quick", action="store_true", help="a few minutes, one short round")
     parser.add_argument("--only", type=_variants, default=list(VARIANTS), help="of noop,sqlite,postgres")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="of one measurement")
     parser.add_argument("--no-pin", action="store_true", help="leave processes to the system's scheduler")
     parser.add_argument("--postgres-url", help="a server that may make databases; without it one is started")
+    parser.add_argument(
+        "--popmq",
+        action="append",
+        default=[],
+        type=_installation,
+        metavar="NAME=PATH",
+        help="for the cases below the line: an installation's popmq command, more than once for several",
+    )
     parser.add_argument("--dir", type=Path, default=OUT, help="where the databases lie while it runs (bench-out)")
     parser.add_argument("--json", type=Path, default=OUT / "bench.json")
     return parser
@@ -86,8 +106,20 @@ def _variants(written: str) -> list[str]:
     return names
 
 
+def _installation(written: str) -> tuple[str, Path]:
+    name, _, path = written.partition("=")
+    if not Path(path).is_file():
+        raise argparse.ArgumentTypeError(
+            f"{written}: give a name and the path of a popmq command, as in old=/tmp/old/bin/popmq"
+        )
+    return name, Path(path).absolute()
+
+
 def _cases() -> str:
-    return "cases:\n" + "\n".join(f"  {name:22} {case.title}" for name, case in CASES.items())
+    lines = [f"  {name:22} {case.title}" for name, case in CASES.items()]
+    lines += ["  ----", *(f"  {name:22} all of {name}_..." for name in TOGETHER)]
+    lines += [f"  {name:22} {case.title}" for name, case in APART.items()]
+    return "\n".join(["cases:", *lines])
 
 
 if __name__ == "__main__":

@@ -39,9 +39,17 @@ class Bench:
     """What the cases work with. `names` are the variants of this run, in the order of the table."""
 
     def __init__(
-        self, plan: Plan, names: Sequence[str], folder: Path, cores: Cores, postgres_url: str | None = None
+        self,
+        plan: Plan,
+        names: Sequence[str],
+        folder: Path,
+        cores: Cores,
+        postgres_url: str | None = None,
+        popmqs: Mapping[str, Path] | None = None,
     ) -> None:
         self.plan = plan
+        # The installations that are measured as they are, by the name in the table.
+        self.popmqs = popmqs or {"this": Path(sys.executable).with_name("popmq")}
         self.names = [name for name in VARIANTS if name in names]
         self.cores = cores
         self._folder = folder
@@ -174,6 +182,13 @@ class Bench:
         """A server of its own on a store that is filled already, without a load."""
         self._stop()
         with Server(Variant(name, url), self.cores.server, self._log) as server:
+            yield server
+
+    @contextmanager
+    def alone(self, variant: Variant) -> Iterator[Server]:
+        """This server without a load, on any core."""
+        self._stop()
+        with Server(variant, None, self._log) as server:
             yield server
 
     @contextmanager

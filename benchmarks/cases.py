@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.abuse_cases import ABUSE_CASES
 from benchmarks.bench import Bench
 from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Rounds, in_turns, window
 from benchmarks.filling import TAGS
@@ -275,3 +276,8 @@ CASES: dict[str, Case] = {
     "spark_micro_batch": Case("a micro-batch of a row in Spark", micro_batch, key="ms", unit="ms"),
     "spark_flights": Case("flights through Spark's queue source to Parquet", flights_to_parquet, unit="rows/s"),
 }
+
+# Measured only when they are named.
+APART: dict[str, Case] = {**ABUSE_CASES}
+# Names for several of them.
+TOGETHER = {"abuse": tuple(ABUSE_CASES)}

@@ -72,6 +72,8 @@ def _trust(server: Server) -> list[str]:
 
 
 async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
+    from benchmarks.attack_load import AttackLoad
+    from benchmarks.beside_load import BesideLoad
     from benchmarks.bulk_load import BulkLoad
     from benchmarks.client_load import ClientLoad
     from benchmarks.due_load import DueLoad
@@ -90,6 +92,8 @@ async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
         "bulk": bulk,
         "client": ClientLoad(endpoint, server_pid),
         "members": MemberLoad(endpoint),
+        "attack": AttackLoad(endpoint),
+        "beside": BesideLoad(endpoint),
     }
     while line := await asyncio.to_thread(sys.stdin.readline):
         load, options = json.loads(line)

@@ -34,6 +34,10 @@ class Plan(NamedTuple):
     dead_letters: int = 1_000_000
     micro_batches: int = 40
     flights: int = 336_776  # all of 2013
+    abuse_quiet_seconds: float = 4.0  # of the well-behaved client alone
+    abuse_seconds: float = 15.0  # of an attack
+    abuse_after_seconds: float = 4.0  # of the well-behaved client, when the attacker has gone
+    abuse_rounds_per_s: float = 5.0  # send, receive, ack, of each of its 4 workers
 
 
 FULL = Plan()
@@ -53,4 +57,7 @@ QUICK = Plan(
     dead_letters=100_000,
     micro_batches=15,
     flights=20_000,
+    abuse_quiet_seconds=2.0,
+    abuse_seconds=8.0,
+    abuse_after_seconds=2.0,
 )

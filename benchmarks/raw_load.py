@@ -31,10 +31,19 @@ _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel
 _OK = wire.SendMessageResponse(status=pb.Status(code=pb.OK, message="OK")).SerializeToString()
 
 
+class Refused(RuntimeError):
+    """An answer that is no OK; `code` is the name of its status."""
+
+    def __init__(self, what: str, status: pb.Status) -> None:
+        super().__init__(f"{what} failed: {status}")
+        self.code = pb.Code.Name(status.code)
+
+
 class Wire:
     """One connection; requests and answers of sends are bytes. With `ca`, PEM, over TLS."""
 
-    def __init__(self, endpoint: str, ca: bytes | None = None) -> None:
+    def __init__(self, endpoint: str, ca: bytes | None = None, headers: tuple[tuple[str, str], ...] = HEADERS) -> None:
+        self._headers = headers
         if ca is None:
             self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
         else:
@@ -51,10 +60,10 @@ class Wire:
             response_deserializer=wire.ReceiveMessageResponse.FromString,
         )
 
-    async def send(self, request: bytes) -> None:
-        answer = await self._send(request, metadata=HEADERS, timeout=30)
+    async def send(self, request: bytes, timeout_s: float = 30) -> None:
+        answer = await self._send(request, metadata=self._headers, timeout=timeout_s)
         if not answer.startswith(_OK):
-            raise RuntimeError(f"a send failed: {wire.SendMessageResponse.FromString(answer).status}")
+            raise Refused("a send", wire.SendMessageResponse.FromString(answer).status)
 
     async def receive(
         self,
@@ -76,7 +85,7 @@ class Wire:
         )
         request.invisible_duration.seconds = invisible_s
         request.long_polling_timeout.seconds = int(poll_s)
-        headers = (("x-mq-client-id", client_id), *HEADERS[1:])
+        headers = (("x-mq-client-id", client_id), *self._headers[1:])
         received: list[pb.Message] = []
         call = self._receive(request, metadata=headers, timeout=poll_s + 30)
         # Reading frame by frame costs half of what `async for` does.
@@ -84,7 +93,7 @@ class Wire:
             if frame.HasField("message"):
                 received.append(frame.message)
             elif frame.HasField("status") and frame.status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-                raise RuntimeError(f"a receive failed: {frame.status}")
+                raise Refused("a receive", frame.status)
         return received
 
     async def ack(self, group: str, topic: str, received: list[pb.Message]) -> None:
@@ -95,9 +104,9 @@ class Wire:
             for each in received
         ]
         request = wire.AckMessageRequest(group=pb.Resource(name=group), topic=pb.Resource(name=topic), entries=entries)
-        answer = await self._ack(request, metadata=HEADERS, timeout=30)
+        answer = await self._ack(request, metadata=self._headers, timeout=30)
         if answer.status.code != pb.OK:
-            raise RuntimeError(f"an ack failed: {answer.status}")
+            raise Refused("an ack", answer.status)
 
 
 class SendTemplate:

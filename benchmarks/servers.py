@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple
 
 from benchmarks.machine import pin_to
@@ -19,13 +21,16 @@ READY_TIMEOUT_S = 60
 class Variant(NamedTuple):
     """A server to measure: `name` in the table, the URL of its database; None is the no-op server.
 
-    `options` are those of `popmq serve`; `ca` is the file of whom its load trusts, where that speaks TLS.
+    `options` are those of `popmq serve`; `ca` is the file of whom its load trusts, where that speaks TLS. `popmq` is an
+    installation's command, which then serves as it does by default; without it this checkout's server is measured.
     """
 
     name: str
     database_url: str | None
     options: tuple[str, ...] = ()
     ca: Path | None = None
+    popmq: Path | None = None
+    environment: Mapping[str, str] = MappingProxyType({})
 
 
 class Server:
@@ -33,15 +38,13 @@ class Server:
 
     def __init__(self, variant: Variant, cores: set[int] | None, log: Path) -> None:
         self.variant = variant
-        module, options = "benchmarks.noop_server", list[str]()
-        if variant.database_url is not None:
-            module, options = "benchmarks.serve", ["--database-url", variant.database_url, *variant.options]
         begun = time.perf_counter()
         with log.open("a") as said:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *options],
+                _command(variant),
                 stdout=subprocess.PIPE,
                 stderr=said,
+                env={**os.environ, **variant.environment},
                 preexec_fn=lambda: pin_to(cores),
                 text=True,
             )
@@ -72,3 +75,12 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _command(variant: Variant) -> list[str]:
+    if variant.database_url is None:
+        return [sys.executable, "-m", "benchmarks.noop_server"]
+    options = ["--database-url", variant.database_url, *variant.options]
+    if variant.popmq is None:
+        return [sys.executable, "-m", "benchmarks.serve", *options]
+    return [str(variant.popmq), "--json", "serve", "--port", "0", *options]
