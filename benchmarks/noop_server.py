@@ -48,7 +48,7 @@ class InstantWriter:
         database: Database,
         clock: Clock,
         after_commit: Callable[[Committed], None],
-        _announce: Callable[[Any], str],
+        *_others: Any,
     ) -> None:
         self._database = database
         self._clock = clock
