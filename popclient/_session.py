@@ -2,6 +2,10 @@
 
 The Telemetry stream is the session. While it is up the client is `healthy`. When it breaks it is opened again, with a
 pause that grows to one second, and the settings are told anew; calls meanwhile keep trying until their own deadlines.
+
+A refusal is no break: the server has judged the settings. One that meets the first settings is raised by `start`, and
+nothing is tried again before somebody starts again. One that comes later is told to `on_refused`, and the client asks
+again every 10 s, because rights and groups may come back.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import grpc
 
 from popclient import _convert as convert
 from popclient._tasks import Tasks
-from popclient._transport import Transport, new_client_id
+from popclient._transport import REFUSALS, Link, Transport, new_client_id, translated
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, NotFound, PopError, Unreachable, check, error_of, for_caller
 from popproto.v2 import definition_pb2 as pb
@@ -33,6 +37,14 @@ BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (mission row N2)
 BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
 HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; then go on without
 RECONNECT_PAUSE: Final = (0.05, 1.0)
+REFUSED_PAUSE: Final = 10.0
+# These say that there was no server, or none that was asked; the others are a server's own failure.
+NO_ANSWER: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
 # By a settings frame with another value of one of these a PopMQ server tells what became of the group.
 NOTICES: Final = ("popmq.members", "popmq.resets")
 # Many clients must not return in step. Not the module's own generator: that is the user's, who may have seeded it.
@@ -45,6 +57,7 @@ class Session:
     pub_sub: describes what the client publishes or subscribes to; asked whenever settings are sent.
     client_properties: what the settings tell besides, for PopMQ servers.
     on_notice: told of each of NOTICES whose value has changed.
+    on_refused: told of a refusal that comes when the session was up before.
     """
 
     def __init__(
@@ -63,6 +76,7 @@ class Session:
         self.closing = False
         self.client_properties: dict[str, str] = {}
         self.on_notice: Callable[[str], None] = lambda _: None
+        self.on_refused: Callable[[PopError], None] = lambda _: None
         self.on_orphan: Callable[[rpc.RecoverOrphanedTransactionCommand], None] = lambda _: None
         self._client_type = client_type
         self._group = None if group is None else convert.resource(group, config.namespace)
@@ -73,10 +87,14 @@ class Session:
         self._connected = False
         self._ever_connected = False
         self._answered = asyncio.Event()
-        self._refusal: PopError | None = None
+        self._refusal: PopError | None = None  # what `start` raises
         self._told_refusal = ""
+        self._is_refused = False  # the stream's last end was one
+        self._failure: PopError | None = None  # of the server, the last time that the stream was opened
+        self._judgement: asyncio.Future[None] | None = None  # of the settings that `agree` has told
         self._waiting = 0  # callers of `start`
         self._started = False
+        self._beating = False
         self._tasks = Tasks()
 
     # ---- Being there ----
@@ -87,16 +105,23 @@ class Session:
         return self._connected and not self.closing
 
     async def start(self) -> None:
-        """Opens the session if it is not open; waits for the server's settings, but not for ever."""
+        """Opens the session if it is not open; waits for the server's settings, but not for ever.
+
+        Raises the server's refusal, or its failure if it has answered the settings with nothing else.
+        """
         if not self._started:
             self._started = True
+            self._answered.clear()
             self._tasks.spawn(self._keep_stream())
-            self._tasks.spawn(self._keep_alive())
+            if not self._beating:
+                self._beating = True
+                self._tasks.spawn(self._keep_alive())
         if not self._answered.is_set():
             self._waiting += 1
             try:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
+                await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
+            except TimeoutError:
+                self._refusal = self._failure
             finally:
                 self._waiting -= 1
             self._answered.set()  # nobody waits a second time
@@ -168,13 +193,17 @@ class Session:
         pause, longest = RECONNECT_PAUSE
         while not self.closing:
             was_up = await self._live_on_stream()
+            if self._is_refused and not self._ever_connected:
+                self._started = False
+                return
             pause = RECONNECT_PAUSE[0] if was_up else min(pause * 2, longest)
-            await asyncio.sleep(pause * _CHANCE.uniform(0.5, 1.0))
+            await asyncio.sleep((REFUSED_PAUSE if self._is_refused else pause) * _CHANCE.uniform(0.5, 1.0))
 
     async def _live_on_stream(self) -> bool:
         """Opens the stream and reads it to its end. Was it ever up?"""
         reason: Exception = Unreachable("the server ended the session")
         was_up = False
+        self._is_refused = False
         try:
             link = await self.transport.link()
             stream = self._stream = link.messaging.Telemetry(metadata=self.transport.headers())
@@ -184,9 +213,12 @@ class Session:
                     await self._obey(command)
                     was_up = was_up or self._connected
             except grpc.aio.AioRpcError as failure:
-                reason = Unreachable(f"the session with {link.endpoint} broke: {failure.details()}")
+                reason = self._end_of(failure, link)
                 if failure.code() is grpc.StatusCode.UNAVAILABLE:
                     self.transport.turn_from(link.endpoint)
+            except _Refused as told:
+                reason = told.refusal
+                self._refused(told.refusal, is_final=not told.refusal.retryable)
             except (asyncio.InvalidStateError, _StreamLeft):
                 pass
             except asyncio.CancelledError:
@@ -198,10 +230,20 @@ class Session:
             reason = failure
         except Exception as defect:  # noqa: BLE001  whatever it is, it must neither end the session nor stay unsaid
             reason = for_caller(defect)
-            self._refused(reason)
+            self._refused(reason, is_final=False)
         self._stream = None
         self._lost(reason)
         return was_up
+
+    def _end_of(self, failure: grpc.aio.AioRpcError, link: Link) -> PopError:
+        """Why the stream has ended. A server may refuse by a gRPC status alone, as RocketMQ's proxy does."""
+        code, details = failure.code(), failure.details() or ""
+        if code in REFUSALS:
+            refusal = translated(code, details)
+            self._refused(refusal, is_final=True)
+            return refusal
+        self._failure = None if code in NO_ANSWER else translated(code, details)
+        return Unreachable(f"the session with {link.endpoint} broke: {details}")
 
     def _leave_stream(self) -> None:
         """Another endpoint has become present: the session must follow."""
@@ -223,6 +265,21 @@ class Session:
         )
         await self._say(rpc.TelemetryCommand(settings=settings))
 
+    async def agree(self) -> None:
+        """Tells the settings anew and waits for the server's judgement, if there is a stream; raises its refusal.
+
+        Whoever changed the settings must take the change back then, before the session is opened again.
+        """
+        if self._stream is None:
+            return
+        self._judgement = asyncio.get_running_loop().create_future()
+        try:
+            await self.tell_settings()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._judgement, HANDSHAKE_PATIENCE)
+        finally:
+            self._judgement = None
+
     async def _say(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:
             with _breaking_is_no_matter():
@@ -231,7 +288,7 @@ class Session:
     async def _obey(self, command: rpc.TelemetryCommand) -> None:
         kind = command.WhichOneof("command")
         if command.HasField("status") and command.status.code != pb.OK:
-            self._refused(error_of(command.status))
+            self._heed(error_of(command.status))
         elif kind == "settings":
             self._agreed(command.settings)
         elif kind == "recover_orphaned_transaction_command":
@@ -243,8 +300,18 @@ class Session:
         elif kind == "reconnect_endpoints_command":
             raise _StreamLeft
 
+    def _heed(self, refusal: PopError) -> None:
+        """Ends the stream, unless the server has failed for now and what was agreed before still holds."""
+        if not (refusal.retryable and self._connected):
+            raise _Refused(refusal)
+        log.warning("the settings of %s were not taken: %s", self.client_id, refusal)
+
     def _agreed(self, settings: pb.Settings) -> None:
         before, self.settings = self.settings, settings
+        self._failure = None
+        told = self._told
+        if isinstance(told, pb.Subscription) and settings.subscription.subscriptions == told.subscriptions:
+            self._judged(None)
         self.capabilities = convert.capabilities(settings)
         self._refusal = None
         self._told_refusal = ""
@@ -264,13 +331,29 @@ class Session:
             if now.client_properties.get(name, "") not in ("", before.client_properties.get(name, "")):
                 self._call_back(self.on_notice, name)
 
-    def _refused(self, refusal: PopError) -> None:
-        """Whoever waits in `start` gets it raised. Where nobody does the log has it, and not at each new try."""
+    def _refused(self, refusal: PopError, *, is_final: bool) -> None:
+        """Whoever waits in `start` or `agree` gets it raised. Where nobody does the log has it, not at each new try."""
+        if self._judged(refusal):
+            return
         if not self._waiting and str(refusal) != self._told_refusal:
             log.warning("no session for %s: %s", self.client_id, refusal)
         self._told_refusal = str(refusal)
         self._refusal = None if self._ever_connected else refusal
         self._answered.set()
+        self._is_refused = is_final
+        if is_final and self._ever_connected:
+            self._call_back(self.on_refused, refusal)
+
+    def _judged(self, refusal: PopError | None) -> bool:
+        """Tells whoever waits in `agree`. Was there anybody?"""
+        judgement = self._judgement
+        if judgement is None or judgement.done():
+            return False
+        if refusal is None:
+            judgement.set_result(None)
+        else:
+            judgement.set_exception(refusal)
+        return True
 
     def _lost(self, reason: Exception) -> None:
         if self._connected:
@@ -343,6 +426,14 @@ class Session:
 
 class _StreamLeft(Exception):
     """The server asked for a new stream."""
+
+
+class _Refused(Exception):
+    """The server has refused the settings."""
+
+    def __init__(self, refusal: PopError) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
 
 
 def _is_cancelled() -> bool:

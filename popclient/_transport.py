@@ -24,6 +24,7 @@ from popclient._convert import HOSTNAME, VERSION
 from popclient._tls import Credentials, NoHandshake, credentials_for, hint
 from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
 from popclient.errors import (
+    BadRequest,
     ClientClosed,
     Forbidden,
     PayloadTooLarge,
@@ -190,7 +191,7 @@ class Transport:
         if gone or (slow and not link.connected):
             self.turn_from(link.endpoint)
         elif not slow:
-            raise _translated(code, details)
+            raise translated(code, details)
         if final:
             why = hint(details, self._tls) or f"{code.name.lower()}, {details}"
             raise Unreachable(f"no answer from {self.where}: {why}")
@@ -236,18 +237,27 @@ async def _settled(channel: grpc.aio.Channel) -> grpc.ChannelConnectivity:
     return state
 
 
-def _translated(code: grpc.StatusCode, details: str) -> PopError:
+def translated(code: grpc.StatusCode, details: str) -> PopError:
+    """The error for a gRPC status, in the server's own words."""
     kind = PayloadTooLarge if "larger than max" in details else _KIND_OF_STATUS.get(code, ServerError)
     return kind(f"gRPC {code.name.lower()}: {details}", name=code.name)
 
 
 # A RocketMQ server puts its own failures into the answer; what arrives as a gRPC status comes from the layers below.
 _KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[PopError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: BadRequest,
     grpc.StatusCode.UNIMPLEMENTED: UnsupportedByServer,
     grpc.StatusCode.UNAUTHENTICATED: Unauthorized,
     grpc.StatusCode.PERMISSION_DENIED: Forbidden,
     grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequests,
 }
+
+# How a RocketMQ proxy ends the Telemetry stream of settings that it refuses.
+REFUSALS: Final = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
 
 
 def _channel(endpoint: Endpoint, tls: Tls | None, credentials: Credentials | None) -> grpc.aio.Channel:

@@ -125,12 +125,16 @@ class PushConsumer:
         self._thread.run(self._core.start)
 
     def run(self) -> None:
-        """Consumes until SIGTERM or SIGINT (in the main thread), or until somebody closes it; then it is closed."""
+        """Consumes until SIGTERM or SIGINT (in the main thread), or until somebody closes it; then it is closed.
+
+        Raises the server's refusal if that ends it: its rights were withdrawn, its group was deleted.
+        """
         ending: SimpleQueue[None] = SimpleQueue()  # unlike an Event it may be told by a signal handler
         self._core.when_ended = lambda: ending.put(None)
         with _Signals(ending) as signals, self:
             ending.get()
             signals.restore()  # whoever asks a second time does not wait for the draining
+        self._core.raise_refusal()
 
     @property
     def group(self) -> str:

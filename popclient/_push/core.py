@@ -14,11 +14,11 @@ from popclient._push.options import PushOptions
 from popclient._push.polling import LONG_POLL, Polling
 from popclient._push.room import Room
 from popclient._push.running import Runner
-from popclient._session import Session
+from popclient._session import Session, log
 from popclient._settling import Settling
 from popclient._tracing import Onlooker
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed
+from popclient.errors import ClientClosed, PopError, for_caller
 from popproto.v2 import definition_pb2 as pb
 
 
@@ -36,8 +36,10 @@ class PushConsumerCore:
             options.group,
             lambda: convert.subscription(options.group, options.topics, config.namespace, timedelta(seconds=LONG_POLL)),
         )
+        self.session.on_refused = self._end
         self.room = Room(options.max_cached_messages, options.max_cached_bytes)
         self.when_ended: Callable[[], None] = lambda: None
+        self.refusal: PopError | None = None  # what the server has ended it with
         onlookers = Onlookers([Onlooker(config, options.group), *options.interceptors])
         self._settling = Settling(self.session, options.group)
         self._runner = make_runner(options, onlookers)
@@ -60,7 +62,12 @@ class PushConsumerCore:
             raise ClientClosed
         if self._starting is None or (self._starting.done() and self._starting.exception()):
             self._starting = asyncio.get_running_loop().create_task(self._start())
-        await asyncio.shield(self._starting)
+        try:
+            await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            if self._starting.cancelled():
+                self.raise_refusal()
+            raise
 
     async def _start(self) -> None:
         for topic in self.options.topics:
@@ -71,6 +78,18 @@ class PushConsumerCore:
     def is_inside(self) -> bool:
         """Is whoever asks the listener? It must not wait for the end of the consumer, which waits for it."""
         return self._runner.is_inside()
+
+    def _end(self, refusal: PopError) -> None:
+        """The server lets it consume no more: its group is gone, or its rights."""
+        if self._closing is None:
+            self.refusal = refusal
+            log.error("the consumer of group %s ends: %s", self.options.group, refusal)
+            self.begin_closing(self.options.drain_timeout)
+
+    def raise_refusal(self) -> None:
+        """Raises what the server has ended it with."""
+        if self.refusal is not None:
+            raise for_caller(self.refusal)
 
     async def close(self, drain_timeout: float = 0.0) -> None:
         """Returns when the consumer is closed. A process that ends without closing it waits for no listener."""

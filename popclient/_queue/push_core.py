@@ -28,7 +28,7 @@ from popclient._queue.wire import has_legacy, open_session, unsupported
 from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, PreconditionFailed
+from popclient.errors import ClientClosed, PopError, PreconditionFailed, for_caller
 from popclient.message import FilterExpression
 
 PERSIST_EVERY, PERSIST_FIRST = 5.0, 10.0  # seconds (mission row H7)
@@ -59,12 +59,14 @@ class QueuePushCore:
         self.state = ServiceState.CREATE_JUST
         self.suspended = False
         self.when_ended: Callable[[], None] = lambda: None
+        self.refusal: PopError | None = None  # what the server has ended it with
         self._factory = factory
         self._clock = LoopClock() if factory is None else factory.clock
         self._message_queue_listener = message_queue_listener
         self.parts = Parts(config, options, make_runner, self._clock, self._was_reset)
         self.session = self.parts.session
         self.session.on_notice = self._heed_notice
+        self.session.on_refused = self._end
         self._beats = Beats(self._clock)
         self._rebalancing = RebalanceService(self._clock, self)
         self._tasks = Tasks()
@@ -88,7 +90,12 @@ class QueuePushCore:
             raise ClientClosed
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
-        await asyncio.shield(self._starting)
+        try:
+            await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            if self._starting.cancelled():
+                self.raise_refusal()
+            raise
 
     async def _start(self) -> None:
         try:
@@ -223,8 +230,17 @@ class QueuePushCore:
     async def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """One more topic, or another filter for one; raises NotFound and so on."""
         await self.session.route(topic)
-        self.parts.subscribed.put(topic, expression)
-        await self.parts.subscribed.tell(self.session)
+        subscribed, before = self.parts.subscribed, self.parts.subscribed.get(topic)
+        subscribed.put(topic, expression)
+        try:
+            await subscribed.agree(self.session)
+        except PopError:
+            if before is None:
+                subscribed.remove(topic)
+            else:
+                subscribed.put(topic, before.filter_expression)
+            subscribed.note(self.session)
+            raise
         self._look_again()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -238,6 +254,18 @@ class QueuePushCore:
     def is_inside(self) -> bool:
         """Is whoever asks the listener? It must not wait for the end of the consumer, which waits for it."""
         return self.parts.pool.runner.is_inside()
+
+    def _end(self, refusal: PopError) -> None:
+        """The server lets it consume no more: its group is gone, or its rights."""
+        if self._closing is None:
+            self.refusal = refusal
+            log.error("the consumer of group %s ends: %s", self.options.group, refusal)
+            self.begin_closing(self.options.drain_timeout.total_seconds())
+
+    def raise_refusal(self) -> None:
+        """Raises what the server has ended it with."""
+        if self.refusal is not None:
+            raise for_caller(self.refusal)
 
     async def close(self, drain_timeout: float = 0.0) -> None:
         """Returns when the consumer is closed. A process that ends without closing it waits for no listener."""

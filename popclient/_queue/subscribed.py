@@ -60,6 +60,11 @@ class Subscribed:
         self.note(session)
         await session.tell_settings()
 
+    async def agree(self, session: Session) -> None:
+        """The same, and waits for the server's judgement; raises its refusal."""
+        self.note(session)
+        await session.agree()
+
     def note(self, session: Session) -> None:
         """Into the properties that the next settings carry."""
         session.client_properties[MODEL] = self._options.model

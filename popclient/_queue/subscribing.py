@@ -44,15 +44,17 @@ class Subscribing:
         for topic in topics:
             await self._sharing.queues(topic)
         before, shares = self.topics, self._shares
-        await self._tell(topics)
         try:
+            self._want(topics)
+            await self._session.agree()
             async with asyncio.timeout(self._session.config.request_timeout):
                 while not await self._look():  # noqa: ASYNC110  the server makes a member of us without a word
                     await asyncio.sleep(FIRST_PAUSE)
                 await self._take()
             self.notice()
         except BaseException as failure:
-            await self._tell(before)
+            self._want(before)
+            await self._session.tell_settings()
             self._shares = shares
             if isinstance(failure, TimeoutError):
                 who = self._session.client_id
@@ -62,12 +64,12 @@ class Subscribing:
     async def leave(self) -> None:
         """Is no member any more; the others take the queues over."""
         if self.topics:
-            await self._tell({})
+            self._want({})
+            await self._session.tell_settings()
 
-    async def _tell(self, topics: Mapping[str, FilterExpression]) -> None:
+    def _want(self, topics: Mapping[str, FilterExpression]) -> None:
         self.topics = dict(topics)
         self._shares = {topic: share for topic, share in self._shares.items() if topic in topics}
-        await self._session.tell_settings()
 
     def notice(self) -> None:
         """The members have changed."""

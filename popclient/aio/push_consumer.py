@@ -107,7 +107,10 @@ class PushConsumer:
 
     async def run(self) -> None:
         """Consumes until SIGTERM or SIGINT (where the loop takes signals), or until somebody closes it; then it is
-        closed."""
+        closed.
+
+        Raises the server's refusal if that ends it: its rights were withdrawn, its group was deleted.
+        """
         ending = asyncio.Event()
         self._core.when_ended = ending.set
         taken = _take_signals(ending.set)
@@ -117,6 +120,7 @@ class PushConsumer:
                 _leave_signals(taken)  # whoever asks a second time does not wait for the draining
         finally:
             _leave_signals(taken)
+        self._core.raise_refusal()
 
     @property
     def group(self) -> str:

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import grpc
 
@@ -27,6 +27,13 @@ OK = pb.Status(code=pb.OK, message="OK")
 
 def status(code: int, message: str = "") -> pb.Status:
     return pb.Status(code=code, message=message or pb.Code.Name(code))
+
+
+class StreamEnd(NamedTuple):
+    """Ends a Telemetry stream with a gRPC status; an answer like any other."""
+
+    code: grpc.StatusCode
+    details: str
 
 
 class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
@@ -49,7 +56,7 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
         self.attempts: defaultdict[str, int] = defaultdict(lambda: 1)
         self.answered: dict[str, list[pb.Message]] = {}  # by attempt id
         self.settings: list[pb.Settings] = []
-        self.streams: set[asyncio.Queue[rpc.TelemetryCommand | None]] = set()
+        self.streams: set[asyncio.Queue[rpc.TelemetryCommand | StreamEnd | None]] = set()
         self.answers: dict[str, Callable[[Any], Any]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.arrived: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -91,7 +98,7 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
         for queue in list(self.streams):
             queue.put_nowait(None)
 
-    def say(self, command: rpc.TelemetryCommand) -> None:
+    def say(self, command: rpc.TelemetryCommand | StreamEnd) -> None:
         for queue in list(self.streams):
             queue.put_nowait(command)
 
@@ -138,17 +145,19 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
 
     async def Telemetry(self, requests: Any, context: Any) -> AsyncIterator[rpc.TelemetryCommand]:  # noqa: N802
         self.metadata["Telemetry"] = dict(context.invocation_metadata())
-        queue: asyncio.Queue[rpc.TelemetryCommand | None] = asyncio.Queue()
+        queue: asyncio.Queue[rpc.TelemetryCommand | StreamEnd | None] = asyncio.Queue()
         self.streams.add(queue)
         reader = asyncio.create_task(self._read(requests, queue))
         try:
             while (command := await queue.get()) is not None:
+                if isinstance(command, StreamEnd):
+                    await context.abort(*command)
                 yield command
         finally:
             reader.cancel()
             self.streams.discard(queue)
 
-    async def _read(self, requests: Any, queue: asyncio.Queue[rpc.TelemetryCommand | None]) -> None:
+    async def _read(self, requests: Any, queue: asyncio.Queue[rpc.TelemetryCommand | StreamEnd | None]) -> None:
         async for command in requests:
             self.calls.append(("Telemetry", command))
             if command.HasField("settings"):
@@ -341,7 +350,7 @@ class ServerThread:
     def drop_streams(self) -> None:
         self._loop.call_soon_threadsafe(self.server.drop_streams)
 
-    def say(self, command: rpc.TelemetryCommand) -> None:
+    def say(self, command: rpc.TelemetryCommand | StreamEnd) -> None:
         self._loop.call_soon_threadsafe(self.server.say, command)
 
     def run(self, work: Any) -> Any:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 import popclient
 import popclient.aio
+from popclient import _session as sessions
 from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popclient.errors import BadRequest, Forbidden, NotFound, TooManyRequests, Unauthorized
 from popserver import EmbeddedBroker, embedded
-from tests.client.scripted import until_in_thread
+from tests.client.scripted import until, until_in_thread
 
 SECRET = "correct-horse"
 ROOT_SECRET = "root-has-a-secret"
@@ -85,7 +89,53 @@ def test_what_is_not_allowed_is_told(guarded: EmbeddedBroker) -> None:
         opened.list_topics()
 
 
-def test_a_user_shut_out_and_let_in_again(guarded: EmbeddedBroker, admin: Admin) -> None:
+def run_in_thread(consumer: popclient.PushConsumer | popclient.QueuePushConsumer) -> Future[None]:
+    """What `run` ends with."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(consumer.run())  # type: ignore[func-returns-value]
+        except BaseException as error:  # noqa: BLE001  the test looks at it
+            ended.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    until_in_thread(lambda: consumer.healthy)
+    return ended
+
+
+@pytest.mark.parametrize("kind", ["PushConsumer", "QueuePushConsumer"])
+def test_a_push_consumer_whose_rights_are_withdrawn_ends_and_says_why(
+    guarded: EmbeddedBroker, admin: Admin, kind: str
+) -> None:
+    with popclient.Producer(config(guarded)) as producer:
+        producer.send(popclient.Message("orders", b"signed"))
+    heard: list[object] = []
+    consumer = getattr(popclient, kind)(config(guarded), "billing", "orders", heard.append)
+    ended = run_in_thread(consumer)
+    admin.add_policy("alice", "DENY", ["SUB"], "GROUP", "billing")
+    with pytest.raises(Forbidden, match=r"alice.*group.*billing"):
+        ended.result(30)
+    assert not consumer.healthy
+
+
+@pytest.mark.parametrize("kind", ["PushConsumer", "QueuePushConsumer"])
+async def test_so_does_one_of_asyncio(guarded: EmbeddedBroker, admin: Admin, kind: str) -> None:
+    async def listener(*_: object) -> None:
+        """Never called."""
+
+    consumer = getattr(popclient.aio, kind)(config(guarded), "billing", "orders", listener)
+    running = asyncio.create_task(consumer.run())
+    await until(lambda: consumer.healthy)
+    await asyncio.to_thread(admin.add_policy, "alice", "DENY", ["SUB"], "GROUP", "billing")
+    with pytest.raises(Forbidden, match=r"alice.*group.*billing"):
+        await asyncio.wait_for(running, 30)
+
+
+def test_a_user_shut_out_and_let_in_again(
+    guarded: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "REFUSED_PAUSE", 0.05)
     lost: list[Exception] = []
     with popclient.Producer(config(guarded), on_disconnect=lost.append) as producer:
         producer.send(popclient.Message("orders", b"one"))

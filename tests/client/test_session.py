@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 
-from popclient import ClientConfig, PopError, Unauthorized, aio
+from popclient import BadRequest, ClientConfig, Forbidden, PopError, ServerError, Unauthorized, aio
 from popclient import _session as sessions
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer, status, until
+from tests.client.scripted import ScriptedServer, StreamEnd, status, until
 
 
 class Watch:
@@ -57,6 +59,137 @@ def refuse(_: object) -> rpc.TelemetryCommand:
     return rpc.TelemetryCommand(status=status(pb.UNAUTHORIZED, "who are you?"))
 
 
+# As RocketMQ's proxy refuses: without a command.
+PROXY_SAYS = "process client telemetryCommand failed. group not found: g"
+REFUSALS = [
+    pytest.param(refuse, Unauthorized, "who are you?", id="command"),
+    pytest.param(lambda _: StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, PROXY_SAYS), BadRequest, PROXY_SAYS, id="bad"),
+    pytest.param(lambda _: StreamEnd(grpc.StatusCode.UNAUTHENTICATED, "who?"), Unauthorized, "who?", id="stranger"),
+    pytest.param(lambda _: StreamEnd(grpc.StatusCode.PERMISSION_DENIED, "not you"), Forbidden, "not you", id="denied"),
+]
+Opens = Callable[[str], Any]
+
+
+async def never_called(_: Any) -> Any:
+    raise AssertionError
+
+
+CLIENTS: list[Opens] = [
+    lambda where: aio.Producer(where, "t"),
+    lambda where: aio.SimpleConsumer(where, "g", "t"),
+    lambda where: aio.PushConsumer(where, "g", "t", never_called),
+    lambda where: aio.PullConsumer(where, "g"),
+    lambda where: aio.QueuePushConsumer(where, "g", "t", never_called),
+]
+KINDS = ["Producer", "SimpleConsumer", "PushConsumer", "PullConsumer", "QueuePushConsumer"]
+
+
+# The queue clients ask a proxy that refuses without a command whether it knows them at all: tests/pull_client.
+@pytest.mark.parametrize(
+    ("opens", "answer", "kind", "words"),
+    [
+        pytest.param(opens, *refusal.values, id=f"{name}-{refusal.id}")
+        for opens, name in zip(CLIENTS, KINDS, strict=True)
+        for refusal in REFUSALS
+        if refusal.id != "bad" or opens in CLIENTS[:3]
+    ],
+)
+async def test_no_client_starts_that_is_refused(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, opens: Opens, answer: Any, kind: type[PopError], words: str
+) -> None:
+    """The server's own words are raised, and it is not asked again."""
+    monkeypatch.setattr(sessions, "RECONNECT_PAUSE", (0.01, 0.01))
+    monkeypatch.setattr(sessions, "REFUSED_PAUSE", 0.01)
+    server.answers["Telemetry"] = answer
+    client = opens(server.endpoints)
+    with pytest.raises(PopError) as refused:
+        await client.start()
+    assert words in str(refused.value)
+    assert type(refused.value) is kind
+    assert not client.healthy
+    await asyncio.sleep(0.15)
+    assert len(server.settings) == 1
+    await client.close()
+
+
+async def test_who_starts_again_asks_again(server: ScriptedServer) -> None:
+    """The group was made meanwhile."""
+    server.answers["Telemetry"] = lambda _: StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, PROXY_SAYS)
+    consumer = aio.SimpleConsumer(server.endpoints, "g", "t")
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="group not found"):
+            await consumer.start()
+    del server.answers["Telemetry"]
+    await consumer.start()
+    assert consumer.healthy
+    await consumer.close()
+
+
+async def test_a_server_that_only_fails_is_not_started_with(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may get well again while `start` waits; what it says then is raised. The session goes on trying."""
+    monkeypatch.setattr(sessions, "RECONNECT_PAUSE", (0.01, 0.01))
+    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.2)
+    server.answers["Telemetry"] = lambda _: StreamEnd(grpc.StatusCode.INTERNAL, "the disk is full")
+    consumer = aio.SimpleConsumer(server.endpoints, "g", "t")
+    with pytest.raises(ServerError, match="the disk is full"):
+        await consumer.start()
+    del server.answers["Telemetry"]
+    await until(lambda: consumer.healthy)
+    await consumer.start()
+    await consumer.close()
+
+
+@pytest.mark.parametrize(("answer", "kind", "words"), REFUSALS)
+@pytest.mark.parametrize("opens", [CLIENTS[2], CLIENTS[4]], ids=[KINDS[2], KINDS[4]])
+async def test_a_push_consumer_that_is_refused_later_ends_and_says_why(
+    server: ScriptedServer,
+    caplog: pytest.LogCaptureFixture,
+    opens: Opens,
+    answer: Any,
+    kind: type[PopError],
+    words: str,
+) -> None:
+    """Its rights were withdrawn, or its group was deleted."""
+    consumer = opens(server.endpoints)
+    running = asyncio.create_task(consumer.run())
+    await until(lambda: consumer.healthy)
+    server.say(answer(None))
+    with pytest.raises(kind) as refused:
+        await asyncio.wait_for(running, 20)
+    assert words in str(refused.value)
+    assert not consumer.healthy
+    said = [entry.getMessage() for entry in caplog.records if (entry.name, entry.levelname) == ("popclient", "ERROR")]
+    assert said == [f"the consumer of group g ends: {refused.value}"]
+
+
+async def test_others_that_are_refused_later_ask_again_now_and_then(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rights and groups may come back, and until then every call of the client is refused by itself."""
+    watch = Watch()
+    monkeypatch.setattr(sessions, "REFUSED_PAUSE", 0.01)
+    async with watch.producer(server) as producer:
+        server.answers["Telemetry"] = refuse
+        server.drop_streams()
+        await until(lambda: len(server.settings) > 3)
+        assert not producer.healthy
+        del server.answers["Telemetry"]
+        await until(lambda: producer.healthy)
+
+
+async def test_an_agreed_session_outlives_a_failing_server(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch()
+    async with watch.producer(server) as producer:
+        server.say(rpc.TelemetryCommand(status=status(pb.INTERNAL_SERVER_ERROR, "the disk is full")))
+        await until(lambda: "the disk is full" in caplog.text)
+        assert producer.healthy
+    assert watch.lost == []
+
+
 async def refuse_again(server: ScriptedServer) -> None:
     """Breaks the stream, and refuses the one that is opened in its place; returns when the client has heard."""
     for _ in range(2):  # what is told of the second has been heard of the first
@@ -76,7 +209,6 @@ async def test_a_refused_session_tells_why_whoever_waits_and_not_the_log(
     producer = aio.Producer(server.endpoints)
     results = await asyncio.gather(producer.start(), producer.send("t", b"x"), return_exceptions=True)
     assert [type(result) for result in results] == [Unauthorized, Unauthorized]
-    await refuse_again(server)
     await producer.close()
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
@@ -85,6 +217,7 @@ async def test_a_refusal_that_nobody_waits_for_is_logged_once(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sessions, "RECONNECT_PAUSE", (0.01, 0.01))
+    monkeypatch.setattr(sessions, "REFUSED_PAUSE", 0.01)
     async with aio.Producer(server.endpoints, "t") as producer:
         for _ in range(2):
             server.answers["Telemetry"] = refuse

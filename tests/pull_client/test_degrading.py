@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
+import grpc
 import pytest
 
 from popclient import MessageQueue, ServerError, Unauthorized, UnsupportedByServer, aio
+from popclient import _session as sessions
 from popclient._queue import calls, pull_call
 from popclient._queue.calls import Progress, QueueEnd
 from popclient._queue.wire import open_session
@@ -20,7 +22,7 @@ from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer, status
+from tests.client.scripted import ScriptedServer, StreamEnd, status
 from tests.pull_client.queue_server import QueueServer
 
 MQ = MessageQueue("flights", 0)
@@ -45,8 +47,23 @@ def agrees(reply: rpc.TelemetryCommand) -> rpc.TelemetryCommand:
     return reply
 
 
-@pytest.fixture(params=[rejects_type, fails, agrees])
-async def proxy(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedServer]:
+def ends(reply: rpc.TelemetryCommand) -> rpc.TelemetryCommand | StreamEnd:
+    """As RocketMQ 5.5 does where the group exists."""
+    if reply.settings.client_type != pb.PULL_CONSUMER:
+        return reply
+    return StreamEnd(grpc.StatusCode.INTERNAL, "Client type is not consumer, type: PULL_CONSUMER")
+
+
+def ends_for_the_group(reply: rpc.TelemetryCommand) -> rpc.TelemetryCommand | StreamEnd:
+    """As it does where the group is missing."""
+    if reply.settings.client_type != pb.PULL_CONSUMER:
+        return reply
+    return StreamEnd(grpc.StatusCode.INVALID_ARGUMENT, "group not found: g")
+
+
+@pytest.fixture(params=[rejects_type, fails, agrees, ends, ends_for_the_group])
+async def proxy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedServer]:
+    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.5)
     async with ScriptedServer("") as server:
         server.answers["Telemetry"] = request.param
         yield server

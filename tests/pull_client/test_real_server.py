@@ -319,3 +319,17 @@ def fill_queue(broker: popserver.EmbeddedBroker, mq: MessageQueue, count: int) -
                 return
             with contextlib.suppress(NotFound):
                 producer.send(mq.topic, "filling")
+
+
+def test_a_refused_subscription_is_raised_and_the_one_before_stays(
+    shared: popserver.EmbeddedBroker, topic: str
+) -> None:
+    send(shared.endpoint, topic, ["a"])
+    send(shared.endpoint, f"{topic}-more", ["b"])
+    filters = {f"{topic}-more": FilterExpression.sql("a >")}
+    with PullConsumer(shared.endpoint, f"{topic}-g", filters=filters, consume_from=FIRST) as consumer:
+        consumer.subscribe(topic)
+        with pytest.raises(BadRequest, match="ILLEGAL_FILTER_EXPRESSION"):
+            consumer.subscribe([topic, f"{topic}-more"])
+        until_in_thread(lambda: consumer.healthy)
+        assert texts(read(consumer, 1)) == ["a"]

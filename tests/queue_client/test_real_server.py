@@ -14,9 +14,11 @@ import pytest
 
 import popserver
 from popclient import (
+    BadRequest,
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
+    FilterExpression,
     Message,
     MessageView,
     OrderlyListener,
@@ -274,3 +276,24 @@ def reset_to_beginning(broker: popserver.EmbeddedBroker, name: str) -> None:
         )
         answer = admin_pb2_grpc.AdminStub(channel).ResetOffsets(request)
     assert answer.status.code == pb.OK, answer.status
+
+
+async def test_a_refused_subscription_is_raised_and_the_consumer_goes_on(
+    shared: popserver.EmbeddedBroker, topic: str
+) -> None:
+    heard: list[str] = []
+
+    async def listener(messages: Any, _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        heard.extend(message.text for message in messages)
+        return SUCCESS
+
+    send(shared, topic, ["before"])
+    send(shared, f"{topic}-more", ["unwanted"])
+    async with aio.QueuePushConsumer(shared.endpoint, topic, topic, listener, consume_from=FIRST) as consumer:
+        await until(lambda: heard == ["before"], 20)
+        with pytest.raises(BadRequest, match="ILLEGAL_FILTER_EXPRESSION"):
+            await consumer.subscribe(f"{topic}-more", FilterExpression.sql("a >"))
+        await until(lambda: consumer.healthy)
+        async with aio.Producer(shared.endpoint) as producer:
+            await producer.send(Message(topic, "after"))
+        await until(lambda: heard == ["before", "after"], 20)
