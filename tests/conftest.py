@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.open_clients import OpenClients
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 from tests.support.rows import Rows
+
+# Tests share the machine with others: how long one example takes says nothing.
+settings.register_profile("popmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("popmq")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -347,12 +347,12 @@ async def test_a_call_costs_microseconds(guard: Guard) -> None:
     authorization, date_time = headers["authorization"], headers["x-mq-date-time"]
 
     def calls() -> float:
-        started = time.perf_counter()
+        started = time.thread_time()  # others on the machine do not count
         for _ in range(1_000):
             user = guard.access.authenticate(authorization, date_time)
             guard.access.check_current(user)
             guard.access.check(user, [(ORDERS,)])
-        return (time.perf_counter() - started) * 1_000
+        return (time.thread_time() - started) * 1_000
 
     cost_us = min(calls() for _ in range(20))
     print(f"authenticate and check: {cost_us:.2f} us")

@@ -140,7 +140,7 @@ async def test_back_before_its_end_was_written_it_keeps_its_holds(broker: Runnin
 
     def hold_the_commit() -> None:
         reached.set()
-        gate.wait(5)
+        gate.wait(60)
 
     with watched(broker.broker.database, "COMMIT", hold_the_commit):
         sending = asyncio.create_task(broker.send())

@@ -104,7 +104,7 @@ class Shelf:
 
 
 @pytest.mark.row("A6")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32))
 def test_nobody_sleeps_beside_a_message(seed: int) -> None:
     """Polls, rings and departures in any order; at rest no poll is parked while a message lies there."""
@@ -133,7 +133,7 @@ async def _any_order(draw: random.Random) -> None:
 
 
 @pytest.mark.row("A6")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_no_poll_of_the_broker_sleeps_beside_a_message(seed: int) -> None:
     """The same of the whole broker; the clock stands still, so nothing but a ring can wake a poll."""

@@ -45,7 +45,7 @@ async def test_while_a_batch_is_written_the_next_one_fills(broker: RunningBroker
 
     def slow_commit() -> None:
         commits()
-        gate.wait(5)
+        gate.wait(60)
 
     with watched(broker.broker.database, "COMMIT", slow_commit):
         first = asyncio.create_task(broker.send())
@@ -64,7 +64,7 @@ async def test_nothing_is_answered_before_its_commit(either_broker: RunningBroke
 
     def hold_the_commit() -> None:
         reached.set()
-        gate.wait(5)
+        gate.wait(60)
 
     poll = await either_broker.poll()
     with watched(either_broker.broker.database, "COMMIT", hold_the_commit):
@@ -185,7 +185,7 @@ async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: Runnin
 
     def hold_the_commit() -> None:
         reached.set()
-        gate.wait(5)
+        gate.wait(60)
 
     with watched(broker.broker.database, "COMMIT", hold_the_commit):
         sending = asyncio.create_task(broker.send())

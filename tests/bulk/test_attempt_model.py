@@ -101,7 +101,7 @@ class Model:
         return {row.message_key: by_id[id_from_bytes(bytes(row.message_id))] for row in rows}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_no_message_is_lost_or_in_two_hands(store: OpenStore, steps: list[tuple[Any, ...]]) -> None:
     model = Model(store)

@@ -318,7 +318,7 @@ async def test_readers_of_everything_do_not_stand_before_others(door: Door, monk
     go_on, page = threading.Event(), store.page
 
     def slow(*arguments: Any) -> bulk.Page:
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return page(*arguments)
 
     monkeypatch.setattr(store, "page", slow)
@@ -349,7 +349,7 @@ async def test_the_first_calls_come_together(door: Door, monkeypatch: pytest.Mon
     def slowly(wanted: str) -> ModuleType:
         monkeypatch.setitem(sys.modules, wanted, ModuleType(wanted))
         is_begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         monkeypatch.setitem(sys.modules, wanted, whole)
         return whole
 

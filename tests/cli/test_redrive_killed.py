@@ -39,7 +39,7 @@ def dead(shell: Shell) -> set[str]:
             left -= len(consumer.receive())
     shell.broker.clock.advance("31s")
     with Admin(shell.endpoint) as admin:
-        until_in_thread(lambda: len(list(admin.dead_letters("counters", without_bodies=True))) == COUNT, 20)
+        until_in_thread(lambda: len(list(admin.dead_letters("counters", without_bodies=True))) == COUNT)
     return bodies
 
 
@@ -62,7 +62,7 @@ def test_killed_and_run_again(shell: Shell, dead: set[str], tmp_path: Path, repa
             return found is not None and found.redriven > 0
 
         with subprocess.Popen([POPMQ, *words, "--rate", "30/s"], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
-            until_in_thread(begun, 20)
+            until_in_thread(begun)
             process.kill()
         left = len(list(admin.dead_letters("counters", without_bodies=True)))
         assert 0 < left < COUNT
@@ -101,7 +101,7 @@ async def test_a_server_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
         redrive = await asyncio.create_subprocess_exec(POPMQ, *words, stdout=subprocess.PIPE, env=clean_environment())
         try:
             with Admin(server.endpoint) as admin:
-                await until(lambda: (found := plan(admin)) is not None and found.redriven > 0, 20)
+                await until(lambda: (found := plan(admin)) is not None and found.redriven > 0)
             await server.kill()
             await server.start()
             said, _ = await redrive.communicate()

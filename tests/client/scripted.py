@@ -354,18 +354,18 @@ class ServerThread:
         self._loop.call_soon_threadsafe(self.server.say, command)
 
     def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.run(self.server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
         self._loop.close()
 
 
-async def until(fact: Callable[[], Any], timeout: float = 5) -> Any:
+async def until(fact: Callable[[], Any], timeout: float = 60) -> Any:
     """Waits until the fact holds."""
     async with asyncio.timeout(timeout):
         while not (found := fact()):  # noqa: ASYNC110  the fact may be anything
@@ -373,7 +373,7 @@ async def until(fact: Callable[[], Any], timeout: float = 5) -> Any:
     return found
 
 
-def until_in_thread(fact: Callable[[], Any], timeout: float = 5) -> Any:
+def until_in_thread(fact: Callable[[], Any], timeout: float = 60) -> Any:
     """The same for synchronous tests."""
     deadline = time.monotonic() + timeout
     while not (found := fact()):

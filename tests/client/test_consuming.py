@@ -84,7 +84,7 @@ async def test_settings_tell_group_and_subscriptions(server: ScriptedServer) -> 
 
 
 async def test_nothing_there_is_an_empty_list_after_the_await_duration(server: ScriptedServer) -> None:
-    async with consumer_of(server) as consumer, asyncio.timeout(2):
+    async with consumer_of(server) as consumer, asyncio.timeout(15):
         assert await consumer.receive(await_duration=0.05) == []
 
 
@@ -239,7 +239,7 @@ async def test_topics_take_turns(server: ScriptedServer) -> None:
 
 async def test_no_long_poll_is_spent_on_an_empty_topic(server: ScriptedServer) -> None:
     put(server, 4, "c")
-    async with consumer_of(server, ["a", "b", "c"]) as consumer, asyncio.timeout(2):
+    async with consumer_of(server, ["a", "b", "c"]) as consumer, asyncio.timeout(15):
         seen = [message.message_id for _ in range(4) for message in await consumer.receive(1)]
         assert seen == [f"c-{n}" for n in range(4)]
         put(server, 1, "a")
@@ -489,7 +489,7 @@ async def test_iteration_hands_out_one_after_the_other_until_closed(server: Scri
 
 async def test_tasks_that_iterate_one_consumer_share_what_it_receives(server: ScriptedServer) -> None:
     put(server, 2)
-    async with consumer_of(server) as consumer, asyncio.timeout(5):
+    async with consumer_of(server) as consumer, asyncio.timeout(60):
         messages = await asyncio.gather(anext(aiter(consumer)), anext(aiter(consumer)))
     assert sorted(bodies(messages)) == ["0", "1"]
     assert len(server.requests("ReceiveMessage")) == 1
@@ -548,7 +548,7 @@ async def test_closing_ends_a_waiting_receive_and_iteration(server: ScriptedServ
     receiving = asyncio.ensure_future(consumer.receive())
     iterating = asyncio.ensure_future(anext(aiter(consumer), "ended"))
     await until(lambda: len(server.requests("ReceiveMessage")) == 2)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(15):
         await consumer.close()
     with pytest.raises(ClientClosed):
         await receiving
@@ -559,13 +559,13 @@ async def test_closing_ends_a_waiting_receive_and_iteration(server: ScriptedServ
 
 async def test_closing_flushes_acks_and_is_bounded(server: ScriptedServer) -> None:
     put(server, 2)
-    config = ClientConfig(endpoints=server.endpoints, close_timeout=0.1)
+    config = ClientConfig(endpoints=server.endpoints, close_timeout=0.1, request_timeout=600)
     consumer = aio.SimpleConsumer(config, "g", "t")
     messages = await consumer.receive()
     server.gates["AckMessage"] = asyncio.Event()
     acking = asyncio.ensure_future(consumer.ack(messages))
     await asyncio.sleep(0)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await consumer.close()
     with pytest.raises(MultipleResults):
         await acking
@@ -584,5 +584,5 @@ async def test_an_interrupted_closing_leaves_nothing_behind(server: ScriptedServ
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(consumer.close(), 0.05)
     with pytest.raises(MultipleResults):
-        await asyncio.wait_for(acking, 2)
+        await asyncio.wait_for(acking, 60)
     await until(lambda: not server.streams)

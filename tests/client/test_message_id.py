@@ -65,7 +65,7 @@ def test_a_new_id_tells_process_and_time() -> None:
     found = decode(new_message_id())
     assert found is not None
     assert found.process_id == os.getpid() & 0xFFFF
-    assert abs(found.seconds + EPOCH_2021 - time.time()) < 2
+    assert abs(found.seconds + EPOCH_2021 - time.time()) < 60
 
 
 def test_threads_never_draw_the_same() -> None:

@@ -667,7 +667,7 @@ async def test_the_listener_may_close_its_consumer(server: ScriptedServer) -> No
         return SUCCESS
 
     consumer = consumer_of(server, listener, concurrency=1)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         await consumer.run()
     assert acked(server) == ["t-0"]
     assert given_back(server) == ["t-1", "t-2"]
@@ -677,8 +677,8 @@ async def test_closing_does_not_wait_for_ever_for_a_server_that_is_gone(server: 
     put(server, 3)
     seen = Seen(lambda _: FAILURE)
     server.gates["ChangeInvisibleDuration"] = asyncio.Event()
-    config = ClientConfig(endpoints=server.endpoints, close_timeout=0.1)
-    async with asyncio.timeout(3):
+    config = ClientConfig(endpoints=server.endpoints, close_timeout=0.1, request_timeout=600)
+    async with asyncio.timeout(60):
         async with aio.PushConsumer(config, "push", "t", seen):
             await until(lambda: len(seen.texts) == 3)
 

@@ -280,7 +280,7 @@ async def test_a_proxy_without_order_runs_message_groups_side_by_side() -> None:
         together = asyncio.Barrier(3)
 
         async def listener(message: MessageView) -> ConsumeResult:
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(60):
                 await together.wait()
             return FAILURE if message.text == "a2" else SUCCESS
 

@@ -20,7 +20,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import ServerThread, status, until_in_thread
 from tests.client.test_push_consuming import acked, failed, given_back
-from tests.client.test_sync import run
+from tests.client.test_sync import AT_ONCE_S, run
 
 SUCCESS = ConsumeResult.SUCCESS
 
@@ -44,7 +44,7 @@ def test_daemon_threads_named_after_the_group_share_the_work(threaded: ServerThr
     def listener(message: MessageView) -> ConsumeResult:
         if len(names) < 20:
             names.add(threading.current_thread().name)
-            together.wait(5)
+            together.wait(60)
         seen.append(message.text)
         return SUCCESS
 
@@ -126,7 +126,7 @@ def test_a_listener_that_takes_too_long_keeps_its_thread_and_its_late_success_is
             ended.append(consumption.status)
 
     def listener(_: MessageView) -> ConsumeResult:
-        release.wait(10)
+        release.wait(60)
         return SUCCESS
 
     given: dict[str, Any] = {"consumption_timeout": 0.05, "interceptors": [Statuses()]}
@@ -170,7 +170,7 @@ def test_closing_waits_for_what_runs_and_gives_the_rest_back(threaded: ServerThr
 
     def listener(message: MessageView) -> ConsumeResult:
         begun.append(message.text)
-        waiting.wait(10)
+        waiting.wait(60)
         return SUCCESS
 
     consumer = PushConsumer(threaded.endpoints, "push", "t", listener, concurrency=2)
@@ -181,7 +181,7 @@ def test_closing_waits_for_what_runs_and_gives_the_rest_back(threaded: ServerThr
         assert not any(each.done() for each in closing)
         waiting.set()
         for each in closing:
-            each.result(5)
+            each.result(60)
     assert len(acked(threaded.server)) == 2
     assert threaded.server.calls[-1][0] == "NotifyClientTermination"
     with pytest.raises(ClientClosed):
@@ -194,13 +194,13 @@ def test_a_listener_that_hangs_is_left_behind(threaded: ServerThread, waiting: t
 
     def listener(_: MessageView) -> ConsumeResult:
         begun.set()
-        waiting.wait(10)
+        waiting.wait(60)
         return SUCCESS
 
     with PushConsumer(threaded.endpoints, "push", "t", listener, drain_timeout=0.05):
-        assert begun.wait(5)
+        assert begun.wait(60)
         began = time.monotonic()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < AT_ONCE_S
     assert threaded.server.requests("NotifyClientTermination")
     waiting.set()  # its late success finds nobody
     until_in_thread(lambda: not threads_of("push"))
@@ -242,25 +242,26 @@ def test_a_consumer_that_cannot_start_closes(threaded: ServerThread) -> None:
 
 UNCLOSED = """
     import sys, threading, time
-    from popclient import ConsumeResult, PushConsumer
+    from popclient import ClientConfig, ConsumeResult, PushConsumer
     begun = threading.Event()
     def listener(message):
         begun.set()
         {work}
         return ConsumeResult.SUCCESS
-    consumer = PushConsumer(sys.argv[1], "push", "t", listener, concurrency=1)
+    config = ClientConfig(sys.argv[1], request_timeout=60, close_timeout=60)
+    consumer = PushConsumer(config, "push", "t", listener, concurrency=1, drain_timeout=60)
     consumer.start()
-    begun.wait(10)
+    begun.wait(60)
     print(time.time())
 """
 
 
-@pytest.mark.parametrize("work", ["pass", "time.sleep(20)"])
+@pytest.mark.parametrize("work", ["pass", "time.sleep(60)"])
 def test_a_process_that_forgets_to_close_ends_at_once(threaded: ServerThread, work: str) -> None:
     send(threaded, 5)
     ended, took = run(UNCLOSED.format(work=work), threaded.endpoints)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert took < 3  # half a second for the goodbye, on a machine that may be busy
+    assert took < AT_ONCE_S
     until_in_thread(lambda: threaded.server.requests("NotifyClientTermination"))
 
 
@@ -293,8 +294,8 @@ def test_a_process_drains_at_sigterm_within_a_second(threaded: ServerThread) -> 
         assert process.stdout.readline() == "all here\n"
         process.terminate()
         began = time.monotonic()
-        assert process.wait(10) == 0, process.stderr.read()
-        assert time.monotonic() - began < 3
+        assert process.wait(60) == 0, process.stderr.read()
+        assert time.monotonic() - began < AT_ONCE_S
         assert len(acked(threaded.server)) == int(process.stdout.read())
     assert len(acked(threaded.server)) + len(given_back(threaded.server)) == 500
     assert not failed(threaded.server)

@@ -130,7 +130,7 @@ async def test_what_is_given_back_comes_again_at_once_as_the_same_attempt(
             await first.ack(message)
             break
     seen: set[str] = set()
-    async with aio.SimpleConsumer(shared.endpoint, "g", topic) as second, asyncio.timeout(5):
+    async with aio.SimpleConsumer(shared.endpoint, "g", topic) as second, asyncio.timeout(60):
         while len(seen) < 7:
             for message in await second.receive():
                 assert message.delivery_attempt == 1
@@ -144,7 +144,7 @@ async def test_a_tag_filter_and_several_topics(shared: popserver.EmbeddedBroker,
         await producer.send_many([Message(topic, "1", tag="a"), Message(topic, "2", tag="b"), Message(other, "3")])
     seen: set[str] = set()
     async with aio.SimpleConsumer(shared.endpoint, "g", {topic: "b || c", other: "*"}) as consumer:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for message in consumer:
                 await consumer.ack(message)
                 seen.add(message.text)
@@ -256,15 +256,15 @@ def test_twenty_restarts_under_load_lose_nothing(tmp_path: Path) -> None:
     for _ in range(20):
         with popserver.embedded(database, port=port):
             sent_before, seen_before = len(sent), len(seen)
-            until_in_thread(lambda at=sent_before: len(sent) > at + 2, 30)
-            until_in_thread(lambda at=seen_before: len(seen) > at, 30)
+            until_in_thread(lambda at=sent_before: len(sent) > at + 2)
+            until_in_thread(lambda at=seen_before: len(seen) > at)
     with popserver.embedded(database, port=port):
         ending.set()
-        workers[0].join(30)
-        until_in_thread(lambda: seen >= sent, 30)
+        workers[0].join(60)
+        until_in_thread(lambda: seen >= sent)
         consumer.close()
         producer.close()
-        workers[1].join(5)
+        workers[1].join(60)
     assert not any(worker.is_alive() for worker in workers)
     assert lost
 

@@ -159,7 +159,7 @@ def test_a_push_consumers_listener_runs_inside_its_span(broker: EmbeddedBroker, 
     with Producer(broker.endpoint) as producer:
         producer.send("orders", "good")
     with PushConsumer(broker.endpoint, "billing", "orders", listen):
-        assert done.wait(10)
+        assert done.wait(60)
         until_in_thread(lambda: "ack orders" in spans.names())
     sent, received, processed, acked = (spans.one(f"{name} orders") for name in ("send", "receive", "process", "ack"))
     work = spans.one("work good")

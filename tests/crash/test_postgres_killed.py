@@ -14,7 +14,7 @@ from tests.support.postgres import PostgresServer, fresh_database, postgres_serv
 from tests.support.server_process import ServerProcess
 from tests.support.waiting import eventually
 
-RECOVERY_S = 5.0
+RECOVERY_S = 60.0
 
 
 @pytest.mark.timeout(180)

@@ -118,7 +118,7 @@ _rights = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(_policies, max_size=6), _policies, _rights)
 def test_a_denial_never_widens_and_a_permission_never_narrows(
     policies: list[Policy], more: Policy, right: Right
@@ -128,7 +128,7 @@ def test_a_denial_never_widens_and_a_permission_never_narrows(
     assert after <= before if more.effect is Effect.DENY else after >= before
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.permutations([a_policy("DENY", "SUB", "topic:o*"), a_policy(), a_policy(resource="topic:*")]), _rights)
 def test_the_order_of_policies_means_nothing(policies: list[Policy], right: Right) -> None:
     assert Policies(policies).verdict(right).allowed is Policies(sorted(policies, key=str)).verdict(right).allowed
@@ -205,7 +205,7 @@ def test_a_wrong_digest(digest: str) -> None:
     assert not acl.is_signed(SECRET, DATE + " ", DIGEST)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=200))
 def test_no_header_breaks_the_reader(text: str) -> None:
     for header in (text, f"MQv2-HMAC-SHA1 {text}", f"MQv2-HMAC-SHA1 Credential=alice, Signature={text}"):

@@ -76,7 +76,7 @@ def test_or_let_them_come_to_you(endpoint: str, tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "attempt 2: one espresso\n"
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_or_read_whole_queues(endpoint: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_outbox_and_idempotent(apart: Shop) -> None:
 
 
 def _until(fact: Callable[[], bool]) -> Callable[[], object]:
-    return lambda: until_in_thread(fact, 10)
+    return lambda: until_in_thread(fact)
 
 
 def test_the_rest(apart: Shop) -> None:

@@ -35,8 +35,8 @@ class Knocker:
         status: pb.Status = answer.entries[0].status if answer.entries else answer.status
         return status
 
-    async def receive(self, batch_size: int = 32) -> tuple[pb.Status, list[pb.Message]]:
-        """Waits up to the shortest poll for a message."""
+    async def receive(self, batch_size: int = 32, poll_ms: int = 0) -> tuple[pb.Status, list[pb.Message]]:
+        """Waits up to `poll_ms` for a message, but no less than the shortest poll."""
         request = wire.ReceiveMessageRequest(
             group=GROUP,
             message_queue=pb.MessageQueue(topic=TOPIC),
@@ -44,7 +44,7 @@ class Knocker:
             filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
         )
         set_ms(request.invisible_duration, self._hold_ms)
-        set_ms(request.long_polling_timeout, 0)
+        set_ms(request.long_polling_timeout, poll_ms)
         status, messages = pb.Status(), []
         async for frame in self._stub.ReceiveMessage(request, metadata=_NAMED, timeout=CALL_TIMEOUT_S):
             if frame.HasField("status"):

@@ -299,7 +299,6 @@ def _settings(examples: int) -> settings:
     return settings(
         max_examples=examples,
         stateful_step_count=40,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         report_multiple_bugs=False,
     )

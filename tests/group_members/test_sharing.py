@@ -106,6 +106,6 @@ def test_who_is_idle_has_no_share_of_anything(
 
 def test_thousands_of_members_are_looked_through_at_once() -> None:
     members = [a_member(f"c{number:05d}", ORDERS, REFUNDS) for number in range(2_000)]
-    began = time.monotonic()
+    began = time.thread_time()
     assert len(idle(members, [a_topic(16), a_topic(16, REFUNDS)])) == 1_984
-    assert time.monotonic() - began < 1, "pair by pair it takes longer by far"
+    assert time.thread_time() - began < 1, "pair by pair it takes longer by far"

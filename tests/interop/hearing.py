@@ -7,12 +7,12 @@ import queue
 from popserver.in_process import EmbeddedBroker
 from tests.interop.official import OfficialPushConsumer, Received
 
-STEP_MS = 100
-STEPS_MAX = 500
+STEP_MS = 250
+STEPS_MAX = 200
 # A client that is gone: one second for it to come back, one more for its holds; and what the steps and a busy machine
 # add to it.
-GONE_MS_MAX = 2_000 + 3 * STEP_MS
-_NOBODY_YET_S = 0.03  # real time for a push that should not come; the clock stands still meanwhile
+GONE_MS_MAX = 2_000 + 6 * STEP_MS
+_NOBODY_YET_S = 0.1  # real time for a push that should not come; the clock stands still meanwhile
 
 
 def advance_until_heard(

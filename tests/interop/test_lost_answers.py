@@ -46,7 +46,7 @@ def test_a_push_consumer_asks_again_and_gets_the_same(
     until(lambda: seen.parked == 1)
     line.lose("first")
     sent = [producer.send("flights", body, message_group=message_group) for body in ("first", "second")]
-    assert line.has_lost.wait(10)
+    assert line.has_lost.wait(60)
     heard = consumer.hear(2)
     assert [message.message_id for message in heard] == [each.message_id for each in sent]
     assert [message.attempt for message in heard] == [1, 1]
@@ -63,7 +63,7 @@ def test_a_message_group_is_not_blocked_when_nobody_asks_again(
     until(lambda: seen.parked == 1)
     line.lose("first")
     producer.send("flights", "first", message_group="g")
-    assert line.has_lost.wait(10)
+    assert line.has_lost.wait(60)
     far.kill()
     producer.send("flights", "second", message_group="g")
     heir = near.push("counters", "flights")

@@ -132,7 +132,7 @@ def test_a_client_that_says_goodbye_leaves_nothing_behind(broker: EmbeddedBroker
     before = seen.clients
     closed = consumer.close()
     broker.clock.advance("20s")  # the Node client waits for the end of its poll
-    closed.result(30)
+    closed.result(60)
     until(lambda: seen.clients == before - 1)
     assert seen.parked == 0
 

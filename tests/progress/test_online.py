@@ -72,7 +72,7 @@ def test_push_consumers_get_everything_again_and_hold_nothing_from_before(
 
     def listener(message: MessageView) -> ConsumeResult:
         seen[message.text] += 1
-        goes_on.wait(10)
+        goes_on.wait(60)
         return ConsumeResult.SUCCESS
 
     with PushConsumer(broker.endpoint, "workers", "flights", listener, concurrency=4):

@@ -183,7 +183,7 @@ async def test_nothing_is_missed_between_a_look_and_the_parking(
         return found
 
     monkeypatch.setattr(looks, "look", look_and_send)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         pulled = await pull(either_broker, poll_ms=3_600 * SECOND)
     assert [each.message.message_id for each in pulled.messages] == [each.message_id for each in sent]
 
@@ -205,7 +205,7 @@ async def test_nothing_is_missed_while_the_ends_are_looked_at(
 
     monkeypatch.setattr(parked, "_ends_of", look_and_send)
     parked.ring((await either_broker.broker.catalog.topic(TOPIC)).topic_id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         pulled = await waiting
     assert [each.message.message_id for each in pulled.messages] == [each.message_id for each in sent]
 

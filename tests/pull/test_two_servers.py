@@ -83,7 +83,7 @@ async def test_a_search_by_time_passes_over_nothing_though_who_began_first_comes
         database.begin(conn)
         messages.append(Transaction(conn, start_ms + 20), [messages.Append(topic, messages_of(1), 0)])
         waiting = asyncio.create_task(a.send(2))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (await a.query(WAITING_FOR_A_LOCK))[0].number:  # noqa: ASYNC110 - it is in the database
                 await asyncio.sleep(0.005)
         database.commit(conn)

@@ -60,7 +60,7 @@ def consuming(endpoint: str, topic: str, listener: Listener, **options: Any) -> 
         yield consumer
     finally:
         consumer.close()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         if raised:
             raise raised[0]
@@ -124,7 +124,7 @@ def test_progress_does_not_pass_what_is_not_finished(shared: popserver.EmbeddedB
     def listener(messages: Sequence[MessageView], _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
         heard.add(messages[0].text)
         if messages[0].text == "3":
-            release.wait(10)
+            release.wait(60)
         return SUCCESS
 
     mq = MessageQueue(topic, 0)
@@ -143,15 +143,15 @@ def test_what_has_begun_when_it_is_closed_is_finished_and_committed(
 
     def listener(*_: object) -> ConsumeConcurrentlyStatus:
         begun.set()
-        assert release.wait(10)
+        assert release.wait(60)
         return SUCCESS
 
     with consuming(shared.endpoint, topic, listener) as consumer:
-        assert begun.wait(10)
+        assert begun.wait(60)
         closing = threading.Thread(target=consumer.close)
         closing.start()
         release.set()
-        closing.join(10)
+        closing.join(60)
     assert progress(shared.endpoint, topic) == 1
 
 
@@ -230,7 +230,7 @@ def test_it_is_the_class_that_serves_queue_push_consumers(shared: popserver.Embe
     send(shared.endpoint, topic, ["one"])
     begun = threading.Event()
     with consuming(shared.endpoint, topic, lambda *_: begun.set() or SUCCESS) as consumer:
-        assert begun.wait(10)
+        assert begun.wait(60)
         listening = consumer._core._consuming
         assert isinstance(listening, PullListening)
         assert isinstance(listening._service, ConsumeConcurrentlyService)
@@ -291,4 +291,4 @@ def test_a_producer_may_come_later(shared: popserver.EmbeddedBroker, topic: str)
         admin.create_topic(topic, queue_count=2)
     with consuming(shared.endpoint, topic, lambda *_: heard.set() or SUCCESS), Producer(shared.endpoint) as producer:
         producer.send(topic, "late")
-        assert heard.wait(10)
+        assert heard.wait(60)

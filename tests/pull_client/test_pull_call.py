@@ -218,4 +218,4 @@ def test_our_own_server_is_asked_in_one_piece(monkeypatch: pytest.MonkeyPatch, t
             consumer.assign(topic)
             assert [message.text for message in consumer.poll(5)] == ["UA 1545"]
         with QueuePushConsumer(broker.endpoint, f"{topic}-push", topic, listener, consume_from=FIRST):
-            assert heard.get(timeout=10) == "UA 1545"
+            assert heard.get(timeout=60) == "UA 1545"

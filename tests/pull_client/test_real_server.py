@@ -274,7 +274,7 @@ def test_iterating_in_a_thread_ends_with_the_consumer(shared: popserver.Embedded
     until_in_thread(lambda: sum(map(consumer.position, consumer.assignment)) == 1)
     consumer.close()
     consumer.close()
-    reader.join(5)
+    reader.join(60)
     assert (seen, reader.is_alive()) == (["one"], False)
     with pytest.raises(ClientClosed):
         consumer.poll(0)

@@ -11,6 +11,7 @@ import pytest
 
 import popserver
 from popclient import ClientConfig, Message, MessageQueue, NotFound, Producer, PullConsumer, Unreachable, aio
+from popclient._queue import subscribing
 from popclient.admin import Admin
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
@@ -72,7 +73,7 @@ def read_all(members: Sequence[PullConsumer], count: int) -> list[str]:
                 member.commit()
         return len(set(seen)) >= count
 
-    until_in_thread(some, 20)
+    until_in_thread(some)
     return seen
 
 
@@ -143,17 +144,23 @@ async def test_a_server_that_never_counts_the_member_is_named(server: QueueServe
 async def test_who_came_and_went_without_a_notice_is_noticed_all_the_same(
     server: QueueServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._queue.subscribing.PAUSE", 0.05)
+    monkeypatch.setattr(subscribing, "PAUSE", 0.05)
+    monkeypatch.setattr(subscribing, "PERIOD", 1_000.0)
     queues = [MessageQueue("flights", queue_id) for queue_id in range(4)]
+    pauses: list[float | None] = []
+    timeout = asyncio.timeout
+
+    def noted(seconds: float | None) -> asyncio.Timeout:
+        pauses.extend([seconds] if seconds in (0.05, 1_000.0) else [])
+        return timeout(seconds)
+
+    monkeypatch.setattr(asyncio, "timeout", noted)
     async with aio.PullConsumer(server.endpoints, "g") as consumer:
         server.answers["ListMembers"] = lambda _: members(consumer.client_id, "a passer-by")
         assert len(await consumer.subscribe("flights")) == 2
         server.answers["ListMembers"] = lambda _: members(consumer.client_id)
         await until(lambda: consumer.assignment == queues)
-        await asyncio.sleep(0.1)
-        looks = len(server.requests("ListMembers"))
-        await asyncio.sleep(0.1)
-        assert len(server.requests("ListMembers")) == looks
+        await until(lambda: pauses[-2:] == [0.05, 1_000.0])  # a second look soon, and then no more
 
 
 def members(*client_ids: str) -> legacy.ListMembersResponse:

@@ -28,7 +28,7 @@ from popclient.offset_file import read_offset_file
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import ScriptedServer, ServerThread, status, until, until_in_thread
-from tests.client.test_sync import run
+from tests.client.test_sync import AT_ONCE_S, run
 from tests.queue_client.conftest import Desk, Q
 from tests.queue_client.group_server import GroupServer
 
@@ -116,7 +116,7 @@ async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk) -> None:
 
 @pytest.mark.row("J15")
 @pytest.mark.user("U23")
-@pytest.mark.parametrize("work", ["pass", "time.sleep(20)"])
+@pytest.mark.parametrize("work", ["pass", "time.sleep(60)"])
 def test_a_process_that_forgets_to_close_ends_at_once(threaded: ServerThread, work: str) -> None:
     fill(threaded, 5)
     script = f"""
@@ -129,12 +129,12 @@ def test_a_process_that_forgets_to_close_ends_at_once(threaded: ServerThread, wo
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
         consumer = QueuePushConsumer(sys.argv[1], "g", "t", listener, consume_from="{FIRST}", consume_threads=1)
         consumer.start()
-        begun.wait(10)
+        begun.wait(60)
         print(time.time())
     """
     ended, took = run(script, threaded.endpoints)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert took < 3  # half a second for the goodbye, on a machine that may be busy
+    assert took < AT_ONCE_S
     until_in_thread(lambda: threaded.server.requests("NotifyClientTermination"))
 
 
@@ -158,7 +158,7 @@ def test_a_process_that_forgets_to_close_keeps_its_progress(
             sys.argv[1], "g", "t", listener, consume_from="{FIRST}", consume_threads=1, model="{model}"
         )
         consumer.start()
-        all_seen.wait(10)
+        all_seen.wait(60)
         while any(not pq.is_empty for _, pq in consumer._core.parts.owned()):
             time.sleep(0.01)
     """
@@ -194,7 +194,7 @@ def test_twenty_daemon_threads_named_after_the_group_share_the_work(threaded: Se
     def listener(messages: Any, _: Any) -> ConsumeConcurrentlyStatus:
         if len(names) < 20:
             names.add(threading.current_thread().name)
-            together.wait(5)
+            together.wait(60)
         seen.extend(message.text for message in messages)
         return SUCCESS
 

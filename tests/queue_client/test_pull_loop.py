@@ -264,7 +264,7 @@ async def test_a_server_that_comes_back_is_pulled_from_again(desk: Desk) -> None
     await desk.server.start(port)
     await desk.server.fill(Q, "b")
     await desk.advance(4, step=0.5)
-    await until(lambda: desk.texts == ["a", "b"], 15)
+    await until(lambda: desk.texts == ["a", "b"])
 
 
 @pytest.mark.row("B11")

@@ -67,12 +67,12 @@ def test_threads_consume_everything_once_and_a_restart_goes_on_there(
         return SUCCESS
 
     with QueuePushConsumer(shared.endpoint, topic, topic, listener, consume_from=FIRST) as consumer:
-        until_in_thread(lambda: len(seen) == 500, 20)
+        until_in_thread(lambda: len(seen) == 500)
         assert [mq.topic for mq in consumer.message_queues].count(topic) >= 1
         assert consumer.statistics()[topic].consume_failed_msgs == 0
     send(shared, topic, ["after"])
     with QueuePushConsumer(shared.endpoint, topic, topic, listener, consume_from=FIRST):
-        until_in_thread(lambda: seen["after"] == 1, 20)
+        until_in_thread(lambda: seen["after"] == 1)
     assert set(seen.values()) == {1}
 
 
@@ -120,9 +120,9 @@ async def test_three_members_share_a_topic(shared: popserver.EmbeddedBroker, top
     def settled() -> bool:
         return sorted(map(len, shares())) == [2, 3, 3] and sorted(itertools.chain(*shares())) == list(range(8))
 
-    await until(settled, 20)
+    await until(settled)
     await asyncio.to_thread(send, shared, topic, map(str, range(999)))
-    await until(lambda: len(set().union(*seen)) >= 999, 20)
+    await until(lambda: len(set().union(*seen)) >= 999)
     everything = seen[0] + seen[1] + seen[2]
     assert set(everything) - {"first"} == set(map(str, range(999)))
     assert {everything[text] for text in map(str, range(999))} == {1}
@@ -174,7 +174,7 @@ async def test_a_negative_delay_level_makes_a_dead_letter(shared: popserver.Embe
 
     await asyncio.to_thread(send, shared, topic, ["x"])
     async with aio.QueuePushConsumer(shared.endpoint, topic, topic, listener, consume_from=FIRST) as consumer:
-        await until(lambda: consumer.statistics().get(topic) and not _sending_back(consumer), 10)
+        await until(lambda: consumer.statistics().get(topic) and not _sending_back(consumer))
 
     def dead() -> MessageView:
         with SimpleConsumer(shared.endpoint, f"{topic}-dead", f"%DLQ%{topic}") as reader:
@@ -209,10 +209,10 @@ async def test_order_survives_a_hand_over(shared: popserver.EmbeddedBroker, topi
     await asyncio.to_thread(send, shared, topic, map(str, range(400)))
     first, second = make(), make()
     await first.start()
-    await until(lambda: sum(map(len, seen.values())) > 50, 20)
+    await until(lambda: sum(map(len, seen.values())) > 50)
     await second.start()
-    await until(lambda: any(mq.topic == topic for mq in second.message_queues), 20)
-    await until(lambda: len({(queue, offset) for queue in seen for offset in seen[queue]}) == 400, 40)
+    await until(lambda: any(mq.topic == topic for mq in second.message_queues))
+    await until(lambda: len({(queue, offset) for queue in seen for offset in seen[queue]}) == 400)
     await first.close()
     await second.close()
     assert overlaps == []
@@ -253,18 +253,18 @@ async def test_an_operators_reset_is_heeded_by_members_that_are_online(
     members = [aio.QueuePushConsumer(shared.endpoint, topic, topic, listener, consume_from=FIRST) for _ in range(2)]
     for member in members:
         await member.start()
-    await until(lambda: all(any(mq.topic == topic for mq in member.message_queues) for member in members), 20)
-    await until(lambda: len(seen) == 100, 20)
+    await until(lambda: all(any(mq.topic == topic for mq in member.message_queues) for member in members))
+    await until(lambda: len(seen) == 100)
     before = Counter(seen)
     await asyncio.to_thread(reset_to_beginning, shared, topic)
-    await until(lambda: all(seen[text] > before[text] for text in map(str, range(100))), 20)
+    await until(lambda: all(seen[text] > before[text] for text in map(str, range(100))))
     for member in members:
         await member.close()
     again = seen.copy()
     async with aio.QueuePushConsumer(shared.endpoint, topic, topic, listener) as late:
-        await until(lambda: late.message_queues, 20)
+        await until(lambda: late.message_queues)
         await asyncio.to_thread(send, shared, topic, ["after"])
-        await until(lambda: seen["after"] == 1, 20)
+        await until(lambda: seen["after"] == 1)
     assert seen - again == Counter({"after": 1})
 
 

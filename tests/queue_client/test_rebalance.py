@@ -108,7 +108,7 @@ async def test_rounds_are_a_second_apart_and_follow_in_a_second_when_not_balance
     rounds = len(desk.server.requests("ListMembers"))
     for _ in range(5):
         core._rebalancing.wake()
-        await asyncio.sleep(0.01)
+        await desk.breathe()
     assert len(desk.server.requests("ListMembers")) <= rounds + 1
     rounds = len(desk.server.requests("ListMembers"))
     desk.server.answers["ListMembers"] = lambda _: legacy.ListMembersResponse(status=status(pb.INTERNAL_SERVER_ERROR))
@@ -117,7 +117,7 @@ async def test_rounds_are_a_second_apart_and_follow_in_a_second_when_not_balance
     rounds = len(desk.server.requests("ListMembers"))
     for _ in range(3):
         await desk.clock.advance(1)
-        await asyncio.sleep(0.03)
+        await desk.breathe()
     assert rounds + 2 <= len(desk.server.requests("ListMembers")) <= rounds + 4
 
 

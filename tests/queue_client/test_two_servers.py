@@ -39,14 +39,14 @@ async def test_members_at_two_servers_share_the_queues_and_follow_each_other(pos
         here, there = Reader(a.endpoint), Reader(b.endpoint)
         async with here.consumer:
             async with there.consumer:
-                await until(lambda: len(here.share) == len(there.share) == QUEUES // 2, 30)
+                await until(lambda: len(here.share) == len(there.share) == QUEUES // 2)
                 assert not here.share & there.share
                 await send(producer, range(50, 250))
-                await until(lambda: len(here.seen + there.seen) == 250, 30)
+                await until(lambda: len(here.seen + there.seen) == 250)
             # Who leaves at the other server is missed here at once.
-            await until(lambda: len(here.share) == QUEUES, 30)
+            await until(lambda: len(here.share) == QUEUES)
             await send(producer, range(250, 300))
-            await until(lambda: len(here.seen + there.seen) == 300, 30)
+            await until(lambda: len(here.seen + there.seen) == 300)
         assert there.seen
         assert set(here.seen + there.seen) == set(map(str, range(300)))
 
@@ -61,13 +61,13 @@ async def test_a_killed_servers_members_lose_nothing(postgres_url: str) -> None:
             there = Reader(b.endpoint)
             async with here.consumer:
                 async with there.consumer:
-                    await until(lambda: len(here.share) == len(there.share) == QUEUES // 2, 30)
+                    await until(lambda: len(here.share) == len(there.share) == QUEUES // 2)
                     await send(producer, range(100))
-                    await until(lambda: len(here.seen + there.seen) == 100, 30)
+                    await until(lambda: len(here.seen + there.seen) == 100)
                     await b.kill()
                     await send(producer, range(100, 200))
-                await until(lambda: len(here.share) == QUEUES, 60)
-                await until(lambda: set(here.seen + there.seen) == set(map(str, range(200))), 60)
+                await until(lambda: len(here.share) == QUEUES)
+                await until(lambda: set(here.seen + there.seen) == set(map(str, range(200))))
 
 
 async def send(producer: aio.Producer, numbers: range) -> None:

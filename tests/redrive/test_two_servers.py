@@ -59,7 +59,7 @@ def test_an_id_is_never_seen_after_a_higher_one(postgres_url: str) -> None:
         _wait_for_a_lock(one)
         assert not seen, "it has drawn no id yet"
         one.conn.exec_driver_sql("COMMIT")
-        thread.join(10)
+        thread.join(60)
         assert seen == [2], "when it had the lock it saw the first one's"
 
 
@@ -88,7 +88,7 @@ def test_who_changes_what_exists_beside_a_plan_waits_in_no_circle(postgres_url: 
         assert catalog.lock_if_free(beginning[0]), "who waits for a plan does not have it"
         assert not got
         one.conn.exec_driver_sql("COMMIT")
-        thread.join(10)
+        thread.join(60)
         assert got == ["both"]
         other.conn.exec_driver_sql("COMMIT")
 

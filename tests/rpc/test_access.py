@@ -525,7 +525,7 @@ async def test_another_groups_handle_is_refused_also_to_who_may_both(guard: Door
     assert await guard.digest() == before
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.one_of(
         st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=80),

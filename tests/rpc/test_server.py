@@ -68,14 +68,14 @@ async def test_draining_answers_and_lets_go(tmp_path: Path) -> None:
         assert (await watch.read()).status == SERVING
         poll = asyncio.create_task(door.statuses("ReceiveMessage", receive_request(poll_ms=20_000)))
         await parked(door)
-        drained = asyncio.create_task(door.server.drain(30))
+        drained = asyncio.create_task(door.server.drain(600))
         assert (await watch.read()).status == NOT_SERVING
         watch.cancel()
         (status,) = await poll
         assert status.code == pb.MESSAGE_NOT_FOUND
         assert await stream.read() is grpc.aio.EOF
         assert await stream.code() is grpc.StatusCode.OK
-        await asyncio.wait_for(drained, 10)
+        await asyncio.wait_for(drained, 60)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await door.stub.QueryRoute(wire.QueryRouteRequest(topic=TOPIC), metadata=headers("c", {}), timeout=5)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -86,7 +86,7 @@ async def test_what_was_taken_in_is_finished_and_nothing_else(tmp_path: Path) ->
     async with opened(tmp_path) as door:
         sends = [asyncio.create_task(door.send(a_message(f"m{number}"))) for number in range(20)]
         await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait_for(door.server.drain(30), 10)
+        await asyncio.wait_for(door.server.drain(600), 60)
         outcomes = await asyncio.gather(*sends, return_exceptions=True)
         stored = [each for each in outcomes if isinstance(each, wire.SendMessageResponse)]
         refused = [each for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]

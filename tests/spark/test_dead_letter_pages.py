@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, text, update
 
@@ -231,7 +231,6 @@ def test_an_accelerator_goes_where_the_driver_went(postgres: PostgresServer) -> 
         assert not {"target_session_attrs", "load_balance_hosts"} & where.keys()
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.integers(0, 99).map(id_of)), st.integers(0, 3))
 def test_ids_as_their_producers_wrote_them(values: list[str | None], first: int) -> None:
     for each in (values, [value for value in values if value and value.startswith("01")]):
@@ -243,7 +242,6 @@ WORDS = st.text(max_size=4)
 written = json.JSONEncoder(ensure_ascii=False).encode
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.lists(WORDS, max_size=3)))
 def test_lists_as_a_parser_reads_them(values: list[list[str] | None]) -> None:
     texts = pa.array(
@@ -252,7 +250,6 @@ def test_lists_as_a_parser_reads_them(values: list[list[str] | None]) -> None:
     assert lists(texts).to_pylist() == [value or [] for value in values]
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.dictionaries(WORDS, WORDS, max_size=3)))
 def test_maps_as_a_parser_reads_them(values: list[dict[str, str] | None]) -> None:
     texts = pa.array(

@@ -187,7 +187,7 @@ def test_a_slower_transaction_is_not_passed_over(postgres_url: str) -> None:
             time.sleep(0.01)
         assert reader.latestOffset(at(0), ReadAllAvailable()) == at(0)
         slow.conn.exec_driver_sql("COMMIT")
-        thread.join(10)
+        thread.join(60)
         end = reader.latestOffset(at(0), ReadAllAvailable())
         assert ids_of(reader, at(0), end) == [1, 2]
 

@@ -151,20 +151,20 @@ def test_many_share_one_segment(opened: Open, monkeypatch: pytest.MonkeyPatch) -
 
     def slow(*given: Any) -> segments.Segment:
         writing.set()
-        assert go_on.wait(5)
+        assert go_on.wait(60)
         return write(*given)
 
     monkeypatch.setattr(segments, "write", slow)
     threads = [threading.Thread(target=journal.append, args=[batch(number)]) for number in range(10)]
     threads[0].start()
-    assert writing.wait(5)
+    assert writing.wait(60)
     for thread in threads[1:]:
         thread.start()
     while len(journal._waiting) < 9:
         threads[1].join(0.001)
     go_on.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert [each.messages for each in journal.between(0, journal.last)] == [1, 9]
 
 
@@ -281,7 +281,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(_STEPS)
 def test_every_message_is_read_once_whatever_comes_again(
     tmp_path_factory: pytest.TempPathFactory, steps: Sequence[Step]

@@ -65,7 +65,7 @@ class Job:
 
     def read(self, messages: int) -> None:
         """Batches until so many rows have come in all."""
-        until_in_thread(lambda: self.query.batch() and len(self.query.rows) >= messages, 30)
+        until_in_thread(lambda: self.query.batch() and len(self.query.rows) >= messages)
 
     def stop(self) -> None:
         if self.reader is not None:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
@@ -251,7 +251,6 @@ class Query:
 _POINTS = st.sampled_from(["acked", "received", "planned", "read", "sunk", "nowhere", "nowhere"])
 
 
-@settings(deadline=None)
 @given(st.integers(0, 20), st.lists(_POINTS, max_size=20))
 def test_each_message_takes_effect_once_wherever_the_query_dies(messages: int, crashes: list[str]) -> None:
     server = Server()

@@ -58,7 +58,7 @@ def test_killed_consumers_do_each_message_once(broker: EmbeddedBroker, user: Eng
     for thread in threads:
         thread.start()
     try:
-        until_in_thread(lambda: len(set(numbers(user))) == MESSAGES, 60)
+        until_in_thread(lambda: len(set(numbers(user))) == MESSAGES)
     finally:
         over.set()
         for thread in threads:

@@ -101,7 +101,7 @@ def test_two_at_once(engine: Engine, sessions: sessionmaker[Session]) -> None:
         work(message, session)
         handled.append(message.text)
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return FAILURE if handled == ["1", "2"] else SUCCESS
 
     for each in (message, failing):
@@ -109,7 +109,7 @@ def test_two_at_once(engine: Engine, sessions: sessionmaker[Session]) -> None:
         go_on.clear()
         first = threading.Thread(target=listener, args=(each,))
         first.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         second = threading.Thread(target=listener, args=(each,))
         second.start()
         go_on.set()
@@ -210,7 +210,7 @@ def test_a_push_consumer_whose_acks_get_lost(user: Engine) -> None:
         admin.create_group("billing", retry_intervals=[timedelta(milliseconds=10)])
         producer.send_many(Message("orders", f"{number}") for number in range(30)).raise_for_failures()
         with PushConsumer(broker.endpoint, "billing", "orders", listener):
-            until_in_thread(lambda: len(deliveries) == 60, 20)
+            until_in_thread(lambda: len(deliveries) == 60)
     with user.connect() as conn:
         found = conn.execute(text("SELECT number FROM orders ORDER BY number")).scalars()
         assert list(found) == list(range(30))

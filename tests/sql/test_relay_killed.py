@@ -98,7 +98,7 @@ def test_stopped_it_ends_in_order(filled: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == f'{{"waiting": {MESSAGES}}}\n'
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_database_without_an_outbox_is_said_at_once(tmp_path: Path) -> None:

@@ -156,6 +156,5 @@ class TestStoreAgainstModel(StoreAgainstModel.TestCase):  # type: ignore[misc, v
     settings = settings(
         max_examples=60,
         stateful_step_count=30,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )

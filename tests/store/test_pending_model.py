@@ -187,6 +187,4 @@ class PendingAgainstModel(RuleBasedStateMachine):
 
 
 class TestPendingAgainstModel(PendingAgainstModel.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(
-        max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    settings = settings(max_examples=60, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])

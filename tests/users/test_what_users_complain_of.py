@@ -120,11 +120,11 @@ def test_order_follows_the_data_and_needs_no_switch(broker: EmbeddedBroker) -> N
         poll = pool.submit(other.receive, 1)
         parked(broker)
         one.ack(first)
-        (second,) = poll.result(5)
+        (second,) = poll.result(60)
         poll = pool.submit(one.receive, 1)
         parked(broker)
         other.ack(second)
-        (third,) = poll.result(5)
+        (third,) = poll.result(60)
         assert [each.text for each in (first, second, third)] == ["1", "2", "3"]
         one.ack(third)
     assert states(broker) == Counter(COMMIT=3)
@@ -177,7 +177,7 @@ def test_nothing_stays_in_nobodys_hands(start: Start) -> None:
             return FAILURE
 
         with PushConsumer(broker.endpoint, GROUP, TOPIC, listener):
-            pushed.wait(10)
+            pushed.wait(60)
             until(lambda: states(broker) == Counter(INFLIGHT=24, WAITING_RETRY=6))
         assert overdue(broker) == timedelta(0)
         now_ms = broker.clock.now_ms()
@@ -236,7 +236,7 @@ def test_a_delay_longer_than_any_hold_delivers_once(broker: EmbeddedBroker) -> N
         assert look(broker, "SELECT COUNT(*) FROM message") == [(0,)]
         parked(broker)
         broker.clock.advance("1s")
-        (message,) = poll.result(10)
+        (message,) = poll.result(60)
         assert (message.text, message.delivery_attempt) == ("later", 1)
         consumer.ack(message)
         broker.clock.advance("12h")

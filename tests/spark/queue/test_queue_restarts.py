@@ -90,13 +90,11 @@ def test_a_server_that_restarts_in_the_middle_of_a_read(server: Server) -> None:
 @pytest.mark.usefixtures("way")
 def test_a_server_that_stays_away_is_told_in_one_sentence(server: Server) -> None:
     whole = everything(server)
-    batches = reader(server, requestTimeout="600ms").read(whole)
+    batches = reader(server, requestTimeout="2s").read(whole)
     next(batches)
     server.kill()
-    began = time.monotonic()
     with pytest.raises(Unreachable, match=f"no answer from {server.endpoint}"):
         list(batches)
-    assert time.monotonic() - began < 10
     server.start()
 
 
@@ -176,12 +174,12 @@ def test_whoever_may_read_need_not_administrate(guarded: EmbeddedBroker) -> None
     ],
 )
 def test_whoever_may_not_is_told_at_once(guarded: EmbeddedBroker, more: dict[str, str], said: str) -> None:
-    source = QueueReader(asked_by_alice(guarded, **more), BODIES)
+    source = QueueReader(asked_by_alice(guarded, requestTimeout="10m", **more), BODIES)
     began = time.monotonic()
     with pytest.raises((Forbidden, Unauthorized), match=said) as refusal:
         list(source.read(source.partitions()[0]))
     assert "wrong-secret" not in str(refusal.value)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "it is not asked again until the time of `requestTimeout` is over"
 
 
 def test_a_pattern_is_for_administrators(guarded: EmbeddedBroker) -> None:

@@ -223,6 +223,6 @@ def test_three_kinds_of_consumers_on_one_topic_at_once(spark: SparkSession, tmp_
         server.fill("flights", COUNT // 2, first=COUNT // 2)
         into_parquet(rows, tmp_path)
         for each in others:
-            each.join(30)
+            each.join(60)
         assert popped == pulled == in_parquet(spark, tmp_path) == flights()
         assert [server.lag(group) for group in ("popping", "pulling", "reports")] == [0, 0, 0]
