@@ -31,19 +31,20 @@ def test_nobody_there_is_told_fast() -> None:
     assert time.monotonic() - began < 60
 
 
-class _Thoughtful(AdminServicer):
+class _Present(AdminServicer):
     def GetStatus(self, request: wire.GetStatusRequest, context: object) -> wire.GetStatusResponse:  # noqa: N802
-        time.sleep(0.6)
         return wire.GetStatusResponse(status=pb.Status(code=pb.OK), version="1")
 
 
 def test_whoever_listens_may_take_his_time() -> None:
     server = grpc.server(ThreadPoolExecutor(1))
-    add_AdminServicer_to_server(_Thoughtful(), server)
+    add_AdminServicer_to_server(_Present(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with Admin(f"127.0.0.1:{port}", connect_timeout=0.5) as admin:
+        with Admin(ClientConfig(f"127.0.0.1:{port}", request_timeout=60), connect_timeout=30) as admin:
+            assert admin._patience() == 60, "for the first call, as soon as there is a connection"
             assert admin.status().version == "1"
+            assert admin._patience() == 60
     finally:
         server.stop(0).wait()
