@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.full import Full
 from tests.support.open_clients import OpenClients
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 from tests.support.rows import Rows
@@ -21,6 +22,7 @@ settings.load_profile("popmq")
 def pytest_configure(config: pytest.Config) -> None:
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    config.pluginmanager.register(Full(), "full-tests")
     config.pluginmanager.register(Rows(config), "mission-rows")
     config.pluginmanager.register(OpenClients(), "open-clients")
 

@@ -47,7 +47,7 @@ class Rows:
                 tests = self._tests.setdefault(row, set())
                 if item.get_closest_marker("slow") is None:
                     tests.add(item.nodeid)
-        self._is_whole = _is_whole_suite(self._config)
+        self._is_whole = is_whole_suite(self._config)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         rows = {str(value) for name, value in report.user_properties if name == "row"}
@@ -149,6 +149,6 @@ def _place(row: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def _is_whole_suite(config: pytest.Config) -> bool:
+def is_whole_suite(config: pytest.Config) -> bool:
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     return not named and not any(config.getoption(name, None) for name in ("keyword", "lf", "deselect", "ignore"))

@@ -1,0 +1,33 @@
+"""Which tests are left to `make test-all`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.full import Full
+
+TEXT = """# a remark
+tests/heavy/
+! tests/heavy/test_a.py::test_one
+tests/b.py::test_two[sqlite]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "fixtures", "expected"),
+    [
+        ("tests/heavy/test_a.py::test_two", (), True),
+        ("tests/heavy/test_a.py::test_one[sqlite]", (), False),
+        ("tests/heavy/test_a.py::test_one[sqlite]", ("spark",), False),
+        ("tests/b.py::test_two[sqlite]", (), True),
+        ("tests/b.py::test_two[postgres]", (), False),
+        ("tests/b.py::test_three", ("spark",), True),
+    ],
+)
+def test_the_list_decides(name: str, fixtures: tuple[str, ...], *, expected: bool) -> None:
+    assert Full(TEXT).is_full(name, fixtures) is expected
+
+
+def test_a_line_that_names_no_test_is_found() -> None:
+    names = ["tests/heavy/test_a.py::test_one", "tests/b.py::test_two[postgres]"]
+    assert Full(TEXT).unused(names) == ["tests/b.py::test_two[sqlite]"]
