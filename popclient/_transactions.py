@@ -151,7 +151,7 @@ async def end_transaction(
     resolution: TransactionResolution,
     source: pb.TransactionSource.ValueType,
 ) -> None:
-    """Tells the server, again and again as `max_attempts` allows: it does no harm, the first decision counts."""
+    """Tells the server, again and again as `max_attempts` allows: to repeat a decision does no harm."""
     request = rpc.EndTransactionRequest(
         topic=core.named(topic),
         message_id=message_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 
 from popserver.broker.bulk import Bulk
 from popserver.broker.catalog import Catalog
@@ -229,17 +230,30 @@ class Broker:
         )
         return await self.polls.poll(request, poll_until_ms)
 
-    async def ack(self, group_name: Resource, topic_name: Resource, handles: Sequence[str]) -> list[PopError | None]:
-        """Commit messages by their receipt handles; None where it is done, the refusal where it is not."""
+    async def ack(
+        self, group_name: Resource, topic_name: Resource, handles: Sequence[str], message_ids: Iterable[str] = ()
+    ) -> list[PopError | None]:
+        """Commit messages by their receipt handles; None where it is done, the refusal where it is not.
+
+        `message_ids`, one for each handle or none at all, must be those that the handles came with, or blank.
+        """
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        receipts = [await self._receipt_or_refusal(handle, group, topic) for handle in handles]
+        named = zip_longest(handles, message_ids, fillvalue="")
+        receipts = [await self._receipt_or_refusal(handle, message_id, group, topic) for handle, message_id in named]
         good = [each for each in receipts if isinstance(each, Receipt)]
         request = holds.Ack(group, good)
         outcomes = iter(await self.writer.submit(holds.ack, request) if good else ())
         return [next(outcomes) if isinstance(each, Receipt) else each for each in receipts]
 
     async def change_invisible(
-        self, group_name: Resource, topic_name: Resource, handle: str, duration_ms: int, *, give_back: bool = False
+        self,
+        group_name: Resource,
+        topic_name: Resource,
+        handle: str,
+        duration_ms: int,
+        *,
+        give_back: bool = False,
+        message_id: str = "",
     ) -> str:
         """Restart the hold's time from now; returns the new handle, the old one is dead.
 
@@ -247,14 +261,16 @@ class Broker:
         Ready at once and the attempt does not count. Raises `InvalidReceiptHandle`, with nothing changed.
         """
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        held = await self._receipt(handle, group, topic)
+        held = await self._receipt(handle, message_id, group, topic)
         request = holds.ChangeInvisible(group, held, duration_ms, give_back)
         return receipt.encode(await self.writer.submit(holds.change_invisible, request))
 
-    async def forward_to_dead_letter_queue(self, group_name: Resource, topic_name: Resource, handle: str) -> None:
+    async def forward_to_dead_letter_queue(
+        self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = ""
+    ) -> None:
         """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        request = holds.Forward(group, await self._receipt(handle, group, topic))
+        request = holds.Forward(group, await self._receipt(handle, message_id, group, topic))
         await self.writer.submit(holds.forward, request)
 
     async def topics_behind(self, keys: Sequence[int]) -> set[Resource | None]:
@@ -269,14 +285,15 @@ class Broker:
         """Their client broke off while these were written to it: Ready again after one second (contract 1.7)."""
         self.orphans.orphan(granted)
 
-    async def _receipt_or_refusal(self, handle: str, group: Group, topic: Topic) -> Receipt | PopError:
+    async def _receipt_or_refusal(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt | PopError:
         try:
-            return await self._receipt(handle, group, topic)
+            return await self._receipt(handle, message_id, group, topic)
         except InvalidReceiptHandle as refusal:
             return refusal
 
-    async def _receipt(self, handle: str, group: Group, topic: Topic) -> Receipt:
+    async def _receipt(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt:
         decoded = receipt.decode(handle)
+        decoded.check_message(message_id)
         if decoded.group_id != group.group_id:
             raise InvalidReceiptHandle(f"receipt handle '{handle}' was not given to group '{group.name}'")
         queue_id = queue_of(decoded.message_key)

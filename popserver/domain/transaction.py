@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -41,6 +43,23 @@ def whom_to_ask(producers: Sequence[str], sender: str, checks_before: int) -> li
     first = producers.index(sender) if sender in producers else 0
     start = (first + checks_before) % len(producers)
     return [*producers[start:], *producers[:start]]
+
+
+def transaction_id_of(topic_id: int, message_id: bytes, drawn: bytes) -> str:
+    """The id of a half message's transaction: eight drawn bytes, and a digest of them with the message's id.
+
+    Drawn, not counted: one that is rolled back and sent again is another transaction. By the digest an id can be told
+    from a wrong one when the transaction itself is not stored any more.
+    """
+    named = drawn + topic_id.to_bytes(8, "big") + message_id
+    return (drawn + hashlib.blake2b(named, digest_size=4).digest()).hex().upper()
+
+
+def is_transaction_of(transaction_id: str, topic_id: int, message_id: bytes) -> bool:
+    """Whether the id may have been given to that message."""
+    with suppress(ValueError):
+        return transaction_id == transaction_id_of(topic_id, message_id, bytes.fromhex(transaction_id[:16]))
+    return False
 
 
 def check_transaction_id(transaction_id: str, message_id: str) -> None:

@@ -64,6 +64,7 @@ class Consuming:
             convert.resource(request.group, caller.namespace),
             convert.resource(request.topic, caller.namespace),
             [entry.receipt_handle for entry in acked],
+            [entry.message_id for entry in acked],
         )
         statuses = [status.of(outcome) for outcome in outcomes]
         entries = [
@@ -84,6 +85,7 @@ class Consuming:
             request.receipt_handle,
             duration_ms,
             give_back=request.suspend and duration_ms == 0,
+            message_id=request.message_id,
         )
         return wire.ChangeInvisibleDurationResponse(status=status.OK, receipt_handle=handle)
 
@@ -95,6 +97,7 @@ class Consuming:
             convert.resource(request.group, caller.namespace),
             convert.resource(request.topic, caller.namespace),
             request.receipt_handle,
+            request.message_id,
         )
         return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 

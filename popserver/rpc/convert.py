@@ -6,7 +6,9 @@ Delivered messages are filled field by field, the cheapest way by measurement: a
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -55,6 +57,12 @@ _EXCLUSIVE: dict[str, MessageType | None] = {
     "lite_topic": None,
 }
 _RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
+# In hexadecimal digits.
+_DIGESTS: dict[int, Callable[[bytes], str]] = {
+    pb.CRC32: lambda body: f"{zlib.crc32(body):08x}",
+    pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest(),
+    pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
+}
 # Unspecified counts as IDENTITY: that is what a sender means who does not set it.
 _ENCODINGS = {0: BodyEncoding.IDENTITY, pb.IDENTITY: BodyEncoding.IDENTITY, pb.GZIP: BodyEncoding.GZIP}
 
@@ -93,6 +101,8 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
     encoding = _ENCODINGS.get(system.body_encoding)
     if encoding is None:
         raise MessageCorrupted(f"body encoding {system.body_encoding} is not known; use IDENTITY (1) or GZIP (2)")
+    if system.HasField("body_digest"):
+        _check_digest(system.body_digest, sent.body)
     trace_context = None
     if system.HasField("trace_context"):
         trace_context = _text("trace_context", system.trace_context, TRACE_CONTEXT_LENGTH_MAX)
@@ -279,6 +289,23 @@ def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
         return message_type, None
     check_message_group(system.message_group)
     return message_type, system.message_group
+
+
+def _check_digest(digest: pb.Digest, body: bytes) -> None:
+    """Raise `MessageCorrupted` unless the digest is the body's. Clients agree on no case and no padding."""
+    if not digest.checksum:
+        return
+    compute = _DIGESTS.get(digest.type)
+    if compute is None:
+        raise MessageCorrupted(
+            f"body_digest has type {digest.type}, which is not known; use CRC32 (1), MD5 (2) or SHA1 (3), or send none"
+        )
+    checksum = compute(body)
+    if digest.checksum.lower().lstrip("0") != checksum.lstrip("0"):
+        raise MessageCorrupted(
+            f"body_digest is {pb.DigestType.Name(digest.type)} {digest.checksum[:64]}, and that of the {len(body)}"
+            f" bytes that arrived is {checksum.upper()}; the body was damaged on the way, send it again"
+        )
 
 
 def _deliver_at_ms(timestamp: Any) -> int:

@@ -19,7 +19,7 @@ from popserver.domain.message import Message, MessageType, SendResult, id_to_byt
 from popserver.domain.pending import PendingKind
 from popserver.domain.spans import apart
 from popserver.domain.topic import Topic
-from popserver.domain.transaction import CheckPolicy, first_check_at_ms
+from popserver.domain.transaction import CheckPolicy, first_check_at_ms, transaction_id_of
 from popserver.store import idempotency
 from popserver.store.given import as_given, given
 from popserver.store.inserting import insert_rows
@@ -137,8 +137,7 @@ def _row(tx: Transaction, request: Pend, each: Message) -> tuple[Any, ...]:
     kind, transaction_id = PendingKind.HALF, None
     if each.message_type is MessageType.TRANSACTION:
         due_at_ms = first_check_at_ms(request.policy, each.recovery_ms, tx.now_ms)
-        # Drawn, not counted: one that is rolled back and sent again is another transaction.
-        transaction_id = os.urandom(8).hex().upper()
+        transaction_id = transaction_id_of(request.topic.topic_id, id_to_bytes(each.message_id), os.urandom(8))
         tx.check(due_at_ms)
     else:
         assert each.deliver_at_ms is not None

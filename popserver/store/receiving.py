@@ -162,10 +162,7 @@ def _taken_back(tx: Transaction, request: Receive, held: list[Held]) -> list[Hel
 
 def _again(tx: Transaction, wish: Wish, held: list[Held]) -> Received:
     stored = stored_messages(tx.conn, (each.row for each in held), wish.topic)
-    deliveries = [
-        Delivery(message, receipt.encode(each.receipt), each.attempt, each.receipt.ends_at_ms)
-        for message, each in zip(stored, held, strict=True)
-    ]
+    deliveries = [_delivery(each.receipt, message, each.attempt) for message, each in zip(stored, held, strict=True)]
     # It has not looked for anything new: whoever woke it may have meant another.
     return Received(deliveries, more=True)
 
@@ -330,13 +327,16 @@ def _answers(tx: Transaction, wish: Wish, takers: Sequence[_Taker], *, left_over
     rows = [grant.found.row for taker in takers for grant in taker.grants]
     stored = iter(stored_messages(tx.conn, rows, wish.topic))
     return [
-        Received([_delivery(grant, next(stored)) for grant in taker.grants], left_over or not taker.room)
+        Received(
+            [_delivery(grant.receipt, next(stored), grant.found.attempt) for grant in taker.grants],
+            left_over or not taker.room,
+        )
         for taker in takers
     ]
 
 
-def _delivery(grant: _Grant, stored: StoredMessage) -> Delivery:
-    return Delivery(stored, receipt.encode(grant.receipt), grant.found.attempt, grant.receipt.ends_at_ms)
+def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
+    return Delivery(stored, receipt.encode(held, stored.message.message_id), attempt, held.ends_at_ms)
 
 
 _READY_AGAIN = (

@@ -9,8 +9,11 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from popserver.domain.message import Message, MessageType, SendResult, id_from_bytes, id_to_bytes
 from popserver.domain.topic import Topic, offset_of, queue_of
+from popserver.domain.transaction import transaction_id_of
 from popserver.store.schema import AnyRow, message, pending, queue
 from popserver.store.transaction import STEP_ROWS_MAX
+
+_COMMITTED = bytes(8)  # in the place of what is drawn: the first answer's id is not stored any more
 
 
 def known(conn: Connection, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
@@ -53,7 +56,13 @@ def _in_a_queue_of_ids(
     number_of = queue_numbers(conn, topic, {queue_of(row.message_key) for row in rows})
     found = ((id_from_bytes(row.message_id), row.message_key, row.deliver_at_ms) for row in rows)
     return {
-        known: SendResult(known, number_of[queue_of(key)], offset_of(key), known if known in halves else "", deliver_at)
+        known: SendResult(
+            known,
+            number_of[queue_of(key)],
+            offset_of(key),
+            transaction_id_of(topic.topic_id, id_to_bytes(known), _COMMITTED) if known in halves else "",
+            deliver_at,
+        )
         for known, key, deliver_at in found
     }
 

@@ -16,7 +16,7 @@ from popserver.domain.message import StoredMessage, id_from_bytes, id_to_bytes
 from popserver.domain.names import Resource
 from popserver.domain.pending import PendingKind
 from popserver.domain.topic import Topic
-from popserver.domain.transaction import CheckPolicy, Resolution
+from popserver.domain.transaction import CheckPolicy, Resolution, is_transaction_of
 from popserver.store import catalog
 from popserver.store.entering import enter, within_a_step
 from popserver.store.given import as_given, given
@@ -162,16 +162,27 @@ def _decide(
             return _unknown(request)
         decided[message_id] = request.resolution
         return True
-    # Whoever rolls back what is not there, or is committed, wants nothing that is to be done.
-    if request.resolution is Resolution.ROLLBACK or decided.get(message_id) is Resolution.COMMIT:
-        return True
-    if row is None and _is_stored(tx, request.topic, message_id):
-        return True
-    return _unknown(request)
+    is_given = row is not None and row.transaction_id == request.transaction_id  # by an older server, in another form
+    if not is_given and not is_transaction_of(request.transaction_id, request.topic.topic_id, message_id):
+        return _unknown(request)
+    first = decided.get(message_id)
+    if first is None and _is_stored(tx, request.topic, message_id):
+        first = Resolution.COMMIT
+    if first is Resolution.COMMIT and request.resolution is Resolution.ROLLBACK:
+        return _committed(request)
+    # A half message that is gone, and in no queue, was rolled back or given up.
+    return True if request.resolution in (first, Resolution.ROLLBACK) else _unknown(request)
 
 
 def _is_stored(tx: Transaction, topic: Topic, message_id: bytes) -> bool:
     return tx.conn.execute(_STORED, {"topic_id": topic.topic_id, "message_id": message_id}).first() is not None
+
+
+def _committed(request: EndTransaction) -> InvalidTransactionId:
+    return InvalidTransactionId(
+        f"the half message '{request.message_id[:64]}' of topic '{request.topic.name}' was committed before and cannot"
+        " be rolled back; the first decision counts"
+    )
 
 
 def _unknown(request: EndTransaction) -> InvalidTransactionId:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from popserver.domain.errors import InvalidReceiptHandle
 from popserver.domain.receipt import Receipt
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-RECEIPTS = st.builds(Receipt, st.integers(0, 2**32 - 1), INT64, INT64, INT64, st.booleans())
+TIMES, BITS = st.integers(0, 2**48 - 1), st.integers(0, 2**15 - 1)
+RECEIPTS = st.builds(Receipt, st.integers(0, 2**32 - 1), INT64, INT64, TIMES, st.booleans(), BITS)
 VERSIONS = {1, 2}  # the second one of a message in a message group
 
 
@@ -53,3 +55,29 @@ def test_a_cut_handle_is_refused(cut: int) -> None:
     handle = (receipt.encode(Receipt(1, 2, 3, 4)) * 2)[:cut]
     with pytest.raises(InvalidReceiptHandle, match=f"{cut} characters instead of 40"):
         receipt.decode(handle)
+
+
+@given(RECEIPTS, st.text(min_size=1).filter(str.strip), st.text())
+def test_it_knows_the_message_it_was_given_with(given_receipt: Receipt, message_id: str, other: str) -> None:
+    held = receipt.decode(receipt.encode(given_receipt, message_id))
+    assert held[:5] == given_receipt[:5]
+    held.check_message(message_id)
+    held.check_message(" ")
+    if other.strip() and receipt.bits_of(other) != receipt.bits_of(message_id):
+        with pytest.raises(InvalidReceiptHandle, match="was not given with message"):
+            held.check_message(other)
+
+
+@given(st.text())
+def test_the_handle_of_an_older_server_fits_any_message(message_id: str) -> None:
+    """They are 29 bytes of a version, the group, the key, the hold and its end, and nothing of the message's id."""
+    packed = struct.pack(">BIqqq", 1, 7, 5 << 40, -3, 1_800_000_000_000)
+    old = receipt.decode(base64.b64encode(packed).decode())
+    assert old == Receipt(7, 5 << 40, -3, 1_800_000_000_000)
+    old.check_message(message_id)
+
+
+@given(RECEIPTS)
+def test_an_older_server_reads_a_later_end(given_receipt: Receipt) -> None:
+    *_, end = struct.unpack(">BIqqq", base64.b64decode(receipt.encode(given_receipt)))
+    assert end >= given_receipt.ends_at_ms

@@ -453,6 +453,39 @@ def frames_deep(count: int, done: Callable[[], bool]) -> bool:
     return done() if count == 0 else frames_deep(count - 1, done)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "a BETWEEN 5 AND -3",
+        "TRUE = -3",
+        "FALSE <> 3",
+        "a = 1 XOR b = 2",
+        "a = 0x1F",
+        "a = 0X1f",
+        "a = 0b1",
+        "a = 017",
+        "a = -017",
+        "a = 5.0f",
+        "a = 5.5D",
+        "a = 1_000",
+    ],
+)
+def test_what_docs_say_is_refused_is_refused(expression: str) -> None:
+    """Differences from RocketMQ that are decided: docs/filters.md has them in a table."""
+    with pytest.raises(IllegalFilterExpression, match="line 1, column"):
+        parse(expression)
+
+
+def test_what_docs_say_of_numbers_that_are_none_and_of_zeros() -> None:
+    for expression in ("a > 1.5", "a <= 1.5", "NOT (a > 1.5)", "a <> 1.5", "a = b", "a < b", "a >= b"):
+        assert not matches(expression, a="NaN", b="1"), expression
+    assert matches("a = 'NaN' AND a IS NOT NULL", a="NaN"), "it is a text like others"
+    for expression in ("a <= b", "a >= b", "NOT (a < b)", "NOT (a > b)"):
+        assert matches(expression, a="0", b="-0.0"), expression
+        assert matches(expression, a="-0.0", b="0"), expression
+    assert matches("a = 5L", a="5")
+
+
 def test_filters_of_the_same_text_are_one() -> None:
     parse.cache_clear()
     one = parse("a > 3")

@@ -134,7 +134,9 @@ async def test_a_handle_is_good_for_its_own_group_and_topic(door: Door) -> None:
 
 async def test_a_bad_entry_fails_alone(door: Door) -> None:
     first, second = await held(door, 2)
-    answer = await door.call("AckMessage", ack_request(first, "no handle", second))
+    request = ack_request(first, "no handle", second)
+    request.entries[2].message_id = "m1"
+    answer = await door.call("AckMessage", request)
     assert answer.status.code == pb.MULTIPLE_RESULTS
     assert [entry.status.code for entry in answer.entries] == [pb.OK, pb.INVALID_RECEIPT_HANDLE, pb.OK]
 
@@ -226,3 +228,35 @@ async def test_a_committed_message_needs_no_giving_up(door: Door) -> None:
     before = await door.digest()
     assert (await door.call("ForwardMessageToDeadLetterQueue", forward_request(handle))).status.code == pb.OK
     assert await door.digest() == before
+
+
+async def test_a_message_id_that_is_not_the_handles_commits_nothing(door: Door) -> None:
+    """Which of the two is meant cannot be known; a blank id is fine."""
+    await door.send(a_message("m0"), a_message("m1"))
+    handles = {each.system_properties.message_id: handle_of(each) for each in await door.receive()}
+    mixed_up = wire.AckMessageRequest(
+        group=GROUP,
+        topic=TOPIC,
+        entries=[
+            wire.AckMessageEntry(message_id="m1", receipt_handle=handles["m0"]),
+            wire.AckMessageEntry(message_id="m0", receipt_handle=handles["m1"]),
+        ],
+    )
+    before = await door.digest()
+    answer = await door.call("AckMessage", mixed_up)
+    assert answer.status.code == pb.INVALID_RECEIPT_HANDLE
+    assert "was not given with message 'm1'" in answer.entries[0].status.message
+    change, forward = change_request(handles["m0"], 30_000), forward_request(handles["m0"])
+    change.message_id = forward.message_id = "m1"
+    changed = await door.call("ChangeInvisibleDuration", change)
+    assert (changed.status.code, changed.receipt_handle) == (pb.INVALID_RECEIPT_HANDLE, handles["m0"])
+    forwarded = await door.call("ForwardMessageToDeadLetterQueue", forward)
+    assert forwarded.status.code == pb.INVALID_RECEIPT_HANDLE
+    assert await door.digest() == before
+    change.message_id = "m0"
+    handles["m0"] = (await door.call("ChangeInvisibleDuration", change)).receipt_handle
+    mixed_up.entries[0].receipt_handle = handles["m0"]
+    answer = await door.call("AckMessage", mixed_up)
+    assert answer.entries[0].status.code == pb.INVALID_RECEIPT_HANDLE, "a changed handle knows its message as well"
+    mixed_up.entries[0].message_id, mixed_up.entries[1].message_id = "m0", ""
+    assert (await door.call("AckMessage", mixed_up)).status.code == pb.OK

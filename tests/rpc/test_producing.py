@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from typing import Any, NamedTuple
 
 import pytest
@@ -167,6 +169,39 @@ async def test_an_unknown_encoding_is_refused(door: Door) -> None:
 async def test_at_the_limit_is_legal(door: Door, parts: dict[str, Any]) -> None:
     answer = await door.send(a_message(**parts))
     assert answer.status.code == pb.OK, answer.status.message
+
+
+BODY = b"\x00 a body \xff"
+DIGESTS = {
+    pb.CRC32: f"{zlib.crc32(BODY):08X}",
+    pb.MD5: hashlib.md5(BODY).hexdigest(),
+    pb.SHA1: hashlib.sha1(BODY).hexdigest(),
+}
+
+
+@pytest.mark.parametrize("kind", DIGESTS)
+async def test_a_body_that_is_not_its_digests_is_refused(door: Door, kind: pb.DigestType.ValueType) -> None:
+    right = DIGESTS[kind]
+    for number, checksum in enumerate((right.upper(), right.lower(), right.lstrip("0"), "")):
+        message = a_message(f"right{number}", body=BODY, body_digest=pb.Digest(type=kind, checksum=checksum))
+        assert (await door.send(message)).status.code == pb.OK
+    before = await door.digest()
+    for checksum in (right[::-1], right[:-1], "x", "0" * len(right), "\x00"):
+        message = a_message("wrong", body=BODY, body_digest=pb.Digest(type=kind, checksum=checksum))
+        status = (await door.send(message)).status
+        assert status.code == pb.MESSAGE_CORRUPTED
+        assert right.upper() in status.message
+    assert await door.digest() == before
+
+
+async def test_a_digest_of_an_unknown_kind_is_refused(door: Door) -> None:
+    for kind in (pb.DIGEST_TYPE_UNSPECIFIED, 9):
+        digest = pb.Digest(checksum="00")
+        digest.type = kind  # type: ignore[assignment]
+        status = (await door.send(a_message(body_digest=digest))).status
+        assert status.code == pb.MESSAGE_CORRUPTED
+        assert f"type {kind}" in status.message
+    assert (await door.send(a_message(body_digest=pb.Digest()))).status.code == pb.OK, "an empty one says nothing"
 
 
 async def test_no_encoding_is_identity(door: Door) -> None:

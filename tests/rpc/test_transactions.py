@@ -149,7 +149,9 @@ async def test_the_first_decision_counts(door: Door) -> None:
     await end(door, rolled_back, pb.ROLLBACK, "r")
     before = await door.digest()
     assert (await end(door, committed, pb.COMMIT, "c")).code == pb.OK
-    assert (await end(door, committed, pb.ROLLBACK, "c")).code == pb.OK
+    too_late = await end(door, committed, pb.ROLLBACK, "c")
+    assert (too_late.code, "was committed before" in too_late.message) == (pb.INVALID_TRANSACTION_ID, True)
+    assert (await end(door, rolled_back, pb.COMMIT, "c")).code == pb.INVALID_TRANSACTION_ID
     assert (await end(door, rolled_back, pb.ROLLBACK, "r")).code == pb.OK
     assert (await end(door, rolled_back, pb.COMMIT, "r")).code == pb.INVALID_TRANSACTION_ID
     assert await door.digest() == before

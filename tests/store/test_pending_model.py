@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from popserver.domain.errors import InvalidTransactionId, MessageNotFound, PopError, TooLate
-from popserver.domain.message import Message, MessageType, SendResult
+from popserver.domain.message import Message, MessageType, SendResult, id_to_bytes
 from popserver.domain.pending import PendingKind
-from popserver.domain.transaction import CheckPolicy, Resolution
+from popserver.domain.transaction import CheckPolicy, Resolution, is_transaction_of
 from popserver.store import messages, pending
 from popserver.store.transaction import RepeatedId
 from tests.support.builders import a_message
@@ -112,8 +112,9 @@ class PendingAgainstModel(RuleBasedStateMachine):
         outcome = decide(self.store, self.topic, result, resolution, transaction_id=given)
         row = self.waiting.get(message.message_id)
         if row is None:
-            fine = resolution is Resolution.ROLLBACK or message.message_id in self.stored
-            assert (outcome is True) is fine
+            is_stored = message.message_id in self.stored
+            may_be = is_transaction_of(given, self.topic.topic_id, id_to_bytes(message.message_id))
+            assert (outcome is True) is (may_be and is_stored == (resolution is Resolution.COMMIT))
         elif row.kind is PendingKind.HALF and row.transaction_id == given:
             assert outcome is True
             del self.waiting[message.message_id]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from popserver.domain.errors import InvalidTransactionId
 from popserver.domain.message import MessageType
 from popserver.domain.transaction import CheckPolicy, Resolution
 from popserver.store import transactions
+from popserver.store.schema import pending
 from popserver.store.transactions import GiveBack, topics_of_sender
 from tests.support.builders import TOPIC
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore
@@ -34,7 +36,7 @@ def test_nobody_sees_it_before_it_is_committed(store: OpenStore) -> None:
     group = store.group(meets=[topic])
     half = a_half(tag="A", keys=("k",), properties={"p": "v"})
     (result,) = pend(store, topic, half)
-    assert len(result.transaction_id) == 16
+    assert len(result.transaction_id) == 24
     assert store.check_ms == START_MS + 6 * SECOND
     assert enter_due(store, after_ms=HOUR) == 0
     assert store.receive(group, topic) == []
@@ -61,18 +63,20 @@ def test_the_first_decision_counts(store: OpenStore) -> None:
     roll_back(store, topic, rolled_back)
     before = store.digest()
     assert commit(store, topic, committed) is True
-    assert roll_back(store, topic, committed) is True
     assert roll_back(store, topic, rolled_back) is True
     refusal = commit(store, topic, rolled_back)
     assert isinstance(refusal, InvalidTransactionId)
     assert rolled_back.transaction_id in refusal.sentence
+    too_late = roll_back(store, topic, committed)
+    assert isinstance(too_late, InvalidTransactionId)
+    assert "was committed before and cannot be rolled back" in too_late.sentence
     assert store.digest() == before
 
 
 @pytest.mark.parametrize(
     ("said", "answers"),
     [
-        ([COMMIT, COMMIT, ROLLBACK], [True, True, True]),
+        ([COMMIT, COMMIT, ROLLBACK], [True, True, InvalidTransactionId]),
         ([ROLLBACK, COMMIT, ROLLBACK], [True, InvalidTransactionId, True]),
     ],
     ids=["commit", "rollback"],
@@ -105,11 +109,33 @@ def test_a_wrong_transaction_id_decides_nothing(store: OpenStore, resolution: Re
     assert store.digest() == before
 
 
+@pytest.mark.parametrize("resolution", [COMMIT, ROLLBACK])
+def test_a_wrong_transaction_id_is_known_after_the_decision_too(store: OpenStore, resolution: Resolution) -> None:
+    topic = store.topic()
+    committed, rolled_back, other = pend(store, topic, a_half(), a_half(), a_half())
+    commit(store, topic, committed)
+    roll_back(store, topic, rolled_back)
+    before = store.digest()
+    for half in (committed, rolled_back):
+        for wrong in ("x", "0" * 24, other.transaction_id, half.transaction_id[:-1], half.transaction_id.lower()):
+            assert isinstance(decide(store, topic, half, resolution, transaction_id=wrong), InvalidTransactionId)
+    assert store.digest() == before
+
+
+def test_the_transaction_id_of_an_older_server_counts_while_its_half_is_there(store: OpenStore) -> None:
+    topic = store.topic()
+    halves = pend(store, topic, a_half(), a_half())
+    store.conn.execute(update(pending).values(transaction_id="0123456789ABCDEF"))
+    committed, rolled_back = (half._replace(transaction_id="0123456789ABCDEF") for half in halves)
+    assert commit(store, topic, committed) is True
+    assert roll_back(store, topic, rolled_back) is True
+
+
 def test_an_unknown_half_cannot_be_committed(store: OpenStore) -> None:
     topic = store.topic()
     (half,) = pend(store, store.topic("other"), a_half())
     assert isinstance(commit(store, topic, half), InvalidTransactionId)
-    assert roll_back(store, topic, half) is True
+    assert isinstance(roll_back(store, topic, half), InvalidTransactionId), "of this topic it is no transaction"
     assert ids_in(store, "pending") == [half.message_id]
 
 
