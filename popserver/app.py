@@ -20,10 +20,7 @@ from popserver.rpc import admin
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.rpc.server import PopServer, build
-from popserver.store import Database, migrate, reading
-from popserver.store.members import clock_ms, newest_beat_ms
-from popserver.store.messages import newest_stored_at_ms
-from popserver.store.queue_locks import newest_lock_ms
+from popserver.store import Database, migrate
 
 _ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
 
@@ -66,6 +63,7 @@ class App:
                 self.clock,
                 auto_create=self.config.creates_on_the_way,
                 retention_ms=self.config.retention,
+                clock_jump_ms_max=self.config.max_clock_jump,
                 key_window_ms=self.config.idempotency_window,
                 delay_ms_max=self.config.max_delay,
                 checks=CheckPolicy(
@@ -94,7 +92,7 @@ class App:
     async def _start_broker(self) -> None:
         self.broker.writer.start()
         try:
-            await self._start_clock()
+            await self.broker.timekeeper.start()
             await self.broker.start()
             await self._open_access()
             listening = self._listening()
@@ -116,15 +114,6 @@ class App:
         except BaseException:
             await self.broker.stop()
             raise
-
-    async def _start_clock(self) -> None:
-        """Where the database's stands, if servers share it, and never behind what is stored."""
-        broker = self.broker
-        if broker.members.is_shared and isinstance(clock := self.clock, SystemClock):
-            await broker.reader.read(lambda conn: clock.start_at(lambda: clock_ms(conn)))
-        # Asked in the writer: a server that may not write this database must not call itself ready.
-        for newest in (newest_stored_at_ms, newest_beat_ms, newest_lock_ms):
-            self.clock.start_at_least(await broker.writer.submit(reading.read, newest))
 
     def _own_address(self) -> str:
         """Where it listens, unless that is no place to go to."""

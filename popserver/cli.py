@@ -41,6 +41,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration let in (10s)")
     parser.add_argument("--retention", metavar="DURATION", help="how long messages are kept (72h); 0s: for ever")
+    parser.add_argument(
+        "--max-clock-jump",
+        metavar="DURATION",
+        help="after a longer jump of the system clock, or a longer stop, old messages stay for an hour (1h); 0s: any",
+    )
     parser.add_argument("--max-delay", metavar="DURATION", help="how far ahead a message may be due (40d); 0s: any")
     _add_transactions(parser)
     parser.add_argument(
@@ -104,6 +109,12 @@ def _add_db(parser: argparse.ArgumentParser) -> None:
     for action, run in ((upgrade, _upgrade), (check, _check)):
         _add_database_url(action)
         action.set_defaults(run=run)
+    clock = actions.add_parser("clock", help="say where the clocks stand, while no server runs")
+    _add_database_url(clock)
+    clock.add_argument(
+        "--reset", action="store_true", help="let the server's time, if it is ahead, begin at the system's clock"
+    )
+    clock.set_defaults(run=_clock)
 
 
 def _add_database_url(parser: argparse.ArgumentParser) -> None:
@@ -185,6 +196,27 @@ def _check(arguments: argparse.Namespace) -> int:
         return {"store": database.name, "schema": migrate.HEAD, "sound": True}
 
     return _with_database(arguments, check, must_exist=True)
+
+
+def _clock(arguments: argparse.Namespace) -> int:
+    from popserver.broker.clock import wall_ms
+    from popserver.broker.moments import utc
+    from popserver.domain.spans import span
+    from popserver.store import Database, clock_reset, migrate
+    from popserver.store.members import clock_ms
+
+    def look(database: Database) -> dict[str, Any]:
+        migrate.check(database)
+        with database.connect_writer() as conn:
+            system_ms = int(wall_ms() if database.is_sqlite else clock_ms(conn))
+            found = clock_reset.standing(conn, system_ms)
+            facts = {"system_clock": utc(found.system_ms), "server_time_ahead": span(found.ahead_ms)}
+            if arguments.reset and found.ahead_ms:
+                facts["messages_stored_now"] = str(clock_reset.reset(database, conn, found))
+                facts["server_time_ahead"] = span(0)
+        return {"store": database.name, **facts}
+
+    return _with_database(arguments, look, must_exist=True)
 
 
 def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool = False) -> int:

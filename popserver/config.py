@@ -35,6 +35,9 @@ class Config(BaseSettings):
     auto_create: bool | None = None  # None: topics and groups make themselves on a loopback server only
     min_invisible: int = Field(default=10_000, ge=0)  # ms
     retention: int = Field(default=72 * 3_600_000, ge=0)  # ms; 0 keeps messages for ever
+    max_clock_jump: int = Field(
+        default=3_600_000, ge=0
+    )  # ms; after a longer one nothing is removed for its age; 0: any
     max_delay: int = Field(default=40 * 24 * 3_600_000, ge=0)  # ms; 0 for any
     transaction_timeout: int = Field(default=6_000, gt=0)  # ms; then a half message's producers are first asked
     transaction_check_interval: int = Field(default=30_000, gt=0)  # ms
@@ -60,6 +63,7 @@ class Config(BaseSettings):
     @field_validator(
         "min_invisible",
         "retention",
+        "max_clock_jump",
         "max_delay",
         "transaction_timeout",
         "transaction_check_interval",

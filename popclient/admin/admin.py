@@ -27,3 +27,10 @@ class Admin(Topics, Groups, Progress, Messages, Scheduled, DeadLetters, Redrives
 
     def status(self) -> Status:
         return status_of(self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest()))
+
+    def confirm_clock(self) -> str:
+        """Says that the server's system clock is right, so that what is old by it is removed; what that changes.
+
+        After a long stop, or when the clock was set ahead, the server waits for this, for an hour at most.
+        """
+        return self._call(lambda link: link.admin.ConfirmClock, wire.ConfirmClockRequest()).sentence

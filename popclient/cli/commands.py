@@ -30,6 +30,8 @@ def add_commands(commands: Any) -> None:
     _add_acl(add_actions(commands, "acl", "look after users and what they may do"))
     _add_relay(commands)
     _add_why(commands)
+    clock = add_actions(commands, "clock", "the clock that the server goes by")
+    add_command(clock, "confirm", "it is right: remove what is old by it", "status:confirm_clock")
     add_command(commands, "status", "the server in numbers, and how far each group is behind", "status:show")
 
 

@@ -54,6 +54,12 @@ def show(arguments: Namespace) -> int:
     return say(arguments, document, shown)
 
 
+def confirm_clock(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        sentence = admin.confirm_clock()
+    return say(arguments, {"sentence": sentence}, [sentence])
+
+
 def _budget_lines(budgets: Sequence[Budget]) -> list[str]:
     """Those that were or may soon be exhausted; --json has all."""
     rows = [

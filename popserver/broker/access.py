@@ -222,7 +222,7 @@ class Access:
                 f"the call's date '{date_time[:64]}' cannot be read, and this server asks how old signatures are; send"
                 " x-mq-date-time as 20250101T000000Z"
             )
-        age_ms, max_age_ms = self._clock.now_ms() - signed_at_ms, self._rules.max_age_ms
+        age_ms, max_age_ms = self._clock.calendar_ms() - signed_at_ms, self._rules.max_age_ms
         # One that lies ahead would be good for as long as its signer likes.
         if abs(age_ms) > max_age_ms:
             when = f"{age_ms} ms ago" if age_ms > 0 else f"{-age_ms} ms ahead of this server's time"

@@ -32,6 +32,7 @@ from popserver.broker.reader import Reader
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.retries import Retries
 from popserver.broker.sending import Sending
+from popserver.broker.timekeeper import JUMP_MS_MAX, Timekeeper
 from popserver.broker.transactions import Transactions
 from popserver.broker.wakeups import Wakeups
 from popserver.broker.writer import Committed, Writer
@@ -67,6 +68,7 @@ class Broker:
         *,
         auto_create: bool,
         retention_ms: int = RETENTION_MS,
+        clock_jump_ms_max: int = JUMP_MS_MAX,
         key_window_ms: int = WINDOW_MS,
         delay_ms_max: int = DELAY_MS_MAX,
         checks: CheckPolicy = CHECKS,
@@ -85,6 +87,15 @@ class Broker:
         backlog = budgets.add("send backlog", limits.send_backlog_bytes, "bytes", "send_backlog")
         self.writer = Writer(database, clock, self._after_commit, lambda tx: self.members.announcement(tx), backlog)
         self.reader = Reader(database, self.writer)
+        self.timekeeper = Timekeeper(
+            self.reader,
+            self.writer,
+            clock,
+            self._look_at_time,
+            shared=shared,
+            jump_ms_max=clock_jump_ms_max,
+            retention_ms=retention_ms,
+        )
         # A key is kept no longer than its message.
         key_window_ms = min(key_window_ms, retention_ms) if retention_ms else key_window_ms
         self.maintenance = Maintenance(
@@ -182,6 +193,7 @@ class Broker:
         await self.pending.close()
         await self.transactions.close()
         await self.members.close()
+        await self.timekeeper.close()
         await self.writer.close()
         self.reader.close()
 
@@ -330,6 +342,11 @@ class Broker:
         self.maintenance.look()
         self.pending.look()
         self.transactions.look()
+
+    def _look_at_time(self) -> None:
+        """The system's clock was set, or a jump of it is believed."""
+        self._look()
+        self.maintenance.age()
 
     def _ring(self, topic_ids: Iterable[int]) -> None:
         for topic_id in topic_ids:

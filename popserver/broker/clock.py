@@ -1,8 +1,14 @@
 """The only readers of time.
 
-Everything below the broker is handed `now_ms`. A system clock is the wall's time at the start plus what a monotonic
-clock has counted since, so within a process time never goes back, whatever happens to the wall's clock. Of several
-servers on one database each keeps step with that database's clock, so slowly that a jump of it does no harm.
+Everything below the broker is handed its times. A server has three, all in epoch milliseconds:
+
+`now_ms`, the server's time: it never goes back and never runs faster than real time, so nothing that lasts a given
+time (a hold, a retry interval) ends early. It begins at the system's clock. When it is ahead of that clock later on,
+because that clock was set back, it runs slower until they meet; when it is behind, only a start brings it forward.
+`calendar_ms`, the time of day, for comparison with times that clients name (delivery timestamps): the system's clock.
+`aged_ms`, by which old things are removed: never ahead of the other two, nor of a jump that is not believed yet.
+
+The system's clock is the machine's, or that of the database when several servers share one.
 """
 
 from __future__ import annotations
@@ -11,13 +17,18 @@ import asyncio
 import heapq
 import itertools
 import math
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 TRIPS = 3
 IN_STEP_MS = 1.0
-FOLLOWS_BY = 0.01  # 10 ms in a second
+APART_MS = 1_000.0  # from here on it is a step of the system's clock, not the drift between two clocks
+# Each is the part by which server time runs slower or faster than real time until it meets the system's clock.
+SLOWER_AFTER_A_STEP = 0.2  # 2 h are made good in 10 h, and meanwhile a hold of 30 s lasts 37.5 s
+SLOWER = 0.01
+FASTER = 0.0005  # as far as the kernel itself adjusts the clock that measures real time
 
 
 class Alarm(Protocol):
@@ -29,7 +40,20 @@ class Alarm(Protocol):
 class Clock(Protocol):
     """Epoch milliseconds, and a way to be called at one of them."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """The server's time; it never goes back."""
+
+    def calendar_ms(self) -> int:
+        """The time of day, which may be set: for comparison with times that clients name."""
+
+    def aged_ms(self) -> int:
+        """The time by which the age of what is stored is judged."""
+
+    def ahead_ms(self) -> int:
+        """How far the server's time is ahead of the system's clock; negative when it is behind."""
+
+    def patience_ends_ms(self, patience_ms: int) -> int:
+        """The server's time after `patience_ms` of real time."""
 
     def start_at_least(self, stored_ms: int) -> None:
         """Not behind what is already stored."""
@@ -39,73 +63,190 @@ class Clock(Protocol):
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm: ...
 
+    def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        """Like `call_at`, by the calendar. After a step of the system's clock the callback may come late."""
+
     def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         """Like `call_at`, for a caller that waits on the other side of a wire: its patience is real."""
 
 
+def elapsed_s() -> float:
+    """Real time since some moment; where the system can say so, the time that the machine slept counts."""
+    return time.clock_gettime(_SINCE_BOOT) if _SINCE_BOOT is not None else time.monotonic()
+
+
+def wall_ms() -> float:
+    """The machine's clock, which may be set at any time."""
+    return time.time() * 1_000
+
+
+_SINCE_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
 class _Course(NamedTuple):
-    """How a clock goes: from a reading on, faster or slower until a moment of the monotonic clock, then straight."""
+    """How a clock goes: from a reading on, faster or slower until a moment of real time, then straight."""
 
     from_s: float
     from_ms: float
     faster: float
     until_s: float
 
-    def at_ms(self, monotonic_s: float) -> float:
-        straight_ms = self.from_ms + (monotonic_s - self.from_s) * 1_000
-        return straight_ms + (min(monotonic_s, self.until_s) - self.from_s) * 1_000 * self.faster
+    def at_ms(self, at_s: float) -> float:
+        straight_ms = self.from_ms + (at_s - self.from_s) * 1_000
+        return straight_ms + (min(at_s, self.until_s) - self.from_s) * 1_000 * self.faster
 
 
 class SystemClock:
-    """Real time. `start_at` and `start_at_least` are for its beginning; `follow` for its life beside others."""
+    """Real time. `start_at` and `start_at_least` are for its beginning; `follow` for its life.
 
-    def __init__(self) -> None:
-        self._course = _straight(time.time() * 1_000)
+    `doubted_ms` is how much of the system clock's time is a jump that is not believed yet (`broker.timekeeper`).
+    """
 
-    def start_at(self, ask: Callable[[], float]) -> None:
-        """Begin where another clock stands."""
-        behind_ms = self._behind_ms(ask)
-        self._course = _straight(self._course.at_ms(time.monotonic()) + behind_ms)
+    def __init__(self, wall: Callable[[], float] = wall_ms, elapsed: Callable[[], float] = elapsed_s) -> None:
+        """`wall` reads the machine's clock in ms, `elapsed` real time in s."""
+        self.doubted_ms = 0
+        self.stepped_ms = 0.0  # by how much the system's clock was set, since `take_step` was asked
+        self._wall = wall
+        self._elapsed = elapsed
+        # Read and changed by several threads: under the lock, so that no reading is behind an earlier one.
+        self._lock = threading.Lock()
+        self._newest_ms = 0
+        self._course = self._theirs = self._straight(wall())
+        self._is_wall = True
+
+    def wall_ms(self) -> float:
+        """The machine's own clock."""
+        return self._wall()
+
+    def start_at(self, ask: Callable[[], float], ahead_ms: int = 0) -> None:
+        """Begin where another clock stands, or as far ahead of it as other servers that follow it are."""
+        theirs_ms = self._read(ask)
+        with self._lock:
+            self._is_wall = False
+            self._theirs = self._straight(theirs_ms)
+            self._course = self._straight(theirs_ms + ahead_ms)
+            self._newest_ms = 0
 
     def start_at_least(self, stored_ms: int) -> None:
-        if self.now_ms() < stored_ms:
-            self._course = _straight(stored_ms)
+        with self._lock:
+            if self._server_ms() < stored_ms:
+                self._course = self._straight(stored_ms)
 
     def follow(self, ask: Callable[[], float]) -> None:
-        behind_ms = self._behind_ms(ask)
-        now_s = time.monotonic()
-        faster = math.copysign(FOLLOWS_BY, behind_ms) if abs(behind_ms) >= IN_STEP_MS else 0.0
-        until_s = now_s + abs(behind_ms) / 1_000 / FOLLOWS_BY
-        # One assignment: other threads read it meanwhile.
-        self._course = _Course(now_s, self._course.at_ms(now_s), faster, until_s)
+        theirs_ms = self._read(ask)
+        with self._lock:
+            now_s = self._elapsed()
+            step_ms = theirs_ms - self._theirs.at_ms(now_s)
+            if abs(step_ms) >= APART_MS:
+                self.stepped_ms += step_ms
+            self._theirs = self._straight(theirs_ms)
+            now_ms = self._course.at_ms(now_s)
+            ahead_ms = now_ms - theirs_ms
+            faster = _faster(ahead_ms)
+            until_s = now_s + (-ahead_ms / 1_000 / faster if faster else 0.0)
+            self._course = _Course(now_s, now_ms, faster, until_s)
+
+    def take_step(self) -> int:
+        """By how much the system's clock was set since this was last asked, in ms; 0 while it only runs."""
+        with self._lock:
+            stepped_ms, self.stepped_ms = self.stepped_ms, 0.0
+        return round(stepped_ms)
 
     def now_ms(self) -> int:
-        return int(self._course.at_ms(time.monotonic()))
+        with self._lock:
+            return self._server_ms()
 
-    def _behind_ms(self, ask: Callable[[], float]) -> float:
-        """How far the other clock is ahead: what the shortest of a few trips says, half of which is the error."""
-        shortest_s, behind_ms = math.inf, 0.0
-        for _ in range(TRIPS):
-            asked_s = time.monotonic()
-            theirs_ms = ask()
-            answered_s = time.monotonic()
-            if answered_s - asked_s < shortest_s:
-                shortest_s = answered_s - asked_s
-                behind_ms = theirs_ms - self._course.at_ms((asked_s + answered_s) / 2)
-        return behind_ms
+    def system_ms(self) -> int:
+        """The system's clock: the machine's, or the database's as it was last read."""
+        with self._lock:
+            return int(self._wall() if self._is_wall else self._theirs.at_ms(self._elapsed()))
+
+    def calendar_ms(self) -> int:
+        system_ms = self.system_ms()
+        return min(system_ms, self.now_ms()) if self.doubted_ms else system_ms
+
+    def aged_ms(self) -> int:
+        return min(self.now_ms(), self.system_ms() - self.doubted_ms)
+
+    def ahead_ms(self) -> int:
+        return self.now_ms() - self.system_ms()
+
+    def patience_ends_ms(self, patience_ms: int) -> int:
+        with self._lock:
+            return int(self._course.at_ms(self._elapsed() + patience_ms / 1_000))
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        loop = asyncio.get_running_loop()
-        # One millisecond more: a timer that fires early by rounding would find nothing due and sleep again.
-        delay_s = max(0, at_ms - self.now_ms() + 1) / 1_000
-        return loop.call_later(delay_s, callback)
+        return _SystemAlarm(lambda: at_ms - self.now_ms(), callback)
+
+    def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        return _SystemAlarm(lambda: at_ms - self.calendar_ms(), callback)
 
     call_when_patience_ends = call_at
 
+    def _server_ms(self) -> int:
+        self._newest_ms = max(self._newest_ms, int(self._course.at_ms(self._elapsed())))
+        return self._newest_ms
 
-def _straight(from_ms: float) -> _Course:
-    now_s = time.monotonic()
-    return _Course(now_s, from_ms, 0.0, now_s)
+    def _straight(self, from_ms: float) -> _Course:
+        now_s = self._elapsed()
+        return _Course(now_s, from_ms, 0.0, now_s)
+
+    def _read(self, ask: Callable[[], float]) -> float:
+        """What the other clock says now: as the shortest of a few trips has it, half of which is the error."""
+        shortest_s, read_ms, read_s = math.inf, 0.0, 0.0
+        for _ in range(TRIPS):
+            asked_s = self._elapsed()
+            theirs_ms = ask()
+            answered_s = self._elapsed()
+            if answered_s - asked_s < shortest_s:
+                shortest_s = answered_s - asked_s
+                read_ms, read_s = theirs_ms, (asked_s + answered_s) / 2
+        return read_ms + (self._elapsed() - read_s) * 1_000
+
+
+def _faster(ahead_ms: float) -> float:
+    if ahead_ms >= APART_MS:
+        return -SLOWER_AFTER_A_STEP
+    if ahead_ms >= IN_STEP_MS:
+        return -SLOWER
+    return FASTER if ahead_ms <= -IN_STEP_MS else 0.0
+
+
+class _SystemAlarm:
+    """Rings when nothing is left; the clock may run slower than the timers of the event loop."""
+
+    def __init__(self, left_ms: Callable[[], int], callback: Callable[[], None]) -> None:
+        self._left_ms = left_ms
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._set(left_ms())
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _set(self, left_ms: int) -> None:
+        # One millisecond more: a timer that fires early by rounding would only have to be set again.
+        self._timer = self._loop.call_later(max(0, left_ms + 1) / 1_000, self._ring)
+
+    def _ring(self) -> None:
+        left_ms = self._left_ms()
+        if left_ms > 0:
+            self._set(left_ms)
+        else:
+            self._callback()
+
+
+class Calendar:
+    """The clock of a sleeper that waits for a time of day."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        return self._clock.calendar_ms()
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        return self._clock.call_on(at_ms, callback)
 
 
 class ManualClock:
@@ -125,10 +266,20 @@ class ManualClock:
     def now_ms(self) -> int:
         return self._now_ms
 
+    calendar_ms = aged_ms = now_ms
+
+    def ahead_ms(self) -> int:
+        return 0
+
+    def patience_ends_ms(self, patience_ms: int) -> int:
+        return self._now_ms + patience_ms
+
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         alarm = _ManualAlarm(callback)
         heapq.heappush(self._alarms, (at_ms, next(self._order), alarm))
         return alarm
+
+    call_on = call_at
 
     def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         # Whichever comes first: a client's deadline runs out in real time, though this clock stands still.

@@ -11,6 +11,7 @@ import structlog
 
 from popserver.broker.clock import Alarm, Clock
 from popserver.broker.reader import Reader
+from popserver.broker.removals import Removals
 from popserver.broker.sleeper import Sleeper
 from popserver.broker.writer import Writer
 from popserver.domain.errors import PopError
@@ -34,6 +35,7 @@ class Maintenance:
         self._clock = clock
         self._retention_ms = retention_ms
         self._key_window_ms = key_window_ms
+        self._removals = Removals(clock)
         self._sleeper = Sleeper(clock, self._end_due)
         self._retainer = Sleeper(clock, self._retain)
         self._key_keeper = Sleeper(clock, self._expire_keys)
@@ -45,10 +47,7 @@ class Maintenance:
         and that no server answers for."""
         self._sleeper.tell(await self._reader.read(due.next_due_ms))
         self.purge()
-        if self._retention_ms:
-            self._retainer.tell(self._clock.now_ms())
-        if self._key_window_ms:
-            self._key_keeper.tell(self._clock.now_ms())
+        self.age()
         return await self._reader.read(unattended_push_clients)
 
     def tell(self, due_ms: int | None) -> None:
@@ -57,7 +56,14 @@ class Maintenance:
 
     def look(self) -> None:
         """Something may be due of which nobody told this server."""
-        self._sleeper.tell(self._clock.now_ms())
+        self._sleeper.look()
+
+    def age(self) -> None:
+        """Something may be old of which nobody knew: at a start, or as a jump of the clock is believed now."""
+        if self._retention_ms:
+            self._retainer.tell(self._clock.now_ms())
+        if self._key_window_ms:
+            self._key_keeper.tell(self._clock.now_ms())
 
     def purge(self) -> None:
         """Something was deleted: remove its rows, step by step, behind everybody's back."""
@@ -80,6 +86,7 @@ class Maintenance:
             await asyncio.gather(self._purging, return_exceptions=True)
         if self._purge_again is not None:
             self._purge_again.cancel()
+        self._removals.say()
 
     async def _end_due(self) -> int | None:
         try:
@@ -94,14 +101,19 @@ class Maintenance:
 
         With nothing stored that is a whole retention away: what comes later cannot be old before.
         """
-        now_ms = self._clock.now_ms()
+        now_ms, cutoff_ms = self._clock.now_ms(), self._clock.aged_ms() - self._retention_ms
         try:
-            retained = await self._writer.submit(retention.retain, retention.Retain(now_ms - self._retention_ms))
+            retained = await self._writer.submit(retention.retain, retention.Retain(cutoff_ms))
         except PopError as error:
             log.warning("old messages wait", reason=error.sentence)
             return now_ms + RETENTION_BEAT_MS
+        if retained.of_topic is not None:
+            self._removals.messages(retained.of_topic)
+        elif retained.removed:
+            self._removals.rows("old history", retained.removed)
         if retained.removed:
             return now_ms
+        self._removals.say()
         oldest_ms = now_ms if retained.oldest_ms is None else retained.oldest_ms
         return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_BEAT_MS)
 
@@ -114,7 +126,9 @@ class Maintenance:
             log.warning("expired keys wait", reason=error.sentence)
             return now_ms + KEYS_BEAT_MS
         if expired.removed:
+            self._removals.rows("expired idempotency keys", expired.removed)
             return now_ms
+        self._removals.say()
         return max(expired.next_ms or now_ms + self._key_window_ms, now_ms + KEYS_BEAT_MS)
 
     async def _purge(self) -> None:
@@ -122,6 +136,9 @@ class Maintenance:
             removed = 1
             while removed:
                 removed = await self._writer.submit(catalog.purge, catalog.Purge())
+                if removed:
+                    self._removals.rows("rows of deleted topics and groups", removed)
+            self._removals.say()
         except PopError as error:
             log.warning("deleted rows wait", reason=error.sentence)
             self._purge_again = self._clock.call_at(self._clock.now_ms() + RETRY_MS, self.purge)

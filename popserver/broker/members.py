@@ -181,7 +181,9 @@ class Members:
             self._there_since_ms = now_ms
         # Who was away, with the database perhaps, cannot say that others were not there.
         judges = now_ms - self._there_since_ms >= JUDGES_AFTER_MS
-        beaten = await self._writer.submit(members.beat, Beat(self.server_id, self.address, judges))
+        beaten = await self._writer.submit(
+            members.beat, Beat(self.server_id, self.address, judges, self._clock.ahead_ms())
+        )
         was_away = beaten.is_new or self._clock.now_ms() - self._last_beat_ms > AWAY_MS
         self._last_beat_ms = now_ms
         self._clock.start_at_least(beaten.newest_ms)

@@ -252,6 +252,10 @@ class Operations:
             message_ids = await self._look(lambda conn: pending_look.pending_with_key(conn, topic, key))
         return await self._broker.pending.cancel(topic, message_ids) if message_ids else []
 
+    async def confirm_clock(self) -> str:
+        """The system clock is right: what is old by it is removed; a sentence that says what this changes."""
+        return await self._broker.timekeeper.confirm()
+
     async def status(self) -> Status:
         broker = self._broker
         now_ms = broker.clock.now_ms()
@@ -274,7 +278,11 @@ class Operations:
             discarded_transactions=broker.transactions.discarded,
             lag=lag,
             oldest_overdue_ms=0 if counts.next_due_ms is None else max(0, now_ms - counts.next_due_ms),
-            hints=[*broker.clients.disagreements(HINTS_MAX), *(self._hint(each, now_ms) for each in groups)],
+            hints=[
+                *broker.timekeeper.hints(),
+                *broker.clients.disagreements(HINTS_MAX),
+                *(self._hint(each, now_ms) for each in groups),
+            ],
             budgets=list(broker.budgets),
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import structlog
 
 from popserver.broker.catalog import Catalog
-from popserver.broker.clock import Clock
+from popserver.broker.clock import Calendar, Clock
 from popserver.broker.reader import Reader
 from popserver.broker.sleeper import Sleeper
 from popserver.broker.writer import Writer
@@ -33,9 +33,9 @@ class Pending:
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
-        self._clock = clock
+        self._clock = Calendar(clock)  # a delivery timestamp is a time of day
         self._key_window_ms = key_window_ms
-        self._sleeper = Sleeper(clock, self._enter)
+        self._sleeper = Sleeper(self._clock, self._enter)
         self._rotation = itertools.count()
 
     async def start(self) -> None:
@@ -44,7 +44,7 @@ class Pending:
 
     def look(self) -> None:
         """Something may be due of which nobody told this server."""
-        self._sleeper.tell(self._clock.now_ms())
+        self._sleeper.look()
 
     def tell(self, due_ms: int | None) -> None:
         """A message enters its queue at `due_ms`."""
@@ -93,8 +93,8 @@ class Pending:
         return max(done.next_due_ms, now_ms + BESIDE_ANOTHER_MS)
 
 
-def is_pending(message: Message, now_ms: int) -> bool:
+def is_pending(message: Message, calendar_ms: int) -> bool:
     """Does it wait outside of any queue? A delayed message whose time has come does not (contract 4)."""
     if message.message_type is MessageType.TRANSACTION:
         return True
-    return message.deliver_at_ms is not None and message.deliver_at_ms > now_ms
+    return message.deliver_at_ms is not None and message.deliver_at_ms > calendar_ms

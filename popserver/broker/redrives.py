@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import structlog
 from sqlalchemy import Connection
 
 from popserver.broker.broker import Broker
@@ -57,6 +58,8 @@ PAUSE_S = 0.02
 
 R = TypeVar("R")
 S = TypeVar("S")
+
+log = structlog.get_logger("popserver.redrives")
 
 
 class Selected(NamedTuple):
@@ -109,6 +112,7 @@ class Redrives:
         purged = 0
         if page.ids:
             purged = await self._do(dead_letter_purge.purge, dead_letter_purge.Purge(group, page.ids))
+            log.info("dead letters purged", group=str(group.name), count=purged)
         return purged, page.next_after_id
 
     async def plan(

@@ -73,15 +73,15 @@ class Sending:
         try:
             check(message)
             if message.deliver_at_ms is not None:
-                check_delivery_time(message.deliver_at_ms, self._clock.now_ms(), self._delay_ms_max)
+                check_delivery_time(message.deliver_at_ms, self._clock.calendar_ms(), self._delay_ms_max)
         except PopError as refusal:
             return refusal
         return None
 
     async def _store(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
         """Each where it belongs: in its queue, or pending."""
-        now_ms = self._clock.now_ms()
-        waits = [is_pending(message, now_ms) for message in batch]
+        calendar_ms = self._clock.calendar_ms()
+        waits = [is_pending(message, calendar_ms) for message in batch]
         if not any(waits):
             return await self._append(topic, batch)
         at_once = [message for message, is_waiting in zip(batch, waits, strict=True) if not is_waiting]

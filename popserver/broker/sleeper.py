@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from popserver.broker.clock import Alarm, Clock
+from popserver.broker.clock import Alarm, Calendar, Clock
 
 
 class Sleeper:
     """Calls `work` whenever something is due."""
 
-    def __init__(self, clock: Clock, work: Callable[[], Awaitable[int | None]]) -> None:
+    def __init__(self, clock: Clock | Calendar, work: Callable[[], Awaitable[int | None]]) -> None:
         self._clock = clock
         self._work = work
         self._due_ms: int | None = None
@@ -31,6 +31,12 @@ class Sleeper:
             return
         self._due_ms = due_ms
         self._set_alarm()
+
+    def look(self) -> None:
+        """Something may be due of which nobody told; or the clock was set, and the alarm is late."""
+        if not self._closed:
+            self._due_ms = self._clock.now_ms()
+            self._set_alarm()
 
     async def idle(self) -> None:
         """Return when nothing that is due now is still to be done."""

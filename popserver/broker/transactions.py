@@ -91,7 +91,7 @@ class Transactions:
     def look(self) -> None:
         """See whether a check is due: a producer came, or another server may have stored a half message."""
         if len(self.producers):
-            self._sleeper.tell(self._clock.now_ms())
+            self._sleeper.look()
 
     async def idle(self) -> None:
         await self._sleeper.idle()

@@ -234,7 +234,8 @@ class Writer:
         except PopError as error:
             tally.fail(batch, error)
             return
-        tx = Transaction(conn, self._clock.now_ms(), careful)
+        clock = self._clock
+        tx = Transaction(conn, clock.now_ms(), careful, clock.calendar_ms(), clock.aged_ms())
         try:
             outcomes = _execute(tx, batch)
         except RepeatedId as error:

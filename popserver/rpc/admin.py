@@ -52,6 +52,7 @@ def service(broker: Broker, version: str, access: Access) -> Any:
         "Why": admin.why,
         "TryFilter": admin.try_filter,
         "GetStatus": admin.get_status,
+        "ConfirmClock": admin.confirm_clock,
         **DeadLetterDesk(Redrives(broker)).verbs,
         **Progress(GroupProgress(broker)).verbs,
         **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,
@@ -235,6 +236,9 @@ class Admin:
         convert.set_ms(answer.now, now.now_ms)
         convert.set_ms(answer.oldest_overdue, now.oldest_overdue_ms)
         return answer
+
+    async def confirm_clock(self, _request: wire.ConfirmClockRequest, _caller: Caller) -> wire.ConfirmClockResponse:
+        return wire.ConfirmClockResponse(status=status.OK, sentence=await self._operations.confirm_clock())
 
 
 def _listed(shown: int, count: int, what: str) -> pb.Status:

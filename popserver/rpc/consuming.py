@@ -124,7 +124,7 @@ class Consuming:
             invisible_ms=invisible_ms,
             holder=holder,
             client_id=caller.client_id,
-            poll_until_ms=self._broker.clock.now_ms() + poll_ms,
+            poll_until_ms=self._broker.clock.patience_ends_ms(poll_ms),
             attempt_id=attempt_id_of(request),
             # A push client that was not told to would work on several messages of one group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,

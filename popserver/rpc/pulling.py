@@ -101,7 +101,7 @@ class Pulling:
             request.offset,
             request.batch_size,
             _filter(asked, extras, role, topic),
-            self._broker.clock.now_ms() + poll_ms,
+            self._broker.clock.patience_ends_ms(poll_ms),
             commit_offset=extras.commit_offset if commits else None,
             resets=extras.resets,
         )

@@ -45,14 +45,14 @@ class Entered(NamedTuple):
 
 def enter_due(tx: Transaction, requests: Sequence[EnterDue]) -> list[Entered | PopError]:
     """Let what is due into its queue; several requests at once need only one step."""
-    due = tx.conn.execute(_DUE, {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}).all()
+    due = tx.conn.execute(_DUE, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX}).all()
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
     entered = len(rows) - enter(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else 0
     if entered < len(due) or len(due) == STEP_ROWS_MAX:
-        return [Entered(entered, tx.now_ms)] * len(requests)
+        return [Entered(entered, tx.calendar_ms)] * len(requests)
     # Of what is due now another server has the rest in its hands; and the index need not be searched through all that
     # has just left it.
-    next_due_ms: int | None = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.now_ms}).scalar()
+    next_due_ms: int | None = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).scalar()
     return [Entered(entered, next_due_ms)] * len(requests)
 
 

@@ -117,7 +117,7 @@ def finish(tx: Transaction) -> None:
 
 def expire(tx: Transaction, requests: Sequence[Expire]) -> list[Expired | PopError]:
     """Remove a step of what is over; several requests at once need only one step."""
-    removed = tx.conn.execute(_EXPIRE, {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}).rowcount
+    removed = tx.conn.execute(_EXPIRE, {"now_ms": tx.aged_ms, "limit": STEP_ROWS_MAX}).rowcount
     next_ms: int | None = tx.conn.execute(_NEXT).scalar()
     return [Expired(removed, next_ms)] * len(requests)
 
@@ -144,7 +144,7 @@ def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, st
     for start in range(0, len(keys), STEP_ROWS_MAX):
         some = as_given((key,) for key in keys[start : start + STEP_ROWS_MAX])
         for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": some}):
-            if row.expires_at_ms > tx.now_ms:
+            if row.expires_at_ms > tx.aged_ms:
                 found[row.idempotency_key] = id_from_bytes(bytes(row.message_id))
             else:
                 tx.stale_keys[topic.topic_id, row.idempotency_key] = bytes(row.message_id)

@@ -37,6 +37,7 @@ class Beat(NamedTuple):
     server_id: str
     address: str
     judges: bool
+    ahead_ms: int = 0  # its time, of the database's clock
 
 
 class Beaten(NamedTuple):
@@ -124,7 +125,7 @@ def unattended_push_clients(conn: Connection) -> list[str]:
 
 
 def _beat(tx: Transaction, request: Beat) -> Beaten:
-    names = {"its_id": request.server_id, "at": request.address, "now_ms": tx.now_ms}
+    names = {"its_id": request.server_id, "at": request.address, "now_ms": tx.now_ms, "ahead": request.ahead_ms}
     is_new = False
     if not tx.conn.execute(_AGAIN, names).rowcount:
         is_new = not tx.conn.execute(_ELSEWHERE, names).rowcount
@@ -195,14 +196,19 @@ def _write(tx: Transaction, before: set[tuple[str, str]], after: set[tuple[str, 
 _AGAIN = (
     update(server)
     .where(server.c.server_id == bindparam("its_id"), server.c.address == bindparam("at"))
-    .values(last_seen_ms=bindparam("now_ms"))
+    .values(last_seen_ms=bindparam("now_ms"), ahead_ms=bindparam("ahead"))
 )
 _ELSEWHERE = (
     update(server)
     .where(server.c.server_id == bindparam("its_id"))
-    .values(address=bindparam("at"), last_seen_ms=bindparam("now_ms"))
+    .values(address=bindparam("at"), last_seen_ms=bindparam("now_ms"), ahead_ms=bindparam("ahead"))
 )
-_FIRST = insert(server).values(server_id=bindparam("its_id"), address=bindparam("at"), last_seen_ms=bindparam("now_ms"))
+_FIRST = insert(server).values(
+    server_id=bindparam("its_id"),
+    address=bindparam("at"),
+    last_seen_ms=bindparam("now_ms"),
+    ahead_ms=bindparam("ahead"),
+)
 _UNLIST = update(server).where(server.c.server_id == bindparam("its_id")).values(address="")
 _OTHERS = (
     select(server.c.server_id, server.c.address, server.c.last_seen_ms)

@@ -18,7 +18,7 @@ from popserver.store import functions
 from popserver.store.database import Database, said_plainly
 from popserver.store.schema import VIEWS, metadata
 
-HEAD = "0004"
+HEAD = "0005"
 FUNCTIONS = "0002.sql"  # the newest text of the SQL functions
 # Any number, as long as every server takes the same: two that start at once must not both migrate.
 _ADVISORY_LOCK = 0x706F706D71

@@ -171,13 +171,13 @@ def _recall(tx: Transaction, request: Recall) -> PopError | None:
     if entered is None:
         return MessageNotFound(
             f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' with the handle's time,"
-            f" {apart(request.deliver_at_ms, tx.now_ms)}: it was recalled already, or never sent"
+            f" {apart(request.deliver_at_ms, tx.calendar_ms)}: it was recalled already, or never sent"
         )
     if entered.deliver_at_ms is None:
         return _not_delayed(request)
     return TooLate(
-        f"message '{request.message_id[:64]}' was due {apart(entered.deliver_at_ms, tx.now_ms)} and entered its queue"
-        f" {apart(entered.stored_at_ms, tx.now_ms)}; only a message that is not due yet can be recalled"
+        f"message '{request.message_id[:64]}' was due {apart(entered.deliver_at_ms, tx.calendar_ms)} and entered its"
+        f" queue {apart(entered.stored_at_ms, tx.now_ms)}; only a message that is not due yet can be recalled"
     )
 
 

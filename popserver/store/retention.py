@@ -16,7 +16,7 @@ from sqlalchemy import and_, bindparam, delete, func, select, update
 from popserver.domain.delivery import State
 from popserver.domain.errors import PopError
 from popserver.domain.group import Mode
-from popserver.domain.names import DLQ_PREFIX
+from popserver.domain.names import DLQ_PREFIX, Resource
 from popserver.domain.topic import message_key, offset_of, queue_of
 from popserver.store import catalog, message_groups, redriven
 from popserver.store.message_groups import Member
@@ -41,11 +41,24 @@ class Retain(NamedTuple):
     cutoff_ms: int
 
 
+class Removed(NamedTuple):
+    """Messages of one topic that were removed, and when the first and the last of them were stored."""
+
+    topic: Resource
+    messages: int
+    oldest_ms: int
+    newest_ms: int
+
+
 class Retained(NamedTuple):
-    """Rows removed (0: nothing left to remove now), and when the oldest message left was stored (None: none)."""
+    """Rows removed (0: nothing left to remove now), and when the oldest message left was stored (None: none).
+
+    The rows are the messages of `of_topic`, or of the history where that is None.
+    """
 
     removed: int
     oldest_ms: int | None
+    of_topic: Removed | None = None
 
 
 def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
@@ -54,25 +67,26 @@ def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopEr
     if not catalog.lock_if_free(tx):
         return [Retained(0, cutoff_ms)] * len(requests)
     queues = tx.conn.execute(_OLDEST).all()
-    removed = next((n for each in queues if _is_older(each, cutoff_ms) and (n := _trim(tx, each, cutoff_ms))), 0)
-    removed = removed or tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
+    old = (each for each in queues if _is_older(each, cutoff_ms))
+    of_topic = next((removed for each in old if (removed := _trim(tx, each, cutoff_ms))), None)
+    count = of_topic.messages if of_topic else tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
     oldest_ms = min((each.oldest_ms for each in queues if each.oldest_ms is not None), default=None)
-    return [Retained(removed, oldest_ms)] * len(requests)
+    return [Retained(count, oldest_ms, of_topic)] * len(requests)
 
 
 def _is_older(place: AnyRow, cutoff_ms: int) -> bool:
     return place.oldest_ms is not None and place.oldest_ms < cutoff_ms
 
 
-def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
-    """Remove the queue's oldest messages, up to one that must stay; the number removed."""
+def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> Removed | None:
+    """Remove the queue's oldest messages, up to one that must stay; None where nothing was removed."""
     groups = lock_queue(tx, place.queue_id)
     if groups is None:
-        return 0
+        return None
     bounds = {"first": message_key(place.queue_id, place.min_offset), "end": message_key(place.queue_id + 1, 0)}
     keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms}).scalars().all()
     if not keys:
-        return 0
+        return None
     bounds["end"] = keys[-1] + 1
     needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in groups]
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
@@ -80,9 +94,12 @@ def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> int:
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
     for group_id in groups:
         _remove_ready(tx, group_id, bounds)
+    newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
     removed = tx.conn.execute(_REMOVE, bounds).rowcount
     tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
-    return removed
+    if not removed:
+        return None
+    return Removed(Resource(place.namespace, place.name), removed, place.oldest_ms, newest_ms or place.oldest_ms)
 
 
 def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
@@ -120,6 +137,8 @@ _OLDEST = (
     select(
         queue.c.queue_id,
         queue.c.min_offset,
+        topic_table.c.namespace,
+        topic_table.c.name,
         select(message.c.stored_at_ms)
         .where(message.c.message_key >= _FIRST_KEY, message.c.message_key < _END_KEY)
         .order_by(message.c.message_key)
@@ -181,6 +200,7 @@ _READY_IN_ORDER = (
     .distinct()
 )
 _READY_AGAIN_TOO = delete(delivery).where(*_OF_GROUP, in_states(delivery.c.state, State.READY))
+_NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.message_key.desc()).limit(1)
 _REMOVE = delete(message).where(*_INSIDE)
 _MOVE_MIN = update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(min_offset=bindparam("to_offset"))
 _FIRST_HISTORY = (

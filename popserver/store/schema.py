@@ -104,6 +104,7 @@ consumer_group = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("deleted_at_ms", BigInteger),
     Column("fifo_interval_ms", Integer, nullable=False, server_default=str(FIFO_INTERVAL_MS)),
+    Column("backoff", Text),  # exponential intervals in place of the ladder, a JSON object; NULL for none
     CheckConstraint(f"history IN ({_listed(*HistoryLevel)})", name="consumer_group_history"),
     Index(
         "consumer_group_name",
@@ -432,6 +433,19 @@ server = Table(
     Column("server_id", Text, primary_key=True),
     Column("address", Text, nullable=False),
     Column("last_seen_ms", BigInteger, nullable=False),
+    Column("ahead_ms", BigInteger, nullable=False, server_default="0"),  # its time, of the database's clock
+)
+
+# Where the clocks stood when they were last looked at (`store.clock`): one row.
+clock = Table(
+    "clock",
+    metadata,
+    Column("clock_id", Integer, primary_key=True, autoincrement=False),
+    Column("system_ms", BigInteger, nullable=False),
+    Column("server_ms", BigInteger, nullable=False),
+    Column("doubted_ms", BigInteger, nullable=False),
+    Column("doubt_left_ms", BigInteger, nullable=False),
+    Column("confirmed", BigInteger, nullable=False),
 )
 
 # Which client was last heard of by which server, and when: a push hold lives as long as one of them hears of it.

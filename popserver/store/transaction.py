@@ -27,7 +27,7 @@ class Claim(NamedTuple):
 
 @dataclass(slots=True)
 class Transaction:
-    """A connection inside a transaction, its one moment in time, and its effects after COMMIT.
+    """A connection inside a transaction, its moment in time, and its effects after COMMIT.
 
     `careful` is set when an optimistic run met a repeated message id: verbs then look before they insert.
     """
@@ -35,6 +35,9 @@ class Transaction:
     conn: Connection
     now_ms: int
     careful: bool = False
+    # The time of day, for times that clients name, and the time by which age is judged; 0: as `now_ms`.
+    calendar_ms: int = 0
+    aged_ms: int = 0
     rings: set[int] = field(default_factory=set)
     due_ms: int | None = None
     enters_ms: int | None = None
@@ -47,6 +50,10 @@ class Transaction:
     returns: list[Return] = field(default_factory=list)
     outdated: set[Outdated] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.calendar_ms = self.calendar_ms or self.now_ms
+        self.aged_ms = self.aged_ms or self.now_ms
 
     def ring(self, topic_id: int) -> None:
         """Once committed, something of this topic can be granted."""

@@ -7,22 +7,12 @@ import itertools
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from popserver.broker.clock import ManualClock, SystemClock
+from popserver.broker.clock import FASTER, SLOWER, SLOWER_AFTER_A_STEP, ManualClock, SystemClock, elapsed_s
 from popserver.broker.sleeper import Sleeper
-
-
-class Stopwatch:
-    """Stands for the machine's monotonic clock."""
-
-    now_s = 1_000.0
-
-
-@pytest.fixture
-def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
-    stopwatch = Stopwatch()
-    monkeypatch.setattr(time, "monotonic", lambda: stopwatch.now_s)
-    return stopwatch
+from tests.support.machine import START_MS, Machine
 
 
 class TestTheSystemClock:
@@ -30,60 +20,142 @@ class TestTheSystemClock:
         assert abs(SystemClock().now_ms() - time.time() * 1_000) < 60_000
 
     @pytest.mark.parametrize("jump_s", [-3_600, 10 * 86_400])
-    def test_does_not_jump_with_the_wall(self, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
-        clock = SystemClock()
-        before = clock.now_ms()
-        wall = time.time()
-        monkeypatch.setattr(time, "time", lambda: wall + jump_s)
-        assert before <= clock.now_ms() < before + 60_000
+    def test_does_not_jump_with_the_wall(self, jump_s: int) -> None:
+        machine = Machine()
+        clock = machine.clock()
+        machine.set_clock(jump_s * 1_000)
+        machine.run(1)
+        assert clock.now_ms() == START_MS + 1_000
 
     def test_never_starts_behind_what_is_stored(self) -> None:
-        clock = SystemClock()
+        clock = Machine().clock()
         ahead_ms = clock.now_ms() + 3_600_000
         clock.start_at_least(ahead_ms)
-        assert ahead_ms - 1 <= clock.now_ms() < ahead_ms + 60_000
+        assert clock.now_ms() == ahead_ms
         clock.start_at_least(0)
-        assert clock.now_ms() >= ahead_ms - 1
+        assert clock.now_ms() == ahead_ms
 
     def test_starts_where_another_stands(self) -> None:
-        clock = SystemClock()
+        machine = Machine()
+        clock = machine.clock()
         clock.start_at(lambda: 1_000_000.0)
-        assert 999_990 <= clock.now_ms() < 1_060_000
+        assert clock.now_ms() == clock.calendar_ms() == 1_000_000
+        machine.set_clock(3_600_000)
+        assert clock.calendar_ms() == 1_000_000, "the machine's own clock does not matter any more"
 
-    def test_reads_the_other_over_the_shortest_trip(self, stopwatch: Stopwatch) -> None:
+    def test_starts_as_far_ahead_as_the_others_are(self) -> None:
+        clock = Machine().clock()
+        clock.start_at(lambda: 10_000_000.0, 7_200_000)
+        assert (clock.now_ms(), clock.calendar_ms(), clock.ahead_ms()) == (17_200_000, 10_000_000, 7_200_000)
+
+    def test_reads_the_other_over_the_shortest_trip(self) -> None:
         """A trip of 2 s, one of 4 ms, one of 1 s; half of the shortest is what may be wrong."""
+        machine = Machine()
         trips_s = iter((2.0, 0.004, 1.0))
-        clock = SystemClock()
+        clock = machine.clock()
 
         def ask() -> float:
-            trip_s = next(trips_s)
-            stopwatch.now_s += trip_s
-            return 5_000_000 + stopwatch.now_s * 1_000
+            machine.run(next(trips_s))
+            return 5_000_000 + machine.now_s * 1_000
 
         clock.start_at(ask)
-        ahead_ms = clock.now_ms() - (5_000_000 + stopwatch.now_s * 1_000)
+        ahead_ms = clock.now_ms() - (5_000_000 + machine.now_s * 1_000)
         assert abs(ahead_ms) <= 2 + 1
 
-    @pytest.mark.parametrize("off_ms", [-500, 500])
-    def test_follows_another_slowly_and_never_goes_back(self, stopwatch: Stopwatch, off_ms: int) -> None:
-        clock = SystemClock()
-        other_ms = clock.now_ms() + off_ms - stopwatch.now_s * 1_000
-        clock.follow(lambda: other_ms + stopwatch.now_s * 1_000)
+    @pytest.mark.parametrize(("off_ms", "within_s", "part"), [(-500, 60, SLOWER), (500, 1_010, FASTER)])
+    def test_follows_another_slowly_and_never_goes_back(self, off_ms: int, within_s: int, part: float) -> None:
+        machine = Machine()
+        clock = machine.clock()
+        machine.set_clock(off_ms)
+        clock.follow(clock.wall_ms)
         readings = []
-        for _ in range(1_000):
-            stopwatch.now_s += 0.1
+        for _ in range(within_s * 10):
+            machine.run(0.1)
             readings.append(clock.now_ms())
         steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
-        assert min(steps) >= 98
-        assert max(steps) <= 102
-        assert abs(readings[-1] - (other_ms + stopwatch.now_s * 1_000)) <= 2
+        assert min(steps) >= 100 - part * 100 - 1
+        assert max(steps) <= 101
+        assert abs(clock.ahead_ms()) <= 2
 
-    def test_a_jump_of_the_other_hardly_moves_it(self, stopwatch: Stopwatch) -> None:
-        clock = SystemClock()
+    def test_a_jump_of_the_other_hardly_moves_it(self) -> None:
+        machine = Machine()
+        clock = machine.clock()
         before_ms = clock.now_ms()
         clock.follow(lambda: before_ms + 10 * 86_400_000.0)
-        stopwatch.now_s += 60
-        assert clock.now_ms() - before_ms <= 60_000 * 1.011
+        machine.run(60)
+        assert clock.now_ms() - before_ms <= 60_000 * (1 + FASTER) + 1
+
+    def test_two_hours_ahead_are_made_good_in_ten(self) -> None:
+        machine = Machine()
+        clock = machine.clock()
+        machine.set_clock(-7_200_000)
+        machine.live(clock, 5 * 3_600)
+        assert abs(clock.ahead_ms() - 3_600_000) <= 10_000
+        machine.live(clock, 5 * 3_600 + 120)
+        assert abs(clock.ahead_ms()) <= 1
+
+    def test_what_sleeps_with_the_machine_is_no_step(self) -> None:
+        """The real time counts that the machine slept: nothing is early or late afterwards, and nothing is doubted."""
+        machine = Machine()
+        clock = machine.clock()
+        machine.live(clock, 8 * 3_600, beat_s=8 * 3_600)
+        assert (clock.ahead_ms(), clock.take_step()) == (0, 0)
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            assert abs(elapsed_s() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 10
+
+    def test_a_patient_caller_waits_real_time(self) -> None:
+        machine = Machine()
+        clock = machine.clock()
+        machine.set_clock(-7_200_000)
+        clock.follow(clock.wall_ms)
+        until_ms = clock.patience_ends_ms(20_000)
+        machine.run(20)
+        assert clock.now_ms() == until_ms
+
+    @given(
+        st.lists(
+            st.one_of(
+                st.tuples(st.just("run"), st.floats(0, 100_000)),
+                st.tuples(st.just("set"), st.integers(-400_000_000, 400_000_000)),
+                st.tuples(st.just("live"), st.integers(1, 300)),
+                st.tuples(st.just("doubt"), st.integers(0, 400_000_000)),
+            ),
+            max_size=30,
+        )
+    )
+    @settings(max_examples=60)
+    def test_the_law_of_time(self, life: list[tuple[str, float]]) -> None:
+        """Time never goes back and never runs ahead of real time, whatever is done to the wall; and it comes home."""
+        machine = Machine()
+        clock = machine.clock()
+        before_ms, before_s = clock.now_ms(), machine.now_s
+        for act, value in life:
+            if act == "run":
+                machine.run(value)
+            elif act == "set":
+                machine.set_clock(value)
+            elif act == "live":
+                machine.live(clock, value)
+            else:
+                clock.doubted_ms = int(value)
+            now_ms, calendar_ms = clock.now_ms(), clock.calendar_ms()
+            assert now_ms >= before_ms
+            assert now_ms - before_ms <= (machine.now_s - before_s) * 1_000 * (1 + FASTER) + 1, "something is early"
+            assert calendar_ms == int(machine.wall_ms) if not clock.doubted_ms else calendar_ms <= now_ms
+            assert clock.aged_ms() <= min(now_ms, machine.wall_ms - clock.doubted_ms)
+            before_ms, before_s = now_ms, machine.now_s
+        clock.follow(clock.wall_ms)
+        machine.live(clock, max(0, clock.ahead_ms()) / 1_000 / SLOWER_AFTER_A_STEP + 200, beat_s=100.0)
+        assert clock.ahead_ms() <= 1
+
+    async def test_an_alarm_waits_for_a_clock_that_runs_slower(self) -> None:
+        clock = SystemClock(wall=lambda: 100_000.0)
+        clock.start_at_least(100_000)
+        clock.follow(lambda: 0.0)
+        called: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        due_ms = clock.now_ms() + 20
+        clock.call_at(due_ms, lambda: called.set_result(clock.now_ms()))
+        assert await called >= due_ms
 
     async def test_never_calls_early(self) -> None:
         clock = SystemClock()

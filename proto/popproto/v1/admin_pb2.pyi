@@ -3075,6 +3075,48 @@ class ExplainAccessResponse(_message.Message):
 Global___ExplainAccessResponse: _TypeAlias = ExplainAccessResponse  # noqa: Y015
 
 @_typing.final
+class ConfirmClockRequest(_message.Message):
+    """The system clock is right: what is old by it may be removed (the hints of GetStatus say when that waits).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmClockRequest: _TypeAlias = ConfirmClockRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmClockResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    sentence: _builtins.str
+    """what that changes"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sentence", b"sentence", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmClockResponse: _TypeAlias = ConfirmClockResponse  # noqa: Y015
+
+@_typing.final
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

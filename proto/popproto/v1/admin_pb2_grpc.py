@@ -230,6 +230,11 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.ConfirmClock = channel.unary_unary(
+                '/popmq.v1.Admin/ConfirmClock',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -469,6 +474,12 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConfirmClock(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -666,6 +677,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'ConfirmClock': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmClock,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1721,6 +1737,33 @@ class Admin(object):
             '/popmq.v1.Admin/GetStatus',
             popmq_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmClock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ConfirmClock',
+            popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ConfirmClockResponse.FromString,
             options,
             channel_credentials,
             insecure,

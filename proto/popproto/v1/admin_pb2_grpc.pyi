@@ -73,6 +73,7 @@ class AdminStub:
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]
     ExplainAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainAccessRequest, _admin_pb2.ExplainAccessResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
+    ConfirmClock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -116,6 +117,7 @@ class AdminAsyncStub(AdminStub):
     ListPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]  # type: ignore[assignment]
     ExplainAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainAccessRequest, _admin_pb2.ExplainAccessResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
+    ConfirmClock: _aio.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -390,5 +392,12 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetStatusResponse, _abc.Awaitable[_admin_pb2.GetStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ConfirmClock(
+        self,
+        request: _admin_pb2.ConfirmClockRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ConfirmClockResponse, _abc.Awaitable[_admin_pb2.ConfirmClockResponse]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
