@@ -131,7 +131,6 @@ class Timekeeper:
         await self._note(clock, confirms=True)
         if not doubted_ms:
             return "no jump of the system clock was doubted"
-        self._stepped()
         log.warning("the system clock is confirmed: what is old is removed", jump=span(doubted_ms))
         return f"the jump of {span(doubted_ms)} is confirmed: what is old by the system clock is removed from now on"
 
@@ -177,6 +176,7 @@ class Timekeeper:
         if written.confirmed != self._confirmed:
             self._confirmed = written.confirmed
             clock.doubted_ms = 0
+            self._stepped()
 
     def _say(self, clock: SystemClock) -> None:
         for sentence in _sentences(clock, self._believed_at_ms):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -286,7 +287,9 @@ async def test_what_one_server_was_told_the_others_know(postgres_url: str, machi
         await one.broker.timekeeper.confirm()
         await other.live(10_000)
         assert other.hints() == ""
-        assert await other.retain() == 0
+        async with asyncio.timeout(10):
+            while await other.retain():  # noqa: ASYNC110 - the other server may be at work on it just now
+                await asyncio.sleep(0.01)
 
 
 class TestSettingItRightAtOnce:
