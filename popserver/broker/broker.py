@@ -149,6 +149,11 @@ class Broker:
         """Receives and pulls that wait for messages."""
         return self.wakeups.parked + self.pulls.parked.count
 
+    @property
+    def open_polls(self) -> int:
+        """Those, and receives whose first look at the store is not done."""
+        return self.polls.open + self.pulls.parked.count
+
     async def start(self) -> None:
         """Take up what the store holds, once the writer runs: what is due, and whose push holds are open."""
         await self.group_members.start(self.members.server_id, shared=self.members.is_shared)

@@ -33,9 +33,17 @@ class Polls:
         self._wakeups = wakeups
         self._orphans = orphans
         self._redeliveries = redeliveries
+        self.open = 0  # receives that are not answered yet
 
     async def poll(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         """What the receive is granted; waits until `poll_until_ms` for the first message, then returns none."""
+        self.open += 1
+        try:
+            return await self._poll(request, poll_until_ms)
+        finally:
+            self.open -= 1
+
+    async def _poll(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         seat, wakeups = _seat(request), self._wakeups
         was_woken = False
         # A repeated receive gets what it holds, though nothing else is left.

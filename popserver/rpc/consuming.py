@@ -115,7 +115,7 @@ class Consuming:
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
         invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
-        poll_ms = poll_ms_of(request, caller, self._limits)
+        poll_ms = poll_ms_of(request, caller, self._limits, self._broker.open_polls)
         return await self._broker.receive(
             convert.resource(request.group, caller.namespace),
             convert.resource(request.message_queue.topic, caller.namespace),
@@ -182,11 +182,13 @@ def poll_ms_of(
     request: wire.ReceiveMessageRequest | wire.PullMessageRequest | legacy_pb2.PullBatchRequest,
     caller: Caller,
     limits: Limits,
+    open_polls: int = 0,
 ) -> int:
     """How long a receive or a pull may wait (mission row A12, contract 1.7).
 
     What the request wants, or its deadline where it wants nothing, within the limits; never beyond the deadline, and
-    a margin before it. Raises where the deadline leaves less than the shortest poll.
+    a margin before it, which grows with the number of open polls up to half of what the deadline leaves. Raises where
+    the deadline leaves less than the shortest poll.
     """
     remaining_ms = caller.remaining_ms()
     if request.HasField("long_polling_timeout"):
@@ -204,7 +206,8 @@ def poll_ms_of(
             f"the call's deadline leaves {remaining_ms} ms, the shortest poll takes {limits.poll_ms_min} ms;"
             " use a longer deadline"
         )
-    return max(0, min(poll_ms, remaining_ms - limits.poll_margin_ms))
+    shared_ms = min(open_polls * limits.poll_margin_us_each // 1_000, remaining_ms // 2)
+    return max(0, min(poll_ms, remaining_ms - limits.poll_margin_ms - shared_ms))
 
 
 def attempt_id_of(request: Any) -> str | None:

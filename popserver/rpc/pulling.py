@@ -92,7 +92,7 @@ class Pulling:
         topic = convert.resource(asked.topic, caller.namespace)
         role = self._role(group, caller)
         may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
-        poll_ms = poll_ms_of(request, caller, self._limits) if may_be_held else 0
+        poll_ms = poll_ms_of(request, caller, self._limits, self._broker.open_polls) if may_be_held else 0
         commits = PullFlag.COMMIT_OFFSET in flags and PullFlag.SUSPEND in flags
         return Pull(
             group,

@@ -52,6 +52,40 @@ def test_the_poll_time_is_clamped(wanted_ms: int | None, remaining_ms: int | Non
 
 @pytest.mark.row("A12")
 @pytest.mark.parametrize(
+    ("open_polls", "remaining_ms", "expected_ms"),
+    [
+        (0, 20_000, 19_500),
+        (10_000, 20_000, 14_500),
+        (10_000, 60_000, 20_000),
+        # However many there are, a poll may wait for half of what its deadline leaves.
+        (100_000, 20_000, 9_500),
+    ],
+)
+def test_the_more_polls_are_open_the_earlier_before_its_deadline_one_ends(
+    open_polls: int, remaining_ms: int, expected_ms: int
+) -> None:
+    request = receive_request(poll_ms=20_000)
+    assert poll_ms_of(request, FakeCaller(remaining_ms), Limits(), open_polls) == expected_ms  # type: ignore[arg-type]
+
+
+async def test_a_poll_beside_another_ends_earlier_before_its_deadline(tmp_path: Path) -> None:
+    limits, clock = Limits(poll_margin_us_each=15_000_000), ManualClock()
+    async with opened(tmp_path, limits=limits, clock=clock) as door:
+        polls = []
+        for number in range(2):
+            call = door.statuses("ReceiveMessage", receive_request(poll_ms=20_000), timeout=30)
+            polls.append(asyncio.create_task(call))
+            await parked(door, number + 1)
+        await clock.advance(15_000, door.broker.settle)
+        assert [each.code for each in await polls[1]] == [pb.MESSAGE_NOT_FOUND]
+        assert door.broker.open_polls == 1
+        await clock.advance(5_000, door.broker.settle)
+        assert [each.code for each in await polls[0]] == [pb.MESSAGE_NOT_FOUND]
+        assert door.broker.open_polls == 0
+
+
+@pytest.mark.row("A12")
+@pytest.mark.parametrize(
     ("version", "error"),
     [
         ("", BadRequest),
