@@ -119,12 +119,15 @@ class Rows:
         return {row for row, tests in self._tests.items() if not tests} & self._claimed()
 
     def _remember_skipped(self) -> None:
-        if self._config.cache is not None and self._ended:
-            self._config.cache.set(_SKIPPED, sorted(self._skipped_tests()))
+        if (cache := self._cache()) is not None and self._ended:
+            cache.set(_SKIPPED, sorted(self._skipped_tests()))
 
     def _skipped_tests(self) -> set[str]:
-        before = set() if self._config.cache is None else set(self._config.cache.get(_SKIPPED, []))
+        before = set() if (cache := self._cache()) is None else set(cache.get(_SKIPPED, []))
         return (before | self._ended["skipped"]) - self._ended["passed"] - self._ended["failed"]
+
+    def _cache(self) -> pytest.Cache | None:
+        return getattr(self._config, "cache", None)  # `-p no:cacheprovider`
 
     def _claimed(self) -> set[str]:
         return set(self._claimed_in.read_text().split())

@@ -124,6 +124,12 @@ def test_the_parts_of_a_divided_ci_run_know_of_each_other(
     assert (suite.run(*QUICK)[0], suite.run(*FULL)[0]) == expected
 
 
+def test_without_a_cache_it_judges_by_the_run_alone(suite: Suite) -> None:
+    suite.write(quick="skipped", full="skipped")
+    assert suite.run(*QUICK, "-p", "no:cacheprovider")[0]
+    assert not suite.run("-m", "not slow", "-p", "no:cacheprovider")[0]
+
+
 def test_a_test_that_was_skipped_once_and_passes_now_shows_its_row(suite: Suite) -> None:
     suite.write(quick="skipped", full="skipped")
     suite.run(*QUICK)
