@@ -49,14 +49,14 @@ SPARK = ("spark_dead_letters", "spark_micro_batch", "spark_flights")
 
 
 @pytest.mark.row("M18")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_every_case_measures_every_server(tmp_path: Path) -> None:
     result = _measured([name for name in CASES if name not in LONG + SPARK], tmp_path)
     assert all(words in targets_table(result["targets"]) for words in ("large backlog", "over the tag filter"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_every_long_case_measures_every_server(tmp_path: Path) -> None:
     result = _measured(LONG, tmp_path)
     lost = {variant: figures["median"] for variant, figures in result["cases"]["churn"]["variants"].items()}
@@ -64,7 +64,7 @@ def test_every_long_case_measures_every_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_every_case_of_spark_measures_every_store(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
     result = _measured(SPARK, tmp_path)

@@ -75,7 +75,7 @@ def installed(*words: str, **environment: str) -> Said:
     """The installed `popmq`, as a process."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("POPMQ_", "ROCKETMQ_"))}
     done = subprocess.run(
-        [POPMQ, *words], capture_output=True, text=True, timeout=30, check=False, env={**inherited, **environment}
+        [POPMQ, *words], capture_output=True, text=True, timeout=120, check=False, env={**inherited, **environment}
     )
     return Said(done.returncode, done.stdout, done.stderr)
 

@@ -64,7 +64,7 @@ def test_every_command(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_from_python(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "sent_back.py"
     script.write_text(blocks("python")[2].replace("127.0.0.1:8081", shell.endpoint))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[:2] == ["2", "2 of 2"]

@@ -36,7 +36,7 @@ def nobody_there() -> Iterator[str]:
 
 def bare(*words: str, blocked: set[str] = EXTRAS) -> subprocess.CompletedProcess[str]:
     program = BARE.format(blocked=blocked, words=list(words))
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_installed_command(shell: Shell) -> None:

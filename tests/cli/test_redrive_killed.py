@@ -66,7 +66,7 @@ def test_killed_and_run_again(shell: Shell, dead: set[str], tmp_path: Path, repa
             process.kill()
         left = len(list(admin.dead_letters("counters", without_bodies=True)))
         assert 0 < left < COUNT
-        again = subprocess.run([POPMQ, *words], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+        again = subprocess.run([POPMQ, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         assert f"plan mine: {COUNT if not repair else left} sent back, 0 skipped" in again.stdout
         assert list(admin.dead_letters("counters", without_bodies=True)) == []
         record = list(admin.redrives("mine"))

@@ -173,7 +173,7 @@ AT_ONCE_S = 15
 def run(script: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
     """Runs it in a process of its own; the time counts from its word "ending"."""
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     took = time.time() - float(ended.stdout.split()[-1]) if ended.stdout.split() else 99.0
     return ended, took
 
@@ -218,7 +218,7 @@ def test_a_process_ends_at_once_when_the_server_is_gone(threaded: ServerThread) 
         threaded.run(threaded.server.stop())
         process.stdin.close()
         began = float(process.stdout.readline())
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
         assert time.time() - began < AT_ONCE_S
 
 

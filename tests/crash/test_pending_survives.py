@@ -17,7 +17,7 @@ COUNT = 30
 PATIENCE_S = 30
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(360)
 async def test_a_kill_takes_nothing_back(database_url: str) -> None:
     async with served(database_url) as server:
         async with Producer(server.endpoint) as producer:
@@ -46,7 +46,7 @@ async def test_a_kill_takes_nothing_back(database_url: str) -> None:
             assert admin.list_scheduled("orders") == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(360)
 async def test_what_fell_due_while_nobody_was_there(database_url: str) -> None:
     async with served(database_url, "--transaction-timeout", "100ms") as server:
         async with Producer(server.endpoint) as producer:

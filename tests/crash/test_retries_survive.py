@@ -39,7 +39,7 @@ class Member:
         assert len(self.seen) == count
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(360)
 @pytest.mark.row("E9")
 async def test_a_kill_neither_loses_nor_doubles_a_retry(database_url: str) -> None:
     async with served(database_url) as server:

@@ -11,14 +11,14 @@ from tests.support.load import Load
 from tests.support.server_process import ServerProcess
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(540)
 @pytest.mark.row("O1")
 async def test_ten_kills(database_url: str, tmp_path: Path) -> None:
     await survive(database_url, tmp_path, _kill, rounds=10)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(5_400)
 async def test_two_hundred_kills(database_url: str, tmp_path: Path) -> None:
     await survive(database_url, tmp_path, _kill, rounds=200)
 

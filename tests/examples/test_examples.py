@@ -85,7 +85,7 @@ def test_official_client(endpoint: str, tmp_path: Path) -> None:
     assert received == f"received {sent.removeprefix('sent ')} one espresso"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.usefixtures("java")
 @pytest.mark.row("O5", "O6")
 @pytest.mark.user("U39", "U40", "U41")
@@ -115,7 +115,7 @@ def test_spark_modes_with_a_new_checkpoint(tmp_path: Path) -> None:
     query.assert_called_with("sql.streaming.queryId")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("java")
 def test_spark_event_time(endpoint: str, tmp_path: Path) -> None:
     shown = run("-m", "examples.spark_event_time", endpoint, str(tmp_path)).splitlines()
@@ -124,7 +124,7 @@ def test_spark_event_time(endpoint: str, tmp_path: Path) -> None:
     assert shown == [*(f"{carrier}: {count:,}" for carrier, count in largest), f"{len(sent)} carriers: 1,000"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("java")
 @pytest.mark.row("O7")
 @pytest.mark.user("U21")
@@ -172,7 +172,7 @@ def test_the_demo_without_java(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("java")
 def test_the_demo(tmp_path: Path) -> None:
     shown = run("-m", "examples.flights", "--out", str(tmp_path), COLUMNS="120")

@@ -69,7 +69,7 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_statement_finds_its_rows_by_an_index(store: OpenStore) -> None:
     topic, group = full_of_groups(store, MANY)
     names = SQLITE if store.database.is_sqlite else POSTGRES
@@ -88,7 +88,7 @@ def test_every_statement_finds_its_rows_by_an_index(store: OpenStore) -> None:
 
 
 @pytest.mark.row("K6")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_message_groups_cost_no_more_than_few() -> None:
     """Counted in steps of SQLite's machine, which are the same wherever and whenever it runs."""
     costs = {}

@@ -147,7 +147,7 @@ def test_a_refusal_says_why(spark: SparkSession, broker: popserver.EmbeddedBroke
 
 @pytest.mark.slow
 @pytest.mark.row("O7")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_driver_that_is_killed_while_it_sends(broker: popserver.EmbeddedBroker, url: str, tmp_path: Path) -> None:
     """`kill -9` in the middle of a plan: the next run goes on, and every message has gone back once."""
     driver = started(url, broker.endpoint, tmp_path, rate=30)

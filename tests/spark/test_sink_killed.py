@@ -31,7 +31,7 @@ def drive(endpoint: str, folder: Path, point: str) -> int:
     with (folder / "driver.log").open("ab") as log:
         driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        return driver.wait(100)
+        return driver.wait(400)
     except subprocess.TimeoutExpired:
         os.killpg(driver.pid, signal.SIGKILL)
         raise
@@ -47,7 +47,7 @@ def folder(spark: SparkSession, tmp_path: Path) -> Path:
 
 
 @pytest.mark.row("O6")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("points", [["write"], pytest.param(["write", "commit"], marks=pytest.mark.slow)])
 def test_a_killed_driver(folder: Path, points: list[str]) -> None:
     """Killed in the middle of a write, or there and in a commit, and run again: every row once."""

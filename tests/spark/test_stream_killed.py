@@ -33,7 +33,7 @@ def broker() -> Iterator[popserver.EmbeddedBroker]:
         yield broker
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.row("O5")
 @pytest.mark.user("U40")
 @pytest.mark.parametrize("mode", ["journal", "lease"])
@@ -44,7 +44,7 @@ def test_a_driver_that_is_killed_after_its_sink_has_committed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(3_600)
 @pytest.mark.row("O5")
 @pytest.mark.user("U40")
 @pytest.mark.parametrize(("mode", "points"), [("journal", JOURNAL_POINTS), ("lease", LEASE_POINTS)])

@@ -98,7 +98,7 @@ def test_stopped_it_ends_in_order(filled: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == f'{{"waiting": {MESSAGES}}}\n'
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
 
 
 def test_a_database_without_an_outbox_is_said_at_once(tmp_path: Path) -> None:
@@ -109,5 +109,5 @@ def test_a_database_without_an_outbox_is_said_at_once(tmp_path: Path) -> None:
             ("nosuch://host/db", 2, "nosuch"),
         ):
             with relaying(broker, url) as process:
-                _, err = process.communicate(timeout=30)
+                _, err = process.communicate(timeout=120)
                 assert (process.returncode, word in err) == (status, True), err

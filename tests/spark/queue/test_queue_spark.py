@@ -153,7 +153,7 @@ def test_a_table_gets_the_same_batch_again(spark: SparkSession, server: Server, 
 @pytest.mark.parametrize(
     "point", ["sink", pytest.param("read", marks=pytest.mark.slow), pytest.param("plan", marks=pytest.mark.slow)]
 )
-@pytest.mark.timeout(300)  # two Sparks, on a machine that may be busy
+@pytest.mark.timeout(900)  # two Sparks, on a machine that may be busy
 @IN_ARROW
 def test_a_driver_that_is_killed(spark: SparkSession, server: Server, tmp_path: Path, point: str) -> None:
     """Killed while a task reads; after the table has committed and before Spark has; after planning, before Spark has
