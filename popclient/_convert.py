@@ -14,7 +14,7 @@ from popclient._message_id import new_message_id
 from popclient._options import as_timedelta
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of
-from popclient.message import FilterExpression, Message, SendReceipt
+from popclient.message import IDEMPOTENCY_KEY, FilterExpression, Message, SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -46,6 +46,7 @@ class Outbound(NamedTuple):
     message_id: str
     body_size: int
     wire: bytes
+    has_key: bool  # an idempotency key
 
 
 def outbound(message: Message, namespace: str) -> Outbound:
@@ -61,6 +62,7 @@ def outbound(message: Message, namespace: str) -> Outbound:
             message_id,
             len(body),
             _serialised(message, message_id, kind, body, namespace),
+            message.idempotency_key is not None or IDEMPOTENCY_KEY in message.properties,
         )
     except TypeError as defect:
         raise TypeError(f"the body of a message is bytes or text, all else but times is text; {message!r}") from defect

@@ -19,7 +19,16 @@ from popclient._tasks import Tasks
 from popclient._transactions import Checks, Decide, HalfMessage
 from popclient._transport import Link
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, check, error_of, for_caller
+from popclient.errors import (
+    ClientClosed,
+    PopError,
+    UnexpectedAnswer,
+    Unreachable,
+    UnsupportedByServer,
+    check,
+    error_of,
+    for_caller,
+)
 from popclient.message import Message, SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -38,6 +47,7 @@ BODIES_PER_REQUEST: Final = 4 * 1024 * 1024  # bytes; a single message may be la
 REQUESTS_AT_ONCE: Final = 4
 # Without the capability "batch" every message has a request of its own, so more of them are needed.
 SINGLE_REQUESTS_AT_ONCE: Final = 64
+IDEMPOTENCY: Final = "idempotency"  # the capability of a server that heeds keys
 
 
 class ProducerCore:
@@ -71,7 +81,7 @@ class ProducerCore:
         if self._closing:
             reply.set_result(ClientClosed())
         elif self.session.knows(message.topic):
-            self._lanes.submit(self._destination(message), call)
+            self._hand_over(call)
         elif (waiting := self._opening.get(message.topic)) is not None:
             waiting.append(call)
         else:
@@ -89,7 +99,23 @@ class ProducerCore:
         self._topics.add(topic)
         await self.session.route(topic)
         for call in self._opening.pop(topic):
+            self._hand_over(call)
+
+    def _hand_over(self, call: Call[Outbound]) -> None:
+        """To the message's lane; not where its idempotency key would be without effect."""
+        if call.item.has_key and IDEMPOTENCY not in self.session.capabilities:
+            settle([call], [self._no_keys()])
+        else:
             self._lanes.submit(self._destination(call.item), call)
+
+    def _no_keys(self) -> PopError:
+        where = self.session.transport.where
+        if not self.session.settings.client_type:
+            return Unreachable(f"the server at {where} has not said yet whether it heeds idempotency keys; send again")
+        return UnsupportedByServer(
+            f"the server at {where} heeds no idempotency key: it is no PopMQ server, or runs with"
+            " --idempotency-window 0s; leave the key out, or send to one that does"
+        )
 
     def _not_opened(self, topic: str, failure: BaseException) -> None:
         self._topics.discard(topic)

@@ -87,6 +87,10 @@ class ClientConfig:
         _set(self, "access_key", self.access_key or os.environ.get("ROCKETMQ_ACCESS_KEY", ""))
         _set(self, "access_secret", self.access_secret or os.environ.get("ROCKETMQ_ACCESS_SECRET", ""))
         parse_endpoints(self.endpoints)
+        if not isinstance(self.tls, bool | Tls):
+            raise TypeError(
+                f"tls is {self.tls!r}; it must be False, True (public roots) or a Tls, such as Tls(ca='server.pem')"
+            )
         if not self.tls and "https://" in self.endpoints:
             raise ValueError(
                 f"endpoints {self.endpoints!r} ask for TLS, but tls is off; set tls=True, or write http://"

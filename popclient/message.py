@@ -59,7 +59,7 @@ class Message:
     message_id: drawn when empty. Give one that only this message can have, and a repeated send stores it once.
     idempotency_key: your own name for what the message says, such as "order-42-paid". Within the server's window (24 h)
         a topic stores one message of a key; whoever sends it again gets the first one's result. Travels as the property
-        `popmq.idempotency-key`; only PopMQ servers heed it.
+        `popmq.idempotency-key`. Sending raises UnsupportedByServer where the server heeds none.
     """
 
     topic: str

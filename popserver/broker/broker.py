@@ -98,6 +98,7 @@ class Broker:
         )
         # A key is kept no longer than its message.
         key_window_ms = min(key_window_ms, retention_ms) if retention_ms else key_window_ms
+        self.heeds_keys = key_window_ms > 0
         self.maintenance = Maintenance(
             self.reader, self.writer, clock, retention_ms=retention_ms, key_window_ms=key_window_ms
         )

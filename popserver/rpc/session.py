@@ -25,6 +25,7 @@ class Session:
         self._limits = limits
         self._version = version
         self._store_host = store_host
+        self._capabilities = settings.capabilities(heeds_keys=broker.heeds_keys)
         self._streams: dict[asyncio.Task[Any], Caller] = {}
         self._closing = False
 
@@ -121,7 +122,12 @@ class Session:
             caller.require(wanted)
             caller.stands_on = wanted
             merged = await settings.merge(
-                command.settings, caller.namespace, self._broker.catalog, self._limits, self._version
+                command.settings,
+                caller.namespace,
+                self._broker.catalog,
+                self._limits,
+                self._version,
+                self._capabilities,
             )
             membership = await attendance.join(command.settings, merged)
         except (Busy, Internal) as failure:

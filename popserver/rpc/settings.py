@@ -42,17 +42,23 @@ CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
 CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
 CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
 SUBSCRIPTION_VERSION = "popmq.subscription_version"
-# Arrow is an extra: without it there is no bulk transfer (`rpc.bulk`).
-CAPABILITIES = ",".join(
-    ["admin", "batch", "legacy", "pull-batch", *(["bulk"] if find_spec("pyarrow") is not None else [])]
-)
+CAPABILITIES = ["admin", "batch", "legacy", "pull-batch"]
 MODEL = "popmq.model"
 
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
 _CONSUMERS = {pb.PUSH_CONSUMER: Kind.PUSH, pb.SIMPLE_CONSUMER: Kind.SIMPLE, pb.PULL_CONSUMER: Kind.PULL}
 
 
-async def merge(sent: pb.Settings, namespace: str, catalog: Catalog, limits: Limits, version: str) -> pb.Settings:
+def capabilities(*, heeds_keys: bool) -> str:
+    """What this server does beyond RocketMQ's, for our own clients."""
+    # Arrow is an extra: without it there is no bulk transfer (`rpc.bulk`).
+    bulk = ["bulk"] if find_spec("pyarrow") is not None else []
+    return ",".join([*CAPABILITIES, *bulk, *(["idempotency"] if heeds_keys else [])])
+
+
+async def merge(
+    sent: pb.Settings, namespace: str, catalog: Catalog, limits: Limits, version: str, capabilities: str
+) -> pb.Settings:
     """The settings a client gets for those it sent. Raises the error of the first thing wrong with them."""
     _check_properties(sent.client_properties)
     _model(sent)
@@ -71,7 +77,7 @@ async def merge(sent: pb.Settings, namespace: str, catalog: Catalog, limits: Lim
     merged.metric.on = False
     if _is_ours(sent):
         merged.client_properties["popmq.server"] = version
-        merged.client_properties["popmq.capabilities"] = CAPABILITIES
+        merged.client_properties["popmq.capabilities"] = capabilities
     return merged
 
 

@@ -9,9 +9,11 @@ from datetime import timedelta
 import pytest
 
 import popserver
-from popclient import BadRequest, Message, Producer, SimpleConsumer, aio
+from popclient import BadRequest, Message, Producer, SimpleConsumer, Unreachable, UnsupportedByServer, _producing, aio
+from popclient import _session as sessions
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
+from tests.client.scripted import ScriptedServer
 
 
 @pytest.fixture
@@ -83,7 +85,9 @@ def test_a_key_that_is_none(broker: EmbeddedBroker, key: str, why: str) -> None:
             assert [topic.message_count for topic in admin.list_topics()] == [0]
 
 
-def test_a_window_of_its_own() -> None:
+def test_a_window_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As other clients do, which send keys to any server.
+    monkeypatch.setattr(_producing, "IDEMPOTENCY", "batch")
     for window, repeated in (("1m", True), ("0s", False)):
         with (
             popserver.embedded(manual_clock=True, idempotency_window=window) as broker,
@@ -93,3 +97,35 @@ def test_a_window_of_its_own() -> None:
             assert (ids[0] == ids[1]) is repeated
             broker.clock.advance("1m")
             assert producer.send("orders", "x", idempotency_key="k").message_id not in ids
+
+
+async def test_no_key_goes_to_a_server_that_heeds_none() -> None:
+    """It would be without effect, and the producer would believe in it."""
+    async with ScriptedServer("admin,batch") as server, aio.Producer(server.endpoints) as producer:
+        for message in (
+            Message("orders", "x", idempotency_key="order-42"),
+            Message("orders", "x", properties={"popmq.idempotency-key": "order-42"}),
+        ):
+            for _ in range(2):  # with a topic that is new, and with one that is known
+                with pytest.raises(UnsupportedByServer, match="heeds no idempotency key"):
+                    await producer.send(message)
+        result = await producer.send_many([Message("orders", "y"), Message("orders", "x", idempotency_key="a")])
+        assert [type(failure) for _, failure in result.failures] == [UnsupportedByServer]
+    assert [message.body for message in server.stored["orders"]] == [b"y"]
+
+
+async def test_a_key_waits_for_a_server_that_has_not_said_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.05)
+    async with ScriptedServer("") as server:
+        server.answers["Telemetry"] = lambda _: None
+        async with aio.Producer(server.endpoints) as producer:
+            with pytest.raises(Unreachable, match="has not said yet"):
+                await producer.send("orders", "x", idempotency_key="order-42")
+
+
+def test_a_server_without_a_window_says_so() -> None:
+    with popserver.embedded(idempotency_window="0s") as broker, Producer(broker.endpoint) as producer:
+        with pytest.raises(UnsupportedByServer, match="--idempotency-window 0s"):
+            producer.send("orders", "x", idempotency_key="order-42")
+        with pytest.raises(UnsupportedByServer), producer.transaction(Message("orders", "x", idempotency_key="a")):
+            pass

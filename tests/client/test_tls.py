@@ -199,5 +199,12 @@ def test_what_makes_no_sense_together_is_refused_at_once(half: dict[str, Any]) -
         Tls(**half)
 
 
+@pytest.mark.parametrize("wrong", ["any", "server.pem", 1, None, {}])
+def test_what_is_no_tls_is_named_with_what_would_be(wrong: Any) -> None:
+    with pytest.raises(TypeError) as refused:
+        ClientConfig(tls=wrong)
+    assert str(refused.value).startswith(f"tls is {wrong!r}; it must be False, True (public roots) or a Tls")
+
+
 def test_a_key_is_never_shown() -> None:
     assert "secret" not in repr(ClientConfig(tls=Tls(cert=b"cert", key=b"secret")))

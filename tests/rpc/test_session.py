@@ -126,7 +126,7 @@ async def test_our_own_client_learns_what_the_server_offers(door: Door) -> None:
     assert dict(answer.client_properties) == {
         "popmq.client": "0.1.0",
         "popmq.server": VERSION,
-        "popmq.capabilities": "admin,batch,legacy,pull-batch,bulk",
+        "popmq.capabilities": "admin,batch,legacy,pull-batch,bulk,idempotency",
     }
 
 
