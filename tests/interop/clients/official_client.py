@@ -21,6 +21,7 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
     Message,
     MessageListener,
     Producer,
@@ -108,6 +109,11 @@ def open_push(command: dict[str, Any], configuration: ClientConfiguration) -> Pu
     return PushConsumer(configuration, command["group"], listener, subscriptions(command), tls_enable=TLS)
 
 
+def open_lite(command: dict[str, Any], configuration: ClientConfiguration) -> LitePushConsumer:
+    (topic,) = command["topics"]
+    return LitePushConsumer(configuration, command["group"], topic, Listener(command), tls_enable=TLS)
+
+
 def subscriptions(command: dict[str, Any]) -> dict[str, FilterExpression]:
     kind = FilterType.SQL if command["sql"] else FilterType.TAG
     return {topic: FilterExpression(expression, kind) for topic, expression in command["topics"].items()}
@@ -119,7 +125,7 @@ def credentials() -> Credentials:
 
 
 def open_client(command: dict[str, Any]) -> dict[str, Any]:
-    opens = {"producer": open_producer, "simple": open_simple, "push": open_push}[command["kind"]]
+    opens = {"producer": open_producer, "simple": open_simple, "push": open_push, "lite": open_lite}[command["kind"]]
     client = opens(command, ClientConfiguration(command["endpoint"], credentials(), command["namespace"]))
     client.startup()
     _clients[command["client"]] = client

@@ -5,7 +5,9 @@
 'use strict';
 
 const { createInterface } = require('node:readline');
-const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const {
+  ConsumeResult, FilterExpression, LitePushConsumerImpl, Producer, PushConsumer, SimpleConsumer,
+} = require('rocketmq-client-nodejs');
 
 // Filter types by their number on the wire: the client does not export their names.
 const TAG = 1;
@@ -62,6 +64,13 @@ const opens = {
     consumerGroup: command.group,
     subscriptions: subscriptions(command),
     awaitDuration: command.await_s * 1000,
+  }),
+  lite: (command, options) => new LitePushConsumerImpl({
+    ...options,
+    consumerGroup: command.group,
+    subscriptions: subscriptions(command),
+    bindTopic: Object.keys(command.topics)[0],
+    messageListener: new Listener(command),
   }),
   push: (command, options) => {
     const messageListener = new Listener(command);
