@@ -18,6 +18,7 @@ from popserver.broker.clock import Clock
 from popserver.broker.errands import Errands
 from popserver.broker.group_members import GroupMembers
 from popserver.broker.group_notices import GroupNotices
+from popserver.broker.judging import Judging
 from popserver.broker.limits import Limits
 from popserver.broker.maintenance import Maintenance
 from popserver.broker.members import Events, Members
@@ -131,11 +132,12 @@ class Broker:
             self.writer, self.catalog, self.transactions, clock, key_window_ms=key_window_ms, delay_ms_max=delay_ms_max
         )
         self.redeliveries = Redeliveries(clock.now_ms())
-        self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries)
+        judging = Judging(self.reader)
+        self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries, judging)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = Retries(self.writer, self.catalog)
-        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries)
+        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, judging)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.clock import Clock
+from popserver.broker.judging import Judging
 from popserver.broker.reader import Reader
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.writer import Writer
 from popserver.domain.bulk import Held, HeldPage, Page, Stretch, check_stretch
 from popserver.domain.errors import TooManyRequests
-from popserver.domain.filtering import Filter
+from popserver.domain.filtering import Filter, SqlFilter
 from popserver.domain.names import Resource
 from popserver.domain.offsets import queue_numbered
 from popserver.domain.retry import SECOND_MS, Holder
@@ -49,8 +50,15 @@ class Bulk:
     """What readers of many messages ask for."""
 
     def __init__(
-        self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, redeliveries: Redeliveries
+        self,
+        reader: Reader,
+        writer: Writer,
+        catalog: Catalog,
+        clock: Clock,
+        redeliveries: Redeliveries,
+        judging: Judging,
     ) -> None:
+        self._judging = judging
         self._redeliveries = redeliveries
         self._reader = reader
         self._writer = writer
@@ -105,12 +113,24 @@ class Bulk:
                 rotation=next(self._rotation),
                 attempt_id=wish.attempt_id,
             )
-            answer = await self._writer.enqueue(attempts.receive, request, answers=request.batch_size)
+            answer = await self._take(request)
             now_ms = self._clock.now_ms()
             if answer.is_final or now_ms >= until_ms:
                 self._redeliveries.count(group.group_id, answer.held, now_ms)
                 return answer.held
             await asyncio.sleep(_PAUSE_S)
+
+    async def _take(self, request: Receive) -> attempts.Answer:
+        if not isinstance(request.wanted, SqlFilter):
+            return await self._writer.enqueue(attempts.receive, request, answers=request.batch_size)
+        request = await self._judging.ask(request)
+        granted = 0
+        try:
+            answer = await self._writer.enqueue(attempts.receive, request, answers=request.batch_size)
+            granted = len(answer.held)
+            return answer
+        finally:
+            self._judging.answered(request, granted)
 
     async def pages(
         self, topic_name: Resource, held: Sequence[Held], sources: Sequence[str]

@@ -10,10 +10,13 @@ from popserver.domain.filtering import SqlFilter
 from popserver.domain.topic import MessageQueue, Topic
 from popserver.store import filter_trial
 from popserver.store.filter_trial import STEP_MESSAGES, Match
+from popserver.store.work import Work
 
 __all__ = ["EXAMINED_MAX", "SHOWN_DEFAULT", "SHOWN_MAX", "FilterTrial", "Match", "try_filter"]
 
 EXAMINED_MAX = 100_000
+# What all of it may cost, in units of about 0.1 µs: a filter that asks for much is tried on fewer messages.
+UNITS_MAX = 20_000_000
 SHOWN_DEFAULT = 10
 SHOWN_MAX = 100  # their properties, of at most 16 KiB each, travel in one answer
 
@@ -33,9 +36,11 @@ class FilterTrial(NamedTuple):
 
 
 async def try_filter(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: int, limit: int) -> FilterTrial:
-    """Judge what the topic stored since then, at most the newest 100,000: of each queue its share."""
+    """Judge what the topic stored since then, at most the newest 100,000 and what 2 s are enough for: of each queue
+    its share."""
     share = max(1, EXAMINED_MAX // len(topic.queues))
-    parts = [await _try_on_queue(reader, each, wanted, since_ms, limit, share) for each in topic.queues]
+    units = UNITS_MAX // len(topic.queues)
+    parts = [await _try_on_queue(reader, each, wanted, since_ms, limit, share, units) for each in topic.queues]
     newest = sorted(
         (match for part in parts for match in part.newest),
         key=lambda each: (each.stored_at_ms, each.offset),
@@ -51,13 +56,15 @@ async def try_filter(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: 
 
 
 async def _try_on_queue(
-    reader: Reader, queue: MessageQueue, wanted: SqlFilter, since_ms: int, limit: int, share: int
+    reader: Reader, queue: MessageQueue, wanted: SqlFilter, since_ms: int, limit: int, share: int, units: int
 ) -> FilterTrial:
     """In steps, each a read of its own: other reads come in between."""
     examined = matched = incomparable = 0
     newest: list[Match] = []
     end_key: int | None = filter_trial.end_of(queue)
-    while end_key is not None and examined < share:
+    work = Work()
+    while end_key is not None and examined < share and units > 0:
+        work.again()
         look = partial(
             filter_trial.step,
             wanted=wanted,
@@ -65,8 +72,10 @@ async def _try_on_queue(
             end_key=end_key,
             since_ms=since_ms,
             limit=min(STEP_MESSAGES, share - examined),
+            work=work,
         )
         step = await reader.read(look)
+        units -= work.used
         examined += step.examined
         matched += len(step.matches)
         incomparable += step.incomparable

@@ -7,11 +7,13 @@ import asyncio
 import structlog
 
 from popserver.broker.clock import Clock
+from popserver.broker.judging import Judging
 from popserver.broker.orphans import Orphans
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.broker.writer import Writer
 from popserver.domain.errors import CommitUnknown, TooManyRequests
+from popserver.domain.filtering import SqlFilter
 from popserver.domain.message import Delivery
 from popserver.domain.retry import SECOND_MS
 from popserver.store import receiving
@@ -26,7 +28,13 @@ class Polls:
     """Every receive of this server, parked or not."""
 
     def __init__(
-        self, writer: Writer, clock: Clock, wakeups: Wakeups, orphans: Orphans, redeliveries: Redeliveries
+        self,
+        writer: Writer,
+        clock: Clock,
+        wakeups: Wakeups,
+        orphans: Orphans,
+        redeliveries: Redeliveries,
+        judging: Judging,
     ) -> None:
         self._writer = writer
         self._clock = clock
@@ -34,6 +42,7 @@ class Polls:
         self._orphans = orphans
         self._redeliveries = redeliveries
         self.open = 0  # receives that are not answered yet
+        self._judging = judging
 
     async def poll(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         """What the receive is granted; waits until `poll_until_ms` for the first message, then returns none."""
@@ -60,6 +69,8 @@ class Polls:
                         wakeups.pass_on(seat)
                     raise
                 if received.more and not received.deliveries and self._clock.now_ms() < poll_until_ms:
+                    # It goes on elsewhere: where it was may be much to look at that it does not want.
+                    request = request._replace(rotation=request.rotation + 1)
                     continue
                 if received.more:
                     wakeups.pass_on(seat)
@@ -78,6 +89,18 @@ class Polls:
             was_woken = True
 
     async def _receive(self, request: receiving.Receive) -> Received:
+        if not isinstance(request.wanted, SqlFilter):
+            return await self._take(request)
+        request = await self._judging.ask(request)
+        granted = 0
+        try:
+            received = await self._take(request)
+            granted = len(received.deliveries)
+            return received
+        finally:
+            self._judging.answered(request, granted)
+
+    async def _take(self, request: receiving.Receive) -> Received:
         started_ms = self._clock.now_ms()
         answer = self._writer.enqueue(receiving.receive, request, answers=request.batch_size)
         try:

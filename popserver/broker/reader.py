@@ -18,6 +18,7 @@ from popserver.store.database import READERS_MAX
 from popserver.store.reading import read
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Reader:
@@ -34,6 +35,13 @@ class Reader:
             found: T = await self._writer.submit(read, look)
             return found
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, look)
+
+    async def read_then(self, look: Callable[[Connection], T], then: Callable[[T], R]) -> R:
+        """What `then` makes of it: that takes time, and never the writer's."""
+        loop = asyncio.get_running_loop()
+        if self._database.is_memory:
+            return await loop.run_in_executor(self._pool, then, await self.read(look))
+        return await loop.run_in_executor(self._pool, lambda: then(self._read(look)))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)

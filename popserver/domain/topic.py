@@ -33,6 +33,11 @@ class Topic(NamedTuple):
     created_at_ms: int
     fifo_queues: int = 1  # over how many of the queues message groups are spread: those it was created with
 
+    @property
+    def has_message_groups(self) -> bool:
+        """Whether messages may be in message groups here."""
+        return MessageType.FIFO in self.accepts
+
 
 class NewTopic(NamedTuple):
     """What a topic is to be created with."""

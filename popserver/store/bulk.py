@@ -27,6 +27,7 @@ from popserver.store.pulling import Ends, ends_of
 from popserver.store.redriven import of_places
 from popserver.store.schema import message, queue
 from popserver.store.stretch import INSIDE, WITH_TAG, judge, narrowed, of_tags
+from popserver.store.work import Work
 
 # How far a page looks for what its filter wants, in offsets.
 _WINDOW_OFFSETS = 4 * CHUNK_MESSAGES_MAX
@@ -118,7 +119,7 @@ def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tup
         end_key = names["to_key"] if len(keys) == len(sizes.keys) else keys[-1] + 1
         return range(names["from_key"], end_key), end_key
     if isinstance(wanted, SqlFilter):
-        judged, reached = judge(conn, _JUDGED, wanted, names)
+        judged, reached = judge(conn, _JUDGED, wanted, names, Work())
         sizes = _BY_KEY.columns(conn, ["size"], {"keys": as_given((key,) for key in judged)})
     else:
         sizes = _TAGGED.columns(conn, ["size"], {**names, **of_tags(wanted)})

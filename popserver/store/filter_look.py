@@ -7,8 +7,8 @@ properties that the filter names out of all that a message has; Postgres sends a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, Text, bindparam, cast, func, select
 
@@ -23,6 +23,13 @@ PICKED_MAX = 16
 Judged = tuple[int, str | None, Mapping[str, str | None]]
 
 
+class Unjudged(NamedTuple):
+    """Messages, and at most how many characters their tags and properties have together."""
+
+    rows: Sequence[Judged]
+    characters: int
+
+
 class FilterLook:
     """A query for messages: `narrow` adds conditions, order and limit to a select."""
 
@@ -34,9 +41,10 @@ class FilterLook:
         self._whole_by_sqlite = _lists_by_sqlite(found, func.json(properties))
         self._by_postgres = _lists_by_postgres(found, properties)
 
-    def rows(self, conn: Connection, wanted: SqlFilter, names: Mapping[str, Any]) -> Iterable[Judged]:
+    def rows(self, conn: Connection, wanted: SqlFilter, names: Mapping[str, Any]) -> Unjudged:
         """What it finds, in its order."""
-        return zip(*map(json.loads, self._columns(conn, wanted, names)), strict=True)
+        columns = self._columns(conn, wanted, names)
+        return Unjudged(list(zip(*map(json.loads, columns), strict=True)), sum(map(len, columns)))
 
     def _columns(self, conn: Connection, wanted: SqlFilter, names: Mapping[str, Any]) -> AnyRow:
         if conn.dialect.name != "sqlite":

@@ -6,12 +6,13 @@ each with its share of the room, so that many groups of one queue are served in 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    Connection,
     Select,
     and_,
     bindparam,
@@ -25,8 +26,9 @@ from sqlalchemy import (
 )
 
 from popserver.domain import message_group
-from popserver.domain.filtering import Filter, SqlFilter
+from popserver.domain.filtering import SqlFilter
 from popserver.domain.topic import message_key, offset_of, queue_of
+from popserver.store.filter_look import FilterLook, Unjudged
 from popserver.store.given import as_given, given
 from popserver.store.message_groups import Member, by_member, runs_of
 from popserver.store.message_look import BY_KEY, MessageLook, MessageRow
@@ -74,12 +76,11 @@ class _Opened(NamedTuple):
 
 
 class _Behind(NamedTuple):
-    """What a filter is asked about of a message behind the scan."""
+    """A message behind the scan that a filter is to want."""
 
     message_key: int
     message_group: str | None
     tag: str | None
-    properties: str | None  # JSON
 
 
 class _Part(NamedTuple):
@@ -109,6 +110,22 @@ def look(
     # Before the scan moves on: what it passed over for such a row would be lost with the row.
     _finish(tx, wish, (run.member for run in runs if run.next_offset is None))
     return Looked(runs, is_all=len(runs) == len(opened) < limit)
+
+
+def to_judge(conn: Connection, wish: Wish, places: Sequence[AnyRow], wanted: SqlFilter, limit: int) -> Unjudged:
+    """What the filter is to be asked about before such a look: up to `limit` messages of the longest open groups.
+
+    Those that were granted before are not among them.
+    """
+    with_open = {place.queue_id: place for place in places if place.has_open}
+    names: dict[str, Any] = {"queues": sorted(with_open), "limit": wish.room, "looked_at": wish.room + _OF_OTHERS_MAX}
+    opened = _OPENED.rows(conn, wish.names | names) if with_open else []
+    bounds = [_bounds(number, each, with_open[each.queue_id]) for number, each in enumerate(opened) if not each.has_run]
+    if not bounds:
+        return Unjudged([], 0)
+    share = max(SHARE_MIN, wish.room // len(opened))
+    asked = {"bounds": as_given(bounds), "share": _JUDGED_PER_WANTED * share, "limit": limit}
+    return _TO_JUDGE.rows(conn, wanted, asked)
 
 
 def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> list[Found]:
@@ -207,7 +224,7 @@ def _parts(
     if wish.wanted.wants_all:
         messages = _BEHIND.rows(tx.conn, names, bodies=wish.bodies)
         return _shared_out(wish, opened, places, messages, share, limit), {row.message_key: row for row in messages}
-    looked_at = _BEHIND_TO_JUDGE.rows(tx.conn, names)
+    looked_at = _BEHIND_KEYS.rows(tx.conn, names)
     parts = _shared_out(wish, opened, places, looked_at, share, limit)
     keys = [key for part in parts for key in part.keys]
     named = {"keys": as_given((key,) for key in keys)}
@@ -232,12 +249,16 @@ def _shared_out(
     parts: list[_Part] = []
     for each in opened:
         looked_at = several.get((each.queue_id, each.message_group), [])
-        wanted = [row.message_key for row in looked_at if _is_wanted(wish.wanted, row)]
+        # Whatever the filter was not asked about is left for the next look.
+        judged = list(takewhile(lambda verdict: verdict is not None, (_is_wanted(wish, row) for row in looked_at)))
+        wanted = [row.message_key for row, is_wanted in zip(looked_at, judged, strict=False) if is_wanted]
         taken = wanted[: min(share, limit)]
         limit -= len(taken)
         is_last = (each.queue_id, each.message_group) == last
         if len(taken) < len(wanted):
             next_offset: int | None = offset_of(wanted[len(taken)])
+        elif len(judged) < len(looked_at):
+            next_offset = offset_of(looked_at[len(judged)].message_key)
         elif len(looked_at) == asked * share or is_last:
             next_offset = offset_of(looked_at[-1].message_key) + 1
         else:
@@ -266,10 +287,11 @@ def _bounds(number: int, each: _Opened, place: AnyRow) -> tuple[int | str, ...]:
     return number, first, end, each.message_group
 
 
-def _is_wanted(wanted: Filter, row: MessageRow | _Behind) -> bool:
-    if isinstance(wanted, SqlFilter):
-        return wanted.matches(row.tag, json.loads(row.properties) if row.properties else {})
-    return wanted.wants_all or row.tag in wanted.tags
+def _is_wanted(wish: Wish, row: MessageRow | _Behind) -> bool | None:
+    """Whether the filter wants it; None where a SQL filter was not asked."""
+    if isinstance(wish.wanted, SqlFilter):
+        return wish.judged.behind.get(row.message_key)
+    return wish.wanted.wants_all or row.tag in wish.wanted.tags
 
 
 _OLDEST = (
@@ -335,7 +357,8 @@ def _shares(every: Select[Any]) -> Select[Any]:
 
 
 _BEHIND = MessageLook(_shares)
-_BEHIND_TO_JUDGE = PackedLook(_Behind, _shares(select(*(message.c[name] for name in _Behind._fields))))
+_BEHIND_KEYS = PackedLook(_Behind, _shares(select(*(message.c[name] for name in _Behind._fields))))
+_TO_JUDGE = FilterLook(_shares)
 _MOVES = given("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
 _MOVE = (
     update(behind)

@@ -24,7 +24,8 @@ from popserver.store.messages import stored_messages
 from popserver.store.packed import PackedLook
 from popserver.store.schema import message, queue
 from popserver.store.schema import topic as topic_table
-from popserver.store.stretch import WINDOW_OFFSETS, WITH_TAG, judge, narrowed, of_tags
+from popserver.store.stretch import WITH_TAG, judge, narrowed, of_tags
+from popserver.store.work import WINDOW_OFFSETS, Work
 
 
 class Pull(NamedTuple):
@@ -167,7 +168,7 @@ def _chosen(conn: Connection, wanted: Filter, span: Mapping[str, int]) -> tuple[
 
 def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[_Size], int]:
     if isinstance(wanted, SqlFilter):
-        keys, reached = judge(conn, _JUDGED, wanted, names)
+        keys, reached = judge(conn, _JUDGED, wanted, names, Work())
         return _BY_KEY.rows(conn, {"keys": as_given((key,) for key in keys)}) if keys else [], reached
     sizes = _EVERY.rows(conn, names) if wanted.wants_all else _TAGGED.rows(conn, {**names, **of_tags(wanted)})
     is_full = len(sizes) == names["limit"]

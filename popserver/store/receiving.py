@@ -38,7 +38,7 @@ from popserver.store.open_groups import Run
 from popserver.store.replay import Held
 from popserver.store.schema import AnyRow, delivery, in_states
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
-from popserver.store.wish import Found, Wish
+from popserver.store.wish import NOTHING_JUDGED, Found, Judged, Wish
 
 _NEW_OF_ROOM = 8
 
@@ -47,7 +47,8 @@ class Receive(NamedTuple):
     """A consumer's wish for messages. `rotation` says at which queue to start.
 
     `attempt_id` names the receive: repeated, it gets what it holds already. With `heads_only` no more than one message
-    of a message group is granted at a time: the consumer would not work on several in their order.
+    of a message group is granted at a time: the consumer would not work on several in their order. With a SQL filter
+    only messages that are in `judged` are granted for the first time (`store.survey`).
     """
 
     group: Group
@@ -60,6 +61,7 @@ class Receive(NamedTuple):
     rotation: int
     attempt_id: str | None = None
     heads_only: bool = False
+    judged: Judged = NOTHING_JUDGED
 
 
 class Received(NamedTuple):
@@ -103,7 +105,7 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
 
 def take(tx: Transaction, request: Receive) -> Taken:
     """Grant messages to one request, whatever its attempt id holds already; their bodies are not read."""
-    wish = _wish([request])._replace(bodies=False)
+    wish = wish_of([request])._replace(bodies=False)
     takers, left_over = _find_and_grant(tx, wish, [request])
     return Taken([(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room)
 
@@ -130,18 +132,20 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 
 
 def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
-    wish = _wish(several)
+    wish = wish_of(several)
     repeated = _repeated(tx, wish, several)
     served = iter(_serve(tx, wish, [each for index, each in enumerate(several) if index not in repeated]))
     return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
 
 
-def _wish(several: Sequence[Receive]) -> Wish:
+def wish_of(several: Sequence[Receive]) -> Wish:
     """What requests that want the same want together."""
     first = several[0]
     room = sum(request.batch_size for request in several)
+    # The newest: who came first has read no further.
+    judged = several[-1].judged
     keeps_order = not is_system_derived(first.topic.name.name)
-    return Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order)
+    return Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order, judged=judged)
 
 
 def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[int, Received]:

@@ -1,6 +1,7 @@
 """Reading on: new messages, from the group's progress in each queue.
 
-The progress row is the lock: it is taken before the queue is read, so two receives never look at the same stretch. A
+The progress row is the lock: it is taken before the queue is read, so two receives never look at the same stretch. What
+a SQL filter says of the messages was asked before, without the lock (`store.survey`): here is granted what it wants. A
 filter judges a message once, before its first grant; what it refuses is passed over and so consumed. A message whose
 message group is locked is passed over too, but left behind: the group gets a row of its own (`leave`), from which it
 is taken up again when it opens (`store.open_groups`).
@@ -8,27 +9,45 @@ is taken up again when it opens (`store.open_groups`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Select, and_, bindparam, func, insert, literal, literal_column, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from popserver.domain.filtering import SqlFilter, TagFilter
 from popserver.domain.message import MessageType
 from popserver.domain.names import owner_of
 from popserver.domain.topic import message_key, offset_of
-from popserver.store.filter_look import FilterLook
 from popserver.store.given import as_given, given
 from popserver.store.message_groups import Member
-from popserver.store.message_look import BY_KEY, MessageLook, MessageRow
+from popserver.store.message_look import MessageLook, MessageRow
 from popserver.store.schema import AnyRow, delivery, message, progress, queue
 from popserver.store.schema import message_group_progress as behind
-from popserver.store.stretch import INSIDE, WINDOW_OFFSETS, WITH_TAG, judge, narrowed, of_tags
+from popserver.store.stretch import INSIDE, WITH_TAG, narrowed, of_tags
 from popserver.store.transaction import Transaction
 from popserver.store.wish import Found, Wish
+from popserver.store.work import WINDOW_OFFSETS
 
 # Of so many looks at a topic's priorities one begins anywhere: what is urgent must not starve the rest.
 FAIR_EVERY = 8
+# So many offsets one look passes over for messages that its filter wants, in all queues together.
+_LOOK_OFFSETS = 4 * WINDOW_OFFSETS
+# Some may be in locked message groups: so many that a SQL filter wants are looked at for each that there is room for.
+_FREE_OF_WANTED = 4
 # Beside open message groups it looks at so many offsets for each message that there is room for, and at least so many.
 _BESIDE_RUNS = 2
 _BESIDE_RUNS_MIN = 32
@@ -47,7 +66,17 @@ def lock_places(tx: Transaction, wish: Wish) -> list[AnyRow]:
     Each with `queue_id`, `next_offset`, `min_offset`, `end_offset` and `has_open`: a message group is open, there or in
     another queue of the topic.
     """
-    rows = tx.conn.execute(_PLACES_IN_ORDER if _takes_groups(wish) else _PLACES, wish.names).all()
+    rows = tx.conn.execute(_PLACES_IN_ORDER if takes_groups(wish) else _PLACES, wish.names).all()
+    return _in_turn(wish, rows)
+
+
+def places_of(conn: Connection, wish: Wish) -> list[AnyRow]:
+    """The same of all queues, to be looked at and not to be read: nothing is locked."""
+    looks = _SEEN_IN_ORDER if takes_groups(wish) else _SEEN
+    return _in_turn(wish, conn.execute(looks, wish.names).all())
+
+
+def _in_turn(wish: Wish, rows: Sequence[AnyRow]) -> list[AnyRow]:
     if MessageType.PRIORITY in wish.topic.accepts and wish.rotation % FAIR_EVERY:
         return list(reversed(rows))
     start = wish.rotation % len(rows) if rows else 0
@@ -56,7 +85,7 @@ def lock_places(tx: Transaction, wish: Wish) -> list[AnyRow]:
 
 def is_more(tx: Transaction, wish: Wish) -> bool:
     """Whether something waits for the group after all, hidden from it by another server's lock."""
-    return tx.conn.execute(_IS_MORE_IN_ORDER if _takes_groups(wish) else _IS_MORE, wish.names).first() is not None
+    return tx.conn.execute(_IS_MORE_IN_ORDER if takes_groups(wish) else _IS_MORE, wish.names).first() is not None
 
 
 def read_on(tx: Transaction, wish: Wish, places: Sequence[AnyRow], limit: int, *, beside_runs: bool) -> Scanned:
@@ -67,7 +96,7 @@ def read_on(tx: Transaction, wish: Wish, places: Sequence[AnyRow], limit: int, *
     """
     found: list[Found] = []
     left_over = False
-    window = min(WINDOW_OFFSETS, max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit)) if beside_runs else WINDOW_OFFSETS
+    window = max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit) if beside_runs else _LOOK_OFFSETS
     for place in places:
         # On Postgres the end may be older than the locked row beside it: never move back to it.
         if place.next_offset >= place.end_offset:
@@ -75,12 +104,14 @@ def read_on(tx: Transaction, wish: Wish, places: Sequence[AnyRow], limit: int, *
         if len(found) == limit or window <= 0:
             left_over = True
             break
-        rows, next_offset = _read_on(tx, wish, place, limit - len(found), window)
-        window -= next_offset - place.next_offset if beside_runs else 0
+        rows, next_offset = _read_on(tx, wish, place, limit - len(found), min(window, WINDOW_OFFSETS))
+        if takes_groups(wish) or not wish.wanted.wants_all:
+            window -= next_offset - place.next_offset + _cost_of_asking(wish)
         found += [_found(wish, place, row) for row in _not_in_hand(tx, wish, rows)]
         left_over = left_over or next_offset < place.end_offset
-        names = {"for_group": wish.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
-        tx.conn.execute(_MOVE_ON, names)
+        if next_offset > place.next_offset:
+            names = {"for_group": wish.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
+            tx.conn.execute(_MOVE_ON, names)
     return Scanned(found, left_over)
 
 
@@ -110,14 +141,15 @@ def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[Me
     return [row for row in rows if row.message_key not in in_hand]
 
 
-def _takes_groups(wish: Wish) -> bool:
-    return wish.keeps_order and MessageType.FIFO in wish.topic.accepts
+def takes_groups(wish: Wish) -> bool:
+    """Whether messages may be in message groups here."""
+    return wish.keeps_order and wish.topic.has_message_groups
 
 
 def _read_on(tx: Transaction, wish: Wish, place: AnyRow, limit: int, window: int) -> tuple[list[MessageRow], int]:
     """Wanted messages of one queue from the group's progress on, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
-    if wish.wanted.wants_all and not _takes_groups(wish):
+    if wish.wanted.wants_all and not takes_groups(wish):
         names = _between(place, start, place.end_offset, limit)
         rows = _NEXT.rows(tx.conn, names, bodies=wish.bodies)
         # A topic's types are remembered, and may have grown since: the messages themselves say what they are.
@@ -132,7 +164,7 @@ def _read_window(
     names = _between(place, offsets.start, offsets.stop, limit)
     names |= wish.names | {"for_queue": place.queue_id, "queue_key": message_key(place.queue_id, 0)}
     if isinstance(wish.wanted, SqlFilter):
-        rows, reached = _read_judging(tx, wish, wish.wanted, names)
+        rows, reached = _read_judged(tx, wish, names)
     else:
         rows, reached = _read_tagged(tx, wish, wish.wanted, names)
     if wish.keeps_order and reached - offsets.start > len(rows):
@@ -149,14 +181,25 @@ def _read_tagged(tx: Transaction, wish: Wish, wanted: TagFilter, names: dict[str
     return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
 
 
-def _read_judging(
-    tx: Transaction, wish: Wish, wanted: SqlFilter, names: dict[str, Any]
-) -> tuple[list[MessageRow], int]:
-    """Ask the filter first, by what it looks at alone; then load the messages it wants."""
-    keys, reached = judge(tx.conn, (_FREE if wish.keeps_order else _ALL).judged, wanted, names)
-    named = {"keys": as_given((key,) for key in keys)}
-    messages = BY_KEY.rows(tx.conn, named, bodies=wish.bodies) if keys else []
-    return messages, reached - names["queue_key"]
+def _read_judged(tx: Transaction, wish: Wish, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
+    """What the filter wants, as far as it was asked already."""
+    judged = wish.judged.stretch(names["for_queue"], names["from_key"])
+    if judged is None:
+        return [], names["from_key"] - names["queue_key"]
+    to_key = min(names["to_key"], judged.to_key)
+    keys = judged.wanted[: bisect_left(judged.wanted, to_key)]
+    at_once = names["limit"] * (_FREE_OF_WANTED if takes_groups(wish) else 1)
+    if len(keys) > at_once:
+        keys, to_key = keys[:at_once], keys[at_once]
+    look = (_FREE if wish.keeps_order else _ALL).chosen
+    rows = look.rows(tx.conn, names | {"keys": as_given((key,) for key in keys)}, bodies=wish.bodies) if keys else []
+    reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
+    return rows, reached - names["queue_key"]
+
+
+def _cost_of_asking(wish: Wish) -> int:
+    """What one queue costs beside its messages, as so many of them: a filter may name thousands of tags."""
+    return len(wish.wanted.tags) if isinstance(wish.wanted, TagFilter) else 1
 
 
 def _between(place: AnyRow, start: int, end: int, limit: int) -> dict[str, Any]:
@@ -199,12 +242,10 @@ def _places(columns: Iterable[Any], is_behind: Any) -> Select[Any]:
     )
 
 
-_PLACES = _places([*_PLACE_COLUMNS, literal(0).label("has_open")], _IS_BEHIND).with_for_update(
-    of=progress, skip_locked=True
-)
-_PLACES_IN_ORDER = _places([*_PLACE_COLUMNS, _HAS_OPEN.label("has_open")], or_(_IS_BEHIND, _HAS_OPEN)).with_for_update(
-    of=progress, skip_locked=True
-)
+_SEEN = _places([*_PLACE_COLUMNS, literal(0).label("has_open")], _IS_BEHIND)
+_SEEN_IN_ORDER = _places([*_PLACE_COLUMNS, _HAS_OPEN.label("has_open")], or_(_IS_BEHIND, _HAS_OPEN))
+_PLACES = _SEEN.with_for_update(of=progress, skip_locked=True)
+_PLACES_IN_ORDER = _SEEN_IN_ORDER.with_for_update(of=progress, skip_locked=True)
 _READY_AGAIN = (
     select(delivery.c.message_key)
     .where(
@@ -259,12 +300,19 @@ class _Looks(NamedTuple):
 
     every: MessageLook
     tagged: MessageLook
-    judged: FilterLook
+    chosen: MessageLook  # among `keys`
 
 
 def _looks(*conditions: Any) -> _Looks:
     every = narrowed(*conditions)
-    return _Looks(MessageLook(every), MessageLook(narrowed(*conditions, *WITH_TAG)), FilterLook(every))
+    among = message.c.message_key.in_(select(_KEYS.c.message_key))
+    return _Looks(
+        MessageLook(every),
+        MessageLook(narrowed(*conditions, *WITH_TAG)),
+        MessageLook(
+            lambda found: found.where(among, *conditions).order_by(message.c.message_key).limit(bindparam("limit"))
+        ),
+    )
 
 
 _ALL = _looks()

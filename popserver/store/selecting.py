@@ -19,6 +19,7 @@ from popserver.store.retry_copies import properties_of
 from popserver.store.schema import AnyRow, dead_letter, message
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX
+from popserver.store.work import Work
 
 
 class Page(NamedTuple):
@@ -29,17 +30,19 @@ class Page(NamedTuple):
 
 
 def page(conn: Connection, group: Group, selection: Selection, after_id: int, limit: int) -> Page:
-    """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`."""
+    """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`; fewer by a costly filter."""
     names = {"for_group": group.group_id, "after": after_id, "window": STEP_ROWS_MAX}
     if selection.ids:
         rows = conn.execute(_NAMED, names | {"ids": as_given((each,) for each in selection.ids)}).all()
     else:
         rows = conn.execute(_NEXT, names).all()
     plausible = [row for row in rows if _may_fit(row, selection)]
-    fitting = _judged(conn, sql.parse(selection.where), plausible) if selection.where else plausible
+    fitting, left_at = _judged(conn, sql.parse(selection.where), plausible) if selection.where else (plausible, None)
     ids = [row.dead_letter_id for row in fitting[:limit]]
     if len(fitting) > limit:
         return Page(ids, ids[-1])
+    if left_at is not None:
+        return Page(ids, left_at)
     return Page(ids, rows[-1].dead_letter_id if len(rows) == STEP_ROWS_MAX else None)
 
 
@@ -58,14 +61,30 @@ def _may_fit(row: AnyRow, selection: Selection) -> bool:
     )
 
 
-def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[AnyRow]) -> list[AnyRow]:
-    keys = as_given((row.copy_key,) for row in rows)
-    copies = {row.message_key: row for row in conn.execute(_COPIES, {"keys": keys})}
-    return [
-        row
-        for row in rows
-        if row.copy_key in copies and wanted.matches(copies[row.copy_key].tag, _facts(row, copies[row.copy_key]))
-    ]
+def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[AnyRow]) -> tuple[list[AnyRow], int | None]:
+    """Those that the filter wants; and after which id it did not go on, where its work was done before."""
+    work = Work()
+    fitting: list[AnyRow] = []
+    start = 0
+    while start < len(rows):
+        several = rows[start : start + work.messages(wanted)]
+        copies = {row.message_key: row for row in conn.execute(_COPIES, {"keys": _keys(several)})}
+        for row in several:
+            start += 1
+            copy = copies.get(row.copy_key)
+            if copy is None:
+                continue
+            facts = _facts(row, copy)
+            if wanted.matches(copy.tag, facts):
+                fitting.append(row)
+            work.spend(wanted.cost(copy.tag, facts))
+            if work.is_done and start < len(rows):
+                return fitting, int(row.dead_letter_id)
+    return fitting, None
+
+
+def _keys(rows: Sequence[AnyRow]) -> str:
+    return as_given((row.copy_key,) for row in rows)
 
 
 def _facts(row: AnyRow, copy: AnyRow) -> Mapping[str, str | None]:

@@ -11,9 +11,8 @@ from sqlalchemy import Connection, Select, bindparam
 from popserver.domain.filtering import SqlFilter, TagFilter
 from popserver.store.filter_look import FilterLook
 from popserver.store.schema import message
+from popserver.store.work import Work
 
-# How far one receive or pull looks for messages its filter wants before it lets others in.
-WINDOW_OFFSETS = 1_000
 # Of so many messages the SQL filter is asked first, for each one wanted; then of as many as it took for each that it
 # let through, and some more.
 _ASKED_PER_WANTED = 8
@@ -41,22 +40,31 @@ def of_tags(wanted: TagFilter) -> dict[str, Any]:
     return {"hashes": wanted.hashes, "tags": wanted.tags}
 
 
-def judge(conn: Connection, look: FilterLook, wanted: SqlFilter, names: Mapping[str, Any]) -> tuple[list[int], int]:
-    """The keys of the first `limit` messages that the filter wants, and the key that it has come to."""
+def judge(
+    conn: Connection, look: FilterLook, wanted: SqlFilter, names: Mapping[str, Any], work: Work
+) -> tuple[list[int], int]:
+    """The keys of the first `limit` messages that the filter wants, and the key that it has come to.
+
+    It ends early where the work it may do is done.
+    """
     keys: list[int] = []
     start, room, judged = names["from_key"], names["limit"], 0
     while len(keys) < room and start < names["to_key"]:
         per_wanted = judged / max(1, len(keys)) * _AND_MORE if judged else _ASKED_PER_WANTED
-        asked = min(WINDOW_OFFSETS, math.ceil(per_wanted * (room - len(keys))))
+        asked = min(work.messages(wanted), math.ceil(per_wanted * (room - len(keys))))
+        found = look.rows(conn, wanted, {**names, "from_key": start, "limit": asked})
         looked = 0
-        for key, tag, properties in look.rows(conn, wanted, {**names, "from_key": start, "limit": asked}):
+        for key, is_wanted in work.judge(wanted, found):
             start, looked = key + 1, looked + 1
-            if wanted.matches(tag, properties):
+            if is_wanted:
                 keys.append(key)
                 if len(keys) == room:
                     break
-        else:
-            if looked < asked:
-                start = names["to_key"]
         judged += looked
+        if len(keys) == room or looked < len(found.rows):
+            break
+        if looked < asked:
+            start = names["to_key"]
+        elif work.is_done:
+            break
     return keys, start

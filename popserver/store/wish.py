@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from popserver.domain.filtering import Filter
@@ -11,11 +13,43 @@ from popserver.store.message_groups import Member
 from popserver.store.message_look import MessageRow
 
 
+class Stretch(NamedTuple):
+    """Messages of a queue that a SQL filter was asked about: those between two keys. `wanted` are keys, in order."""
+
+    from_key: int
+    to_key: int
+    wanted: Sequence[int]
+
+    def from_on(self, key: int) -> Stretch | None:
+        """What of it begins at this key; None where the filter was not asked about what is there."""
+        if not self.from_key <= key <= self.to_key:
+            return None
+        return Stretch(key, self.to_key, self.wanted[bisect_left(self.wanted, key) :])
+
+
+class Judged(NamedTuple):
+    """What a SQL filter said of messages that a group may read next; messages never change, so it stays true.
+
+    `stretches` are by queue; `behind` has those that the scan has passed over, by key.
+    """
+
+    stretches: Mapping[int, Stretch]
+    behind: Mapping[int, bool]
+
+    def stretch(self, queue_id: int, from_key: int) -> Stretch | None:
+        """What is known of a queue from this key on."""
+        known = self.stretches.get(queue_id)
+        return None if known is None else known.from_on(from_key)
+
+
+NOTHING_JUDGED = Judged({}, {})
+
+
 class Wish(NamedTuple):
     """What receives that want the same ask for together; `rotation` says at which queue to start.
 
     `keeps_order` is false in a dead-letter topic, whose messages are taken one by one whatever group they were in.
-    Without `bodies` the rows that are found have empty ones.
+    Without `bodies` the rows that are found have empty ones. A SQL filter is not asked: its answers are in `judged`.
     """
 
     group: Group
@@ -25,6 +59,7 @@ class Wish(NamedTuple):
     rotation: int
     keeps_order: bool
     bodies: bool = True
+    judged: Judged = NOTHING_JUDGED
 
     @property
     def names(self) -> dict[str, int]:

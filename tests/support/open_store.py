@@ -12,17 +12,19 @@ from sqlalchemy import select, text
 from popserver.domain import receipt
 from popserver.domain.delivery import State
 from popserver.domain.errors import PopError
-from popserver.domain.filtering import TagFilter
+from popserver.domain.filtering import SqlFilter, TagFilter
 from popserver.domain.group import Group, Mode
 from popserver.domain.message import Delivery, Message, SendResult, id_from_bytes
 from popserver.domain.names import Resource
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
-from popserver.store import Database, catalog, due, finish, holds, lock, messages, migrate, receiving, schema
+from popserver.store import Database, catalog, due, finish, holds, lock, messages, migrate, receiving, schema, survey
 from popserver.store.notices import Outdated
 from popserver.store.soundness import check_soundness
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.wish import NOTHING_JUDGED
+from popserver.store.work import JUDGED_UNITS, Work
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic, messages_of
 
 START_MS = 1_735_689_600_000
@@ -52,7 +54,8 @@ class OpenStore:
     def do(
         self, verb: Callable[[Transaction, Sequence[R]], Sequence[S]], *requests: R, careful: bool = False
     ) -> Sequence[S]:
-        """All requests in one call and one transaction."""
+        """All requests in one call and one transaction; a receive's SQL filter is asked before, as by the broker."""
+        requests = tuple(self._judged(each) for each in requests)
         tx = Transaction(self.conn, self.now_ms, careful)
         self.database.begin(self.conn)
         try:
@@ -68,6 +71,21 @@ class OpenStore:
         self.enters_ms, self.check_ms = tx.enters_ms, tx.check_ms
         self.words, self.outdated = tx.words, tx.outdated
         return results
+
+    def _judged(self, request: Any) -> Any:
+        if not isinstance(request, receiving.Receive) or not isinstance(request.wanted, SqlFilter):
+            return request
+        if request.judged is not NOTHING_JUDGED:
+            return request
+        # Enough for several that want the same.
+        return request._replace(judged=self.survey(request, enough=8 * request.batch_size).judged)
+
+    def survey(self, request: receiving.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> survey.Surveyed:
+        """What the request's filter says ahead of it."""
+        work = Work(units)
+        with self.database.read() as conn:
+            found = survey.look(conn, request, request.judged, enough or request.batch_size, work)
+        return survey.judge(found, work)
 
     def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:
         """One request; a refusal is raised."""

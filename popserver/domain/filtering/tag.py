@@ -12,8 +12,13 @@ from typing import NamedTuple
 
 from popserver.domain.errors import IllegalFilterExpression
 from popserver.domain.names import CONTROL
+from popserver.domain.remembered import remembered
 
 EXPRESSION_LENGTH_MAX = 16 * 1024
+_REMEMBERED_LENGTH_MAX = 128
+# Measured with tags of one letter, each a text of its own.
+_BYTES_OF_ANY = 400
+_BYTES_OF_CHARACTER = 64
 
 
 class TagFilter(NamedTuple):
@@ -30,7 +35,12 @@ class TagFilter(NamedTuple):
         return tuple(sorted({tag_hash(tag) for tag in self.tags}))
 
 
-@lru_cache(maxsize=1_000)
+def size_of(expression: str) -> int:
+    """How many bytes of memory a filter of this text takes, about."""
+    return _BYTES_OF_ANY + _BYTES_OF_CHARACTER * len(expression)
+
+
+@remembered(size=size_of)
 def parse(expression: str) -> TagFilter:
     """Read a tag expression; raise `IllegalFilterExpression` for one that names no tag, or what can be none.
 
@@ -53,9 +63,14 @@ def parse(expression: str) -> TagFilter:
     return TagFilter(tuple(tags))
 
 
-@lru_cache(maxsize=10_000)
 def tag_hash(tag: str | None) -> int:
     """The field's 32-bit string hash over UTF-16 code units, signed; 0 without a tag (mission row M4)."""
+    # A filter may name a tag of any length, and what is remembered has no budget of bytes.
+    return _hash(tag) if tag is None or len(tag) <= _REMEMBERED_LENGTH_MAX else _hash.__wrapped__(tag)
+
+
+@lru_cache(maxsize=10_000)
+def _hash(tag: str | None) -> int:
     value = 0
     units = (tag or "").encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):

@@ -12,6 +12,7 @@ Nesting is counted, so that neither reading an expression nor evaluating it can 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeVar
 
 from popserver.domain.filtering.sql import conditions
@@ -32,14 +33,14 @@ _ARITHMETIC = ("+", "-")
 
 
 class Grammar:
-    """One reading of one expression; `names` are the properties it looks at."""
+    """One reading of one expression; `reads` counts how often it names each property."""
 
     def __init__(self, expression: str) -> None:
         self._tokens = tokens(expression)
         self._token = next(self._tokens)
         self._open = 0
-        self._nodes = 0
-        self.names: set[str] = set()
+        self.size = 0  # operands and operators
+        self.reads: Counter[str] = Counter()
 
     def condition(self) -> Condition:
         """The whole expression. Raises `Flaw`."""
@@ -125,7 +126,7 @@ class Grammar:
         if token.kind is Kind.KEYWORD and token.text in _CONSTANTS:
             found: Operand = Constant(token.at, _CONSTANTS[token.text])
         elif token.kind is Kind.NAME:
-            self.names.add(token.text)
+            self.reads[token.text] += 1
             found = Property(token.at, token.text)
         elif token.kind is Kind.STRING:
             found = Constant(token.at, token.text)
@@ -163,9 +164,9 @@ class Grammar:
         _check_depth(at, self._open)
 
     def _built(self, operand: AnyOperand) -> AnyOperand:
-        self._nodes += 1
-        if self._nodes > NODES_MAX:
-            raise Flaw(operand.at, f"this is operand or operator {self._nodes}, at most {NODES_MAX} are allowed")
+        self.size += 1
+        if self.size > NODES_MAX:
+            raise Flaw(operand.at, f"this is operand or operator {self.size}, at most {NODES_MAX} are allowed")
         _check_depth(operand.at, operand.depth)
         return operand
 

@@ -1,0 +1,114 @@
+"""SQL filters are asked ahead of the receives that read by them, beside the writer and not in it.
+
+Receives of one group that want the same share what is known. A look ahead does a bounded work (`store.work`); a receive
+that needs more comes again, after others. Filters that cost much wait for one another, and not before those that cost
+little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from popserver.broker.reader import Reader
+from popserver.domain.filtering import SqlFilter
+from popserver.domain.remembered import Remembered
+from popserver.store import survey
+from popserver.store.receiving import Receive
+from popserver.store.survey import Surveyed
+from popserver.store.wish import NOTHING_JUDGED, Judged
+from popserver.store.work import Work
+
+# So many receives' messages are looked for at once: a look costs its turn more than its reading.
+_RECEIVES_AHEAD = 4
+# What is known of so many groups and filters is remembered between receives: about 100 KB each.
+_REMEMBERED_BYTES = 8 * 1024 * 1024
+_BYTES_EACH = 100 * 1024
+# A filter of more operands and operators than this waits where the costly ones wait.
+_SMALL = 64
+
+_Seat = tuple[int, int, SqlFilter]
+
+
+class _Ahead:
+    """What is known ahead of the receives of one group that want the same."""
+
+    def __init__(self) -> None:
+        self.judged = NOTHING_JUDGED
+        self.left = 0  # how many messages are known that no receive has been sent for
+        self.under_way = 0  # how many messages the receives may take that have not been answered
+        self.work = Work()
+        self.turn = asyncio.Lock()
+
+
+class Judging:
+    """Every SQL filter that this server's receives bring."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._remembered: Remembered[_Seat, _Ahead] = Remembered(_REMEMBERED_BYTES)
+        self._in_use: dict[_Seat, tuple[_Ahead, int]] = {}
+        self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
+
+    async def ask(self, request: Receive) -> Receive:
+        """The receive with what its filter says of the next messages. `answered` must follow.
+
+        Where it is nothing, the filter has refused a stretch, which the receive passes over.
+        """
+        assert isinstance(request.wanted, SqlFilter), "any other filter is asked by the database"
+        seat = _seat(request)
+        ahead = self._take(seat)
+        try:
+            judged = await self._known(ahead, request)
+        except BaseException:
+            self._leave(seat)
+            raise
+        ahead.under_way += request.batch_size
+        return request._replace(judged=judged)
+
+    def answered(self, request: Receive, granted: int) -> None:
+        """The receive that was asked for is done."""
+        seat = _seat(request)
+        ahead, _ = self._in_use[seat]
+        ahead.under_way -= request.batch_size
+        if granted < request.batch_size:
+            # Less than was thought: another server reads as well, or the group was reset.
+            ahead.left = 0
+        self._leave(seat)
+
+    async def _known(self, ahead: _Ahead, request: Receive) -> Judged:
+        async with ahead.turn:
+            if ahead.left < request.batch_size or ahead.judged.behind:
+                await self._look(ahead, request)
+            ahead.left -= request.batch_size
+            return ahead.judged
+
+    async def _look(self, ahead: _Ahead, request: Receive) -> None:
+        assert isinstance(request.wanted, SqlFilter)
+        enough = ahead.under_way + _RECEIVES_AHEAD * request.batch_size
+        look = partial(survey.look, request=request, known=ahead.judged, enough=enough, work=ahead.work)
+        async with self._small if request.wanted.size <= _SMALL else self._large:
+            ahead.work.again()
+            found: Surveyed = await self._reader.read_then(look, partial(survey.judge, work=ahead.work))
+        ahead.judged = found.judged
+        ahead.left = sum(len(each.wanted) for each in found.judged.stretches.values()) - ahead.under_way
+
+    def _take(self, seat: _Seat) -> _Ahead:
+        ahead, users = self._in_use.get(seat, (None, 0))
+        if ahead is None:
+            ahead = self._remembered.get(seat) or _Ahead()
+        self._in_use[seat] = ahead, users + 1
+        return ahead
+
+    def _leave(self, seat: _Seat) -> None:
+        ahead, users = self._in_use[seat]
+        if users > 1:
+            self._in_use[seat] = ahead, users - 1
+            return
+        del self._in_use[seat]
+        self._remembered.put(seat, ahead, _BYTES_EACH)
+
+
+def _seat(request: Receive) -> _Seat:
+    assert isinstance(request.wanted, SqlFilter)
+    return request.group.group_id, request.topic.topic_id, request.wanted

@@ -1,0 +1,83 @@
+"""What is remembered to save work, within a number of bytes: the least recently used goes first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+BYTES_MAX = 4 * 1024 * 1024
+
+
+class Remembered(Generic[K, V]):
+    """A mapping that forgets. May be used by several threads at once."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: dict[K, tuple[V, int]] = {}  # the least recently used first
+        self.size = 0  # bytes
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __repr__(self) -> str:
+        return f"<Remembered {len(self)} of {self.size} bytes>"
+
+    def get(self, key: K) -> V | None:
+        """What was remembered; None where it is not known, or not any more."""
+        with self._lock:
+            found = self._kept.pop(key, None)
+            if found is None:
+                return None
+            self._kept[key] = found
+            return found[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Remember a value of about `size` bytes, its key included; one that is larger than all room is not."""
+        with self._lock:
+            self._drop(key)
+            if size > self._bytes_max:
+                return
+            self._kept[key] = (value, size)
+            self.size += size
+            while self.size > self._bytes_max:
+                self._drop(next(iter(self._kept)))
+
+    def forget(self, key: K) -> None:
+        with self._lock:
+            self._drop(key)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self.size = 0
+
+    def _drop(self, key: K) -> None:
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self.size -= found[1]
+
+
+class RememberedFunction(Generic[V]):
+    """A function of a text that remembers its results."""
+
+    def __init__(self, function: Callable[[str], V], size: Callable[[str], int]) -> None:
+        self._function = function
+        self._size = size
+        self.results: Remembered[str, V] = Remembered()
+
+    def __call__(self, text: str) -> V:
+        known = self.results.get(text)
+        if known is None:
+            known = self._function(text)
+            self.results.put(text, known, self._size(text))
+        return known
+
+
+def remembered(size: Callable[[str], int]) -> Callable[[Callable[[str], V]], RememberedFunction[V]]:
+    """Make a function remember its results; `size` says how many bytes the result of a text takes."""
+    return lambda function: RememberedFunction(function, size)

@@ -1,0 +1,125 @@
+"""Asking a SQL filter about what a group may read next, before a receive reads it.
+
+To ask takes time, and the receive's transaction is the only one that writes. So the filter is asked here, outside of
+it and without a lock; the receive then grants what is wanted of what nobody has taken meanwhile. Messages never change:
+an answer stays true whatever else happens to the group's progress.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_
+
+from popserver.domain.filtering import SqlFilter
+from popserver.domain.topic import message_key, queue_of
+from popserver.store import open_groups, receiving, scan
+from popserver.store.filter_look import FilterLook, Unjudged
+from popserver.store.given import as_given, given
+from popserver.store.receiving import Receive
+from popserver.store.schema import AnyRow, message
+from popserver.store.wish import Judged, Stretch
+from popserver.store.work import Work
+
+
+class Survey(NamedTuple):
+    """What was fetched and is to be judged (`judge`)."""
+
+    wanted: SqlFilter
+    known: dict[int, Stretch]  # of each queue that has more to read, from the group's progress on
+    asked: Sequence[Stretch]  # what is judged now, in its order; nothing of it is wanted yet
+    ahead: Unjudged
+    known_behind: dict[int, bool]
+    behind: Unjudged
+    is_all: bool  # there is nothing beyond
+
+
+class Surveyed(NamedTuple):
+    """What the filter said; `is_all`: there was nothing else to ask it about."""
+
+    judged: Judged
+    is_all: bool
+
+
+def look(conn: Connection, request: Receive, known: Judged, enough: int, work: Work) -> Survey:
+    """What to ask the request's filter about, so that `enough` messages are known that it wants."""
+    wanted = request.wanted
+    assert isinstance(wanted, SqlFilter), "any other filter is asked by the database"
+    wish = receiving.wish_of([request])._replace(room=max(enough, request.batch_size))
+    places = scan.places_of(conn, wish)
+    stretches = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
+    behind = Unjudged([], 0)
+    if scan.takes_groups(wish):
+        behind = open_groups.to_judge(conn, wish, places, wanted, work.messages(wanted))
+    missing = enough - sum(len(each.wanted) for each in stretches.values())
+    asked = _to_ask(places, stretches, work.messages(wanted)) if missing > 0 else []
+    bounds = as_given((each.from_key, each.to_key) for each in asked)
+    ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
+    is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, stretches)
+    return Survey(wanted, stretches, asked, ahead, dict(known.behind), behind, is_all)
+
+
+def judge(survey: Survey, work: Work) -> Surveyed:
+    """Ask the filter, until the work is done; always about one message ahead and one behind, where there are any."""
+    half = Work(work.left // 2)
+    behind = _judge_behind(survey, half)
+    work.left -= work.left // 2 - half.left
+    answers = list(work.judge(survey.wanted, Unjudged(sorted(survey.ahead.rows), survey.ahead.characters)))
+    last_key = answers[-1][0] if len(answers) < len(survey.ahead.rows) else None
+    wanted: dict[int, list[int]] = defaultdict(list)
+    for key, is_wanted in answers:
+        if is_wanted:
+            wanted[queue_of(key)].append(key)
+    stretches = dict(survey.known)
+    for each in survey.asked:
+        queue_id = queue_of(each.from_key)
+        end_key = each.to_key
+        if last_key is not None:
+            if each.from_key > last_key:
+                continue
+            end_key = min(end_key, last_key + 1)
+        known = stretches[queue_id]
+        stretches[queue_id] = Stretch(known.from_key, end_key, [*known.wanted, *wanted[queue_id]])
+    return Surveyed(Judged(stretches, behind), survey.is_all and last_key is None)
+
+
+def _judge_behind(survey: Survey, work: Work) -> dict[int, bool]:
+    rows = survey.behind.rows
+    new = [row for row in rows if row[0] not in survey.known_behind]
+    answers = dict(work.judge(survey.wanted, Unjudged(new, survey.behind.characters))) if new else {}
+    known = {**survey.known_behind, **answers}
+    return {row[0]: known[row[0]] for row in rows if row[0] in known}
+
+
+def _known(known: Judged, place: AnyRow) -> Stretch:
+    from_key = message_key(place.queue_id, max(place.next_offset, place.min_offset))
+    return known.stretch(place.queue_id, from_key) or Stretch(from_key, from_key, ())
+
+
+def _to_ask(places: Iterable[AnyRow], stretches: dict[int, Stretch], count: int) -> list[Stretch]:
+    """The stretches behind those that are known, in the places' order; so many offsets together."""
+    asked: list[Stretch] = []
+    for place in places:
+        known = stretches.get(place.queue_id)
+        if known is None or count <= 0:
+            continue
+        to_key = min(message_key(place.queue_id, place.end_offset), known.to_key + count)
+        if to_key > known.to_key:
+            asked.append(Stretch(known.to_key, to_key, ()))
+            count -= to_key - known.to_key
+    return asked
+
+
+def _left(places: Iterable[AnyRow], stretches: dict[int, Stretch]) -> int:
+    ends = {place.queue_id: message_key(place.queue_id, place.end_offset) for place in places}
+    return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in stretches.items())
+
+
+_BOUNDS = given("bounds", "from_key", "to_key")
+_BETWEEN = FilterLook(
+    lambda every: every.select_from(_BOUNDS).join(
+        message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key)
+    )
+)

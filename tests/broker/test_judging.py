@@ -1,0 +1,150 @@
+"""A SQL filter is asked beside the writer, and a look has a budget of work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+import pytest
+
+from popserver.domain.filtering import Filter, SqlFilter, sql, tag
+from popserver.domain.message import MessageType
+from popserver.domain.names import Resource
+from popserver.domain.retry import Holder
+from tests.support.builders import GROUP, TOPIC, a_message, in_order
+from tests.support.running_broker import PATIENCE_S, RunningBroker, ids, running_broker
+
+MANY = 40  # queues
+
+
+class Slow:
+    """A filter that is asked and does not answer until it is let."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+        self.filter = SqlFilter("slow", {}, 1, self._judge)
+
+    def _judge(self, _properties: Mapping[str, str | None]) -> bool:
+        self.asked.set()
+        assert self.may_answer.wait(PATIENCE_S)
+        return True
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.may_answer.set()
+
+
+@pytest.fixture(params=["in memory", "sqlite", "postgres"])
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[RunningBroker]:
+    urls = {"in memory": lambda: "sqlite://", "sqlite": lambda: request.getfixturevalue("sqlite_url")}
+    url = urls[request.param]() if request.param in urls else request.getfixturevalue("postgres_url")
+    async with running_broker(url) as running:
+        yield running
+
+
+async def receive(
+    broker: RunningBroker, wanted: Filter, batch_size: int = 32, *, topic: Resource = TOPIC, poll_ms: int = 60_000
+) -> list[bytes]:
+    found = await broker.broker.receive(
+        GROUP,
+        topic,
+        wanted=wanted,
+        batch_size=batch_size,
+        invisible_ms=30_000,
+        holder=Holder.SIMPLE,
+        client_id="c1",
+        poll_until_ms=broker.clock.now_ms() + poll_ms,
+    )
+    return [each.stored.message.body for each in found]
+
+
+async def test_others_are_served_while_a_filter_thinks(broker: RunningBroker, slow: Slow) -> None:
+    await broker.send([a_message(body=b"first")])
+    thinking = asyncio.create_task(receive(broker, slow.filter))
+    await asyncio.to_thread(slow.asked.wait, PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        await broker.send([a_message(body=b"second")])
+        assert not thinking.done()
+    slow.may_answer.set()
+    assert await thinking == [b"first"]
+    assert await receive(broker, slow.filter) == [b"second"]
+
+
+async def test_a_filter_that_asks_for_little_does_not_wait_for_one_that_asks_for_much(
+    broker: RunningBroker, slow: Slow
+) -> None:
+    await broker.send([a_message(body=b"first", properties={"a": "1"})])
+    large = SqlFilter("large", {}, 1_000, slow.filter.judge)
+    thinking = asyncio.create_task(receive(broker, large))
+    await asyncio.to_thread(slow.asked.wait, PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await receive(broker, sql.parse("a = 1")) == [b"first"]
+    slow.may_answer.set()
+    thinking.cancel()
+
+
+async def test_what_others_took_while_a_filter_thought_is_not_granted_again(broker: RunningBroker, slow: Slow) -> None:
+    await broker.send([a_message(body=str(number).encode()) for number in range(4)])
+    thinking = asyncio.create_task(receive(broker, slow.filter))
+    await asyncio.to_thread(slow.asked.wait, PATIENCE_S)
+    assert await receive(broker, tag.parse("*"), 3) == [b"0", b"1", b"2"]
+    slow.may_answer.set()
+    assert await thinking == [b"3"]
+
+
+async def test_receives_by_one_filter_share_what_it_said(broker: RunningBroker) -> None:
+    asked = 0
+
+    def judge(properties: Mapping[str, str | None]) -> bool:
+        nonlocal asked
+        asked += 1
+        return properties["a"] == "1"
+
+    counted = SqlFilter("counted", {"a": 1}, 1, judge)
+    numbers = range(200)
+    await broker.send([a_message(body=str(n).encode(), properties={"a": str(n % 2)}) for n in numbers[:100]])
+    await broker.send([a_message(body=str(n).encode(), properties={"a": str(n % 2)}) for n in numbers[100:]])
+    found = await asyncio.gather(*(receive(broker, counted, 10) for _ in range(10)))
+    assert sorted(int(body) for batch in found for body in batch) == list(numbers[1::2])
+    assert asked == 200, "each message once"
+
+
+async def test_a_filter_that_refuses_everything_gets_through_every_queue(broker: RunningBroker) -> None:
+    await broker.topic(TOPIC._replace(name="wide"), queues=MANY)
+    wide = TOPIC._replace(name="wide")
+    for _ in range(3 * MANY):
+        await broker.send([a_message(topic=wide, properties={"a": "0"})])
+    await broker.send([a_message(topic=wide, body=b"this", properties={"a": "1"})])
+    heavy = sql.parse("a = 1 AND (" + " OR ".join(f"a CONTAINS '{number}'" for number in range(1, 300)) + ")")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await receive(broker, heavy, topic=wide) == [b"this"]
+    assert await receive(broker, heavy, topic=wide, poll_ms=0) == []
+
+
+async def test_messages_of_open_groups_are_asked_about_too(broker: RunningBroker) -> None:
+    """Whatever is behind a held message of its group waits there unasked, and is asked about when the group opens."""
+    await broker.topic()
+    await broker.broker.catalog.update_topic(TOPIC, accepts=(MessageType.FIFO,))
+    batch = in_order("g", 29)
+    sent = [each._replace(properties={"a": str(number % 3)}) for number, each in enumerate(batch, start=1)]
+    await broker.send([each._replace(body=each.properties["a"].encode()) for each in sent])
+    seen: list[str] = []
+    while len(seen) < 10:
+        held = await broker.broker.receive(
+            GROUP,
+            TOPIC,
+            wanted=sql.parse("a = 1"),
+            batch_size=1,
+            invisible_ms=30_000,
+            holder=Holder.SIMPLE,
+            client_id="c1",
+            poll_until_ms=broker.clock.now_ms() + 60_000,
+        )
+        seen += ids(held)
+        assert await broker.ack(*held) == [None]
+    assert seen == [each.message_id for each in sent[::3]]

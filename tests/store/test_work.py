@@ -1,0 +1,130 @@
+"""A look has a budget of work, over all queues."""
+
+from __future__ import annotations
+
+import pytest
+
+from popserver.domain.filtering import Filter, SqlFilter, sql, tag
+from popserver.domain.redrive import Selection
+from popserver.store import filter_trial, pulling, receiving, selecting
+from popserver.store.filter_look import Unjudged
+from popserver.store.filter_trial import STEP_MESSAGES
+from popserver.store.work import WINDOW_OFFSETS, Work
+from tests.support.builders import a_message
+from tests.support.open_store import OpenStore, a_receive
+
+QUEUES = 8
+HEAVY = sql.parse(" OR ".join(f"a CONTAINS 'x{number}'" for number in range(300)))
+LARGE = "y" * 8_000
+LIGHT = sql.parse("a = 1")
+
+
+def fill(store: OpenStore, queues: int, each: int, value: str = "0") -> receiving.Receive:
+    topic = store.topic(queues=queues)
+    group = store.group(meets=[topic])
+    for number in range(queues):
+        store.send(topic, [a_message(tag="A", properties={"a": value}) for _ in range(each)], rotation=number)
+    return a_receive(group, topic)
+
+
+def passed_over(store: OpenStore) -> int:
+    return int(store.one_value("SELECT SUM(next_offset) FROM progress"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most"),
+    [
+        (tag.parse("B"), 4 * WINDOW_OFFSETS + QUEUES),
+        (tag.parse("||".join(f"B{number}" for number in range(1_900))), 3 * 600),
+        (LIGHT, WINDOW_OFFSETS),
+    ],
+    ids=["a tag", "many tags", "SQL"],
+)
+def test_a_look_passes_over_so_many_messages_in_all_queues(store: OpenStore, wanted: Filter, most: int) -> None:
+    request = fill(store, QUEUES, 600)._replace(wanted=wanted)
+    looks, before = 0, 0
+    while True:
+        received = store.one(receiving.receive, request._replace(rotation=looks))
+        assert received.deliveries == []
+        assert 0 <= passed_over(store) - before <= most
+        before = passed_over(store)
+        looks += 1
+        if not received.more:
+            break
+    assert before == QUEUES * 600
+    assert looks > 1
+
+
+def test_a_filter_that_costs_much_is_asked_about_few(store: OpenStore) -> None:
+    request = fill(store, 2, 40, LARGE)._replace(wanted=HEAVY)
+    found = store.survey(request, enough=100)
+    judged = sum(each.to_key - each.from_key for each in found.judged.stretches.values())
+    assert 0 < judged < 10
+    assert not found.is_all
+    store.one(receiving.receive, request._replace(judged=found.judged))
+    assert passed_over(store) == judged
+
+
+def test_what_a_message_costs_depends_on_it_and_the_filter_alone() -> None:
+    assert HEAVY.cost(None, {"a": LARGE}) > 10 * HEAVY.cost(None, {"a": "y"}) > 10 * LIGHT.cost(None, {"a": "y"})
+    assert HEAVY.cost(None, {"b": LARGE}) == HEAVY.cost(None, {})
+    assert sql.parse("TAGS = 'A'").cost("A" * 1_600, {}) == sql.parse("TAGS = 'A'").cost(None, {}) + 100
+
+
+@pytest.mark.parametrize("wanted", [HEAVY, LIGHT], ids=["heavy", "light"])
+def test_all_of_them_cost_no_less_than_each(wanted: SqlFilter) -> None:
+    values = ["", "1", LARGE, "y" * 100]
+    characters = sum(map(len, values))
+    assert wanted.cost_of_all(4, characters) >= sum(wanted.cost(None, {"a": value}) for value in values) - 4
+
+
+def test_work_ends_after_its_units_and_always_does_something() -> None:
+    rows = [(key, None, {"a": LARGE}) for key in range(100)]
+    work = Work(3 * HEAVY.cost(None, {"a": LARGE}))
+    assert [key for key, _ in work.judge(HEAVY, Unjudged(rows, 100 * len(LARGE)))] == [0, 1, 2]
+    assert work.is_done
+    assert [key for key, _ in work.judge(HEAVY, Unjudged(rows, 100 * len(LARGE)))] == [0]
+    assert work.messages(HEAVY) == 1
+    work.again()
+    assert work.messages(HEAVY) == 3
+
+
+def test_a_pull_by_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenStore) -> None:
+    topic = fill(store, 1, 40, LARGE).topic
+    pull = pulling.Pull(topic, topic.queues[0], 0, 32, HEAVY)
+    offsets = []
+    while pull.offset < 40:
+        (found,) = pulling.look(store.conn, [pull])
+        assert isinstance(found, pulling.Pulled)
+        offsets.append(found.next_offset)
+        assert found.next_offset > pull.offset
+        pull = pull._replace(offset=found.next_offset)
+    store.conn.rollback()
+    assert len(offsets) > 5
+
+
+def test_a_trial_of_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenStore) -> None:
+    topic = fill(store, 1, 40, LARGE).topic
+    end_key, examined, steps = filter_trial.end_of(topic.queues[0]), 0, 0
+    while end_key is not None:
+        step = filter_trial.step(store.conn, HEAVY, topic.queues[0], end_key, 0, STEP_MESSAGES, Work())
+        end_key, examined, steps = step.next_key, examined + step.examined, steps + 1
+    store.conn.rollback()
+    assert examined == 40
+    assert steps > 5
+
+
+def test_dead_letters_are_selected_by_a_filter_that_costs_much_in_more_pages(store: OpenStore) -> None:
+    request = fill(store, 1, 20, LARGE)
+    for held in store.receive(request.group, request.topic):
+        store.forward(request.group, held)
+    where = Selection(where=f"NOT ({HEAVY.expression})")
+    ids: list[int] = []
+    after_id: int | None = 0
+    pages = 0
+    while after_id is not None:
+        page = selecting.page(store.conn, request.group, where, after_id, 100)
+        ids, after_id, pages = ids + page.ids, page.next_after_id, pages + 1
+    store.conn.rollback()
+    assert len(ids) == len(set(ids)) == 20
+    assert pages > 2
