@@ -74,7 +74,9 @@ class App:
                 # A clock that stands still has no company.
                 shared=not self.database.is_sqlite and isinstance(self.clock, SystemClock),
                 budgets=self.budgets,
-                limits=broker_limits.Limits(send_backlog_bytes=config.send_backlog * MIB),
+                limits=broker_limits.Limits(
+                    send_backlog_bytes=config.send_backlog * MIB, filter_bytes=config.max_filter_memory * MIB
+                ),
             )
             await self._start_broker()
         except BaseException:

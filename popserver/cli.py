@@ -100,6 +100,9 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-request-rate", type=int, metavar="N", help="requests a user may make per second (0)")
     parser.add_argument("--send-backlog", type=int, metavar="MIB", help="how much may wait to be stored (128)")
+    parser.add_argument(
+        "--max-filter-memory", type=int, metavar="MIB", help="what filters of receives under way may take (64)"
+    )
 
 
 def _add_db(parser: argparse.ArgumentParser) -> None:

@@ -59,6 +59,7 @@ class Config(BaseSettings):
     max_send_rate: int = Field(default=0, ge=0)  # messages per second and user, or client without auth; 0: no limit
     max_request_rate: int = Field(default=0, ge=0)  # likewise
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that may wait to be stored
+    max_filter_memory: int = Field(default=64, ge=1)  # MiB that the filters of receives and pulls under way may take
 
     @field_validator(
         "min_invisible",

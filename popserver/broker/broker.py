@@ -16,6 +16,7 @@ from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
 from popserver.broker.clock import Clock
 from popserver.broker.errands import Errands
+from popserver.broker.filters import Filters
 from popserver.broker.group_members import GroupMembers
 from popserver.broker.group_notices import GroupNotices
 from popserver.broker.judging import Judging
@@ -133,12 +134,13 @@ class Broker:
         )
         self.redeliveries = Redeliveries(clock.now_ms())
         judging = Judging(self.reader)
-        self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries, judging)
+        filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))
+        self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries, judging, filters)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = Retries(self.writer, self.catalog)
         self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, judging)
-        self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups)
+        self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None
         # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.

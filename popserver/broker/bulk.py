@@ -17,6 +17,7 @@ from popserver.broker.judging import Judging
 from popserver.broker.reader import Reader
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.writer import Writer
+from popserver.domain.attempt import as_sent
 from popserver.domain.bulk import Held, HeldPage, Page, Stretch, check_stretch
 from popserver.domain.errors import TooManyRequests
 from popserver.domain.filtering import Filter, SqlFilter
@@ -170,8 +171,8 @@ class Bulk:
                 return messages
             if self._clock.now_ms() >= until_ms:
                 raise TooManyRequests(
-                    f"some of what attempt '{attempt_id}' holds is locked by another transaction; {messages} messages"
-                    " are acked, repeat the request for the others"
+                    f"some of what attempt '{as_sent(attempt_id)}' holds is locked by another transaction;"
+                    f" {messages} messages are acked, repeat the request for the others"
                 )
             await asyncio.sleep(_PAUSE_S)
 

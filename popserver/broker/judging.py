@@ -19,7 +19,7 @@ from popserver.store.survey import Surveyed
 from popserver.store.wish import NOTHING_JUDGED, Judged
 from popserver.store.work import Work
 
-# So many receives' messages are looked for at once: a look costs its turn more than its reading.
+# A look begins before so many receives are left without messages: they need not wait for it then.
 _RECEIVES_AHEAD = 4
 # What is known of so many groups and filters is remembered between receives: about 100 KB each.
 _REMEMBERED_BYTES = 8 * 1024 * 1024
@@ -37,8 +37,10 @@ class _Ahead:
         self.judged = NOTHING_JUDGED
         self.left = 0  # how many messages are known that no receive has been sent for
         self.under_way = 0  # how many messages the receives may take that have not been answered
+        self.taken = 0  # how many messages receives were sent for, ever
+        self.is_all = False  # there was nothing else to ask about
         self.work = Work()
-        self.turn = asyncio.Lock()
+        self.look: asyncio.Task[None] | None = None
 
 
 class Judging:
@@ -77,21 +79,34 @@ class Judging:
         self._leave(seat)
 
     async def _known(self, ahead: _Ahead, request: Receive) -> Judged:
-        async with ahead.turn:
-            if ahead.left < request.batch_size or ahead.judged.behind:
-                await self._look(ahead, request)
-            ahead.left -= request.batch_size
-            return ahead.judged
+        if ahead.left < request.batch_size or ahead.judged.behind:
+            # All who wait go on at the same moment, and so into one transaction.
+            await asyncio.shield(self._looking(ahead, request))
+        ahead.left -= request.batch_size
+        ahead.taken += request.batch_size
+        if not ahead.is_all and ahead.left < _RECEIVES_AHEAD * request.batch_size:
+            self._looking(ahead, request)
+        return ahead.judged
+
+    def _looking(self, ahead: _Ahead, request: Receive) -> asyncio.Task[None]:
+        """The look that is under way, or a new one."""
+        if ahead.look is None or ahead.look.done():
+            ahead.look = asyncio.get_running_loop().create_task(self._look(ahead, request))
+            ahead.look.add_done_callback(_taken_note_of)
+        return ahead.look
 
     async def _look(self, ahead: _Ahead, request: Receive) -> None:
         assert isinstance(request.wanted, SqlFilter)
-        enough = ahead.under_way + _RECEIVES_AHEAD * request.batch_size
-        look = partial(survey.look, request=request, known=ahead.judged, enough=enough, work=ahead.work)
         async with self._small if request.wanted.size <= _SMALL else self._large:
+            under_way = ahead.under_way
+            enough = under_way + 2 * _RECEIVES_AHEAD * request.batch_size
             ahead.work.again()
+            look = partial(survey.look, request=request, known=ahead.judged, enough=enough, work=ahead.work)
+            before = ahead.taken
             found: Surveyed = await self._reader.read_then(look, partial(survey.judge, work=ahead.work))
-        ahead.judged = found.judged
-        ahead.left = sum(len(each.wanted) for each in found.judged.stretches.values()) - ahead.under_way
+        ahead.judged, ahead.is_all = found.judged, found.is_all
+        known = sum(len(each.wanted) for each in found.judged.stretches.values())
+        ahead.left = known - under_way - (ahead.taken - before)
 
     def _take(self, seat: _Seat) -> _Ahead:
         ahead, users = self._in_use.get(seat, (None, 0))
@@ -107,6 +122,12 @@ class Judging:
             return
         del self._in_use[seat]
         self._remembered.put(seat, ahead, _BYTES_EACH)
+
+
+def _taken_note_of(look: asyncio.Task[None]) -> None:
+    """A look that fails is told to those who wait for it; there may be nobody."""
+    if not look.cancelled():
+        look.exception()
 
 
 def _seat(request: Receive) -> _Seat:

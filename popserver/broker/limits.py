@@ -11,3 +11,4 @@ class Limits(NamedTuple):
     """The limits of the broker's budgets."""
 
     send_backlog_bytes: int = 128 * MIB
+    filter_bytes: int = 64 * MIB  # of all receives and pulls that are under way

@@ -7,11 +7,13 @@ import asyncio
 import structlog
 
 from popserver.broker.clock import Clock
+from popserver.broker.filters import Filters
 from popserver.broker.judging import Judging
 from popserver.broker.orphans import Orphans
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.broker.writer import Writer
+from popserver.domain.brake import Brake
 from popserver.domain.errors import CommitUnknown, TooManyRequests
 from popserver.domain.filtering import SqlFilter
 from popserver.domain.message import Delivery
@@ -35,6 +37,7 @@ class Polls:
         orphans: Orphans,
         redeliveries: Redeliveries,
         judging: Judging,
+        filters: Filters,
     ) -> None:
         self._writer = writer
         self._clock = clock
@@ -43,12 +46,15 @@ class Polls:
         self._redeliveries = redeliveries
         self.open = 0  # receives that are not answered yet
         self._judging = judging
+        self._filters = filters
+        self._brake = Brake()
 
     async def poll(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         """What the receive is granted; waits until `poll_until_ms` for the first message, then returns none."""
         self.open += 1
         try:
-            return await self._poll(request, poll_until_ms)
+            with self._filters.held(request.wanted):
+                return await self._poll(request, poll_until_ms)
         finally:
             self.open -= 1
 
@@ -116,8 +122,8 @@ class Polls:
         now_ms = self._clock.now_ms()
         self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
         cost_ms = now_ms - started_ms
-        if cost_ms > SLOW_LOOK_MS:
-            log.warning("a poll's look took long", cost_ms=cost_ms, group=str(request.group.name))
+        if cost_ms > SLOW_LOOK_MS and (untold := self._brake.untold(now_ms)) is not None:
+            log.warning("a poll's look took long", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
         return received
 
     def _withdraw_grant(self, seat: Seat, answer: asyncio.Future[Received]) -> None:

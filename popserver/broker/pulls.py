@@ -13,12 +13,14 @@ import structlog
 
 from popserver.broker.catalog import Catalog
 from popserver.broker.clock import Clock
+from popserver.broker.filters import Filters
 from popserver.broker.looks import Looks
 from popserver.broker.offsets import Offsets
 from popserver.broker.parked_pulls import ParkedPulls
 from popserver.broker.polls import SLOW_LOOK_MS
 from popserver.broker.reader import Reader
 from popserver.broker.wakeups import Seat, Wakeups
+from popserver.domain.brake import Brake
 from popserver.domain.errors import TooManyRequests
 from popserver.domain.filtering import Filter
 from popserver.domain.group import Group
@@ -50,12 +52,16 @@ class Pull(NamedTuple):
 class Pulls:
     """Every pull of this server, parked or not."""
 
-    def __init__(self, reader: Reader, catalog: Catalog, offsets: Offsets, clock: Clock, wakeups: Wakeups) -> None:
+    def __init__(
+        self, reader: Reader, catalog: Catalog, offsets: Offsets, clock: Clock, wakeups: Wakeups, filters: Filters
+    ) -> None:
         self._reader = reader
         self._catalog = catalog
         self._offsets = offsets
         self._clock = clock
         self._wakeups = wakeups
+        self._filters = filters
+        self._brake = Brake()
         self._looks = Looks(reader)
         self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
 
@@ -68,12 +74,13 @@ class Pulls:
         group, topic = await self._catalog.group(wish.group), await self._catalog.topic(wish.topic)
         place = queue_numbered(topic, wish.queue_number)
         request = pulling.Pull(topic, place, wish.offset, min(wish.batch_size, BATCH_SIZE_MAX), wish.wanted)
-        held = self._look_or_park(group, request, wish.until_ms)
-        if wish.commit_offset is None:
-            return await held
-        along = self._offsets.ride_along(group, QueueOffset(topic, place, wish.commit_offset, wish.resets))
-        pulled, _ = await asyncio.gather(held, along)
-        return pulled
+        with self._filters.held(wish.wanted):
+            held = self._look_or_park(group, request, wish.until_ms)
+            if wish.commit_offset is None:
+                return await held
+            along = self._offsets.ride_along(group, QueueOffset(topic, place, wish.commit_offset, wish.resets))
+            pulled, _ = await asyncio.gather(held, along)
+            return pulled
 
     async def _look_or_park(self, group: Group, request: pulling.Pull, until_ms: int) -> Pulled:
         seat, asked_offset = Seat(group.group_id, request.topic.topic_id), request.offset
@@ -99,9 +106,13 @@ class Pulls:
         started_ms = self._clock.now_ms()
         pulled = await self._looks.look(request)
         cost_ms = self._clock.now_ms() - started_ms
-        if cost_ms > SLOW_LOOK_MS:
+        if cost_ms > SLOW_LOOK_MS and (untold := self._brake.untold(self._clock.now_ms())) is not None:
             log.warning(
-                "a pull's look took long", cost_ms=cost_ms, group=str(group.name), topic=str(request.topic.name)
+                "a pull's look took long",
+                cost_ms=cost_ms,
+                group=str(group.name),
+                topic=str(request.topic.name),
+                untold=untold,
             )
         return pulled
 

@@ -13,6 +13,8 @@ from collections import deque
 from typing import NamedTuple
 
 from popserver.broker.clock import Clock
+from popserver.domain.filtering import Filter
+from popserver.domain.remembered import Remembered
 
 # What the field's proxy allows (mission row A9); beyond it a poll is answered, not held.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
@@ -34,7 +36,7 @@ class Wakeups:
         self._rings: dict[int, int] = {}
         self._rings_of_all = 0
         self._parked: dict[int, dict[int, deque[asyncio.Future[bool]]]] = {}
-        self._empty: dict[tuple[Seat, object], int] = {}
+        self._empty: Remembered[tuple[Seat, Filter], int] = Remembered()
         self._count = 0
         self._closed = False
 
@@ -45,13 +47,11 @@ class Wakeups:
     def ring_number(self, topic_id: int) -> int:
         return self._rings.get(topic_id, 0) + self._rings_of_all
 
-    def found_empty(self, seat: Seat, wanted: object, ring_number: int) -> None:
-        """Remember that what this group `wanted` (its filter) was not there as of that ring."""
-        if len(self._empty) > PARKED_MAX:
-            self._empty.clear()
-        self._empty[seat, wanted] = ring_number
+    def found_empty(self, seat: Seat, wanted: Filter, ring_number: int) -> None:
+        """Remember that what this group `wanted` was not there as of that ring."""
+        self._empty.put((seat, wanted), ring_number, wanted.memory)
 
-    def is_known_empty(self, seat: Seat, wanted: object) -> bool:
+    def is_known_empty(self, seat: Seat, wanted: Filter) -> bool:
         return self._empty.get((seat, wanted)) == self.ring_number(seat.topic_id)
 
     def has_room(self, seat: Seat) -> bool:

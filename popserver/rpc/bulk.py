@@ -17,6 +17,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
 from popserver.broker.bulk import Wish
+from popserver.domain import attempt
 from popserver.domain.bulk import (
     RECEIVE_MESSAGES_MAX,
     Columns,
@@ -240,7 +241,7 @@ def _attempt(request: Any, caller: Caller) -> tuple[Resource, Resource, str]:
     return (
         convert.resource(request.group, caller.namespace),
         convert.resource(request.topic, caller.namespace),
-        attempt_id,
+        attempt.of_user(caller.user, attempt_id),
     )
 
 

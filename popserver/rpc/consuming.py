@@ -10,8 +10,10 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import BATCH_SIZE_MAX, Broker
 from popserver.broker.clients import Client
+from popserver.domain import attempt
 from popserver.domain.errors import BadRequest, IllegalInvisibleTime, IllegalPollingTime
 from popserver.domain.message import Delivery
+from popserver.domain.names import CONTROL
 from popserver.domain.retry import Holder
 from popserver.rpc import convert, needs, origins, status
 from popserver.rpc.calls import Caller, Write
@@ -125,7 +127,7 @@ class Consuming:
             holder=holder,
             client_id=caller.client_id,
             poll_until_ms=self._broker.clock.patience_ends_ms(poll_ms),
-            attempt_id=attempt_id_of(request),
+            attempt_id=attempt.of_client(caller.client_id, attempt_id_of(request)),
             # A push client that was not told to would work on several messages of one group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
         )
@@ -217,8 +219,8 @@ def attempt_id_of(request: Any) -> str | None:
         raise BadRequest(
             f"attempt id '{attempt_id[:32]}…' has {len(attempt_id)} characters, at most {ATTEMPT_ID_LENGTH_MAX} may be"
         )
-    if "\x00" in attempt_id:
-        raise BadRequest("the attempt id holds a zero byte, which not every database can keep")
+    if CONTROL.search(attempt_id):
+        raise BadRequest(f"attempt id {attempt_id[:32]!r} holds a control character; no attempt id may")
     return attempt_id or None
 
 

@@ -14,6 +14,7 @@ from popserver.broker.access import Access, Need
 from popserver.broker.clock import Clock
 from popserver.domain.acl import User
 from popserver.domain.errors import BadRequest, ClientIdRequired, Forbidden, Unauthorized
+from popserver.domain.names import CONTROL
 from popserver.rpc import needs
 from popserver.rpc.calls import Caller
 
@@ -50,7 +51,7 @@ class Door:
         self._clock = clock
 
     def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
-        """Raise `Unauthorized`, `ClientIdRequired`, `BadRequest` for an endless client id, `TooManyRequests`."""
+        """Raise `Unauthorized`, `ClientIdRequired`, `BadRequest` for an illegal client id, `TooManyRequests`."""
         client_id = caller.client_id
         if not client_id and anonymous:
             # Only looks whether somebody is there; it neither learns nor changes anything (contract 1.4).
@@ -64,6 +65,8 @@ class Door:
                 f"client id '{client_id[:32]}…' has {len(client_id)} characters,"
                 f" at most {CLIENT_ID_LENGTH_MAX} are allowed"
             )
+        if CONTROL.search(client_id):
+            raise BadRequest(f"client id {client_id[:32]!r} holds a control character; use visible ones")
         if self._access.requests is not None:
             limit = self._access.requests.charge if method in _ONLY_COUNTED else self._access.requests.take
             limit(_holder(caller), 1, self._clock.now_ms())

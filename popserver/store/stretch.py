@@ -53,18 +53,17 @@ def judge(
         per_wanted = judged / max(1, len(keys)) * _AND_MORE if judged else _ASKED_PER_WANTED
         asked = min(work.messages(wanted), math.ceil(per_wanted * (room - len(keys))))
         found = look.rows(conn, wanted, {**names, "from_key": start, "limit": asked})
-        looked = 0
-        for key, is_wanted in work.judge(wanted, found):
-            start, looked = key + 1, looked + 1
-            if is_wanted:
-                keys.append(key)
-                if len(keys) == room:
-                    break
+        if not found.rows:
+            return keys, names["to_key"]
+        wanted_keys, looked = work.judge(wanted, *found)
         judged += looked
-        if len(keys) == room or looked < len(found.rows):
+        if len(keys) + len(wanted_keys) >= room:
+            keys += wanted_keys[: room - len(keys)]
+            return keys, keys[-1] + 1
+        keys += wanted_keys
+        start = found.rows[looked - 1][0] + 1
+        if looked < len(found.rows) or work.is_done:
             break
         if looked < asked:
-            start = names["to_key"]
-        elif work.is_done:
-            break
+            return keys, names["to_key"]
     return keys, start

@@ -7,8 +7,9 @@ an answer stays true whatever else happens to the group's progress.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_
@@ -66,12 +67,10 @@ def judge(survey: Survey, work: Work) -> Surveyed:
     half = Work(work.left // 2)
     behind = _judge_behind(survey, half)
     work.left -= work.left // 2 - half.left
-    answers = list(work.judge(survey.wanted, Unjudged(sorted(survey.ahead.rows), survey.ahead.characters)))
-    last_key = answers[-1][0] if len(answers) < len(survey.ahead.rows) else None
-    wanted: dict[int, list[int]] = defaultdict(list)
-    for key, is_wanted in answers:
-        if is_wanted:
-            wanted[queue_of(key)].append(key)
+    rows = sorted(survey.ahead.rows, key=itemgetter(0))
+    keys, judged = work.judge(survey.wanted, rows, survey.ahead.characters) if rows else ([], 0)
+    last_key = rows[judged - 1][0] if judged < len(rows) else None
+    wanted = {queue_id: list(several) for queue_id, several in groupby(keys, queue_of)}
     stretches = dict(survey.known)
     for each in survey.asked:
         queue_id = queue_of(each.from_key)
@@ -81,14 +80,16 @@ def judge(survey: Survey, work: Work) -> Surveyed:
                 continue
             end_key = min(end_key, last_key + 1)
         known = stretches[queue_id]
-        stretches[queue_id] = Stretch(known.from_key, end_key, [*known.wanted, *wanted[queue_id]])
+        stretches[queue_id] = Stretch(known.from_key, end_key, [*known.wanted, *wanted.get(queue_id, ())])
     return Surveyed(Judged(stretches, behind), survey.is_all and last_key is None)
 
 
 def _judge_behind(survey: Survey, work: Work) -> dict[int, bool]:
     rows = survey.behind.rows
     new = [row for row in rows if row[0] not in survey.known_behind]
-    answers = dict(work.judge(survey.wanted, Unjudged(new, survey.behind.characters))) if new else {}
+    keys, judged = work.judge(survey.wanted, new, survey.behind.characters) if new else ([], 0)
+    wanted = set(keys)
+    answers = {row[0]: row[0] in wanted for row in new[:judged]}
     known = {**survey.known_behind, **answers}
     return {row[0]: known[row[0]] for row in rows if row[0] in known}
 

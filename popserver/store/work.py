@@ -6,21 +6,24 @@ at the same message everywhere.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Sequence
 
 from popserver.domain.filtering import SqlFilter
-from popserver.store.filter_look import Unjudged
+from popserver.store.filter_look import Judged
 
 # How far one look goes in one queue.
 WINDOW_OFFSETS = 1_000
+# So many messages a SQL filter is asked about at once.
+_MESSAGES_MAX = 4_000
 # In units of about 0.1 µs, over all queues.
-JUDGED_UNITS = 50_000
+JUDGED_UNITS = 100_000
 # After so many units the thread sleeps: only then is the interpreter given to a thread that waits for it. To ask for it
 # takes 5 ms each time otherwise, and a request needs it often.
-_BREATH_UNITS = 10_000
+_BREATH_UNITS = 30_000
 _BREATH_S = 0.000_1
-# Before it is known how large messages are, it fetches so many at most, and each time at most so many times more.
+_NEVER = threading.Event()
+# Before it is known how large messages are, a look fetches so many; the next one at most so many times more.
 _FIRST_MESSAGES = 256
 _GROWTH = 4
 
@@ -28,10 +31,8 @@ _GROWTH = 4
 class Work:
     """What one look may do, or several one after the other, and what they have learned of the messages' size."""
 
-    def __init__(self, units: int = JUDGED_UNITS, *, messages: int = WINDOW_OFFSETS) -> None:
-        """`messages`: at most so many are fetched at once."""
+    def __init__(self, units: int = JUDGED_UNITS) -> None:
         self._units = units
-        self._messages_max = messages
         self._asked = _FIRST_MESSAGES
         self._breath = _BREATH_UNITS
         self.left = units
@@ -53,27 +54,41 @@ class Work:
     def messages(self, wanted: SqlFilter) -> int:
         """How many messages are fetched next: no more than can be judged, as far as is known, and at least one."""
         each = max(self.unit_each, wanted.cost_of_all(1, 0))
-        count = max(1, min(self._messages_max, self._asked, self.left // each))
-        self._asked = min(self._messages_max, self._asked * _GROWTH)
+        # With room to spare: to count what each message costs is a work of its own.
+        count = max(1, min(_MESSAGES_MAX, self._asked, self.left * 3 // 4 // each))
+        self._asked = min(_MESSAGES_MAX, self._asked * _GROWTH)
         return count
 
-    def judge(self, wanted: SqlFilter, found: Unjudged) -> Iterator[tuple[int, bool]]:
-        """Ask about the messages one by one, until the work is done, and always about one: its key, and the answer."""
-        cost = wanted.cost_of_all(len(found.rows), found.characters)
-        known = cost <= self.left
-        if known and found.rows:
-            # The usual case: nothing need be counted. A caller that stops early has paid for all.
-            self.left -= cost
-            self.unit_each = cost // len(found.rows)
-        for judged, (key, tag, properties) in enumerate(found.rows, start=1):
-            yield key, wanted.matches(tag, properties)
-            if not known:
-                each = wanted.cost(tag, properties)
-                self.left -= each
-                self.unit_each += (each - self.unit_each) // judged
-                if self.is_done:
-                    return
-            self._breathe(self.unit_each)
+    def judge(self, wanted: SqlFilter, rows: Sequence[Judged], characters: int) -> tuple[list[int], int]:
+        """The keys of those that the filter wants, and how many it was asked about, from the first on.
+
+        That is all of them, or as many as the work allows, and always one. Their tags and properties have at most
+        `characters` characters together.
+        """
+        cost = wanted.cost_of_all(len(rows), characters)
+        if cost > self.left:
+            return self._judge_counting(wanted, rows)
+        # The usual case: nothing need be counted.
+        self.left -= cost
+        self.unit_each = cost // max(1, len(rows))
+        step = max(1, _BREATH_UNITS // max(1, self.unit_each))
+        keys = wanted.keys_of(rows[:step])
+        for start in range(step, len(rows), step):
+            _NEVER.wait(_BREATH_S)
+            keys += wanted.keys_of(rows[start : start + step])
+        return keys, len(rows)
+
+    def _judge_counting(self, wanted: SqlFilter, rows: Sequence[Judged]) -> tuple[list[int], int]:
+        keys: list[int] = []
+        costs: list[int] = []
+        for row in rows:
+            keys += wanted.keys_of((row,))
+            costs.append(wanted.cost(row[1], row[2]))
+            self.spend(costs[-1])
+            if self.is_done:
+                break
+        self.unit_each = sum(costs) // len(costs)
+        return keys, len(costs)
 
     def spend(self, units: int) -> None:
         """So much was done."""
@@ -83,5 +98,5 @@ class Work:
     def _breathe(self, units: int) -> None:
         self._breath -= units
         if self._breath <= 0:
-            time.sleep(_BREATH_S)
+            _NEVER.wait(_BREATH_S)
             self._breath = _BREATH_UNITS

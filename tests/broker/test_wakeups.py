@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from popserver.broker.clock import ManualClock
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.domain.delivery import State
+from popserver.domain.filtering import tag
 from tests.support.running_broker import running_broker, until
 
 SEAT = Seat(group_id=1, topic_id=1)
+A, B = tag.parse("A"), tag.parse("B")
 
 
 @pytest.mark.row("A6")
@@ -28,22 +30,31 @@ async def test_a_ring_between_the_answer_and_the_parking_is_not_slept_through() 
 
 async def test_what_was_found_empty_is_known_until_the_next_ring() -> None:
     wakeups = Wakeups(ManualClock())
-    wakeups.found_empty(SEAT, "A", wakeups.ring_number(1))
-    assert wakeups.is_known_empty(SEAT, "A")
-    assert not wakeups.is_known_empty(SEAT, "B")
-    assert not wakeups.is_known_empty(Seat(2, 1), "A")
+    wakeups.found_empty(SEAT, A, wakeups.ring_number(1))
+    assert wakeups.is_known_empty(SEAT, A)
+    assert not wakeups.is_known_empty(SEAT, B)
+    assert not wakeups.is_known_empty(Seat(2, 1), A)
     wakeups.ring(2)
-    assert wakeups.is_known_empty(SEAT, "A")
+    assert wakeups.is_known_empty(SEAT, A)
     wakeups.ring(1)
-    assert not wakeups.is_known_empty(SEAT, "A")
+    assert not wakeups.is_known_empty(SEAT, A)
+
+
+async def test_what_many_filters_found_empty_is_remembered_within_few_mib() -> None:
+    wakeups = Wakeups(ManualClock())
+    for number in range(1_000):
+        wakeups.found_empty(SEAT, tag.parse("x" * 16_000 + str(number)), wakeups.ring_number(1))
+    assert wakeups._empty.size <= 4 * 1024 * 1024
+    assert len(wakeups._empty) < 300
+    assert wakeups.is_known_empty(SEAT, tag.parse("x" * 16_000 + "999"))
 
 
 async def test_a_look_that_a_ring_overtook_says_nothing() -> None:
     wakeups = Wakeups(ManualClock())
     before = wakeups.ring_number(1)
     wakeups.ring(1)
-    wakeups.found_empty(SEAT, "A", before)
-    assert not wakeups.is_known_empty(SEAT, "A")
+    wakeups.found_empty(SEAT, A, before)
+    assert not wakeups.is_known_empty(SEAT, A)
 
 
 async def test_nothing_is_left_of_polls_that_have_gone() -> None:

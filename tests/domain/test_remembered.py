@@ -65,7 +65,7 @@ def _one_tag(number: int) -> str:
 
 @pytest.mark.parametrize(
     ("parse", "expression", "count"),
-    [(sql.parse, _sql, 20), (tag.parse, _tags, 40), (tag.parse, _one_tag, 400)],
+    [(sql.parse, _sql, 20), (tag.parse, _tags, 40), (tag.parse, _one_tag, 250)],
     ids=["SQL", "tags", "tag"],
 )
 def test_any_number_of_large_filters_takes_a_few_mib(
@@ -76,7 +76,7 @@ def test_any_number_of_large_filters_takes_a_few_mib(
     try:
         for number in range(count):
             found = parse(expression(number))
-            if isinstance(found, tag.TagFilter):
+            if isinstance(found, tag.TagFilter) and number < 3:
                 assert len(found.hashes) == len(found.tags)
         found = None
         grown = tracemalloc.get_traced_memory()[0]

@@ -7,7 +7,6 @@ import pytest
 from popserver.domain.filtering import Filter, SqlFilter, sql, tag
 from popserver.domain.redrive import Selection
 from popserver.store import filter_trial, pulling, receiving, selecting
-from popserver.store.filter_look import Unjudged
 from popserver.store.filter_trial import STEP_MESSAGES
 from popserver.store.work import WINDOW_OFFSETS, Work
 from tests.support.builders import a_message
@@ -36,7 +35,7 @@ def passed_over(store: OpenStore) -> int:
     [
         (tag.parse("B"), 4 * WINDOW_OFFSETS + QUEUES),
         (tag.parse("||".join(f"B{number}" for number in range(1_900))), 3 * 600),
-        (LIGHT, WINDOW_OFFSETS),
+        (LIGHT, 4 * WINDOW_OFFSETS),
     ],
     ids=["a tag", "many tags", "SQL"],
 )
@@ -59,7 +58,7 @@ def test_a_filter_that_costs_much_is_asked_about_few(store: OpenStore) -> None:
     request = fill(store, 2, 40, LARGE)._replace(wanted=HEAVY)
     found = store.survey(request, enough=100)
     judged = sum(each.to_key - each.from_key for each in found.judged.stretches.values())
-    assert 0 < judged < 10
+    assert 0 < judged < 20
     assert not found.is_all
     store.one(receiving.receive, request._replace(judged=found.judged))
     assert passed_over(store) == judged
@@ -79,14 +78,17 @@ def test_all_of_them_cost_no_less_than_each(wanted: SqlFilter) -> None:
 
 
 def test_work_ends_after_its_units_and_always_does_something() -> None:
-    rows = [(key, None, {"a": LARGE}) for key in range(100)]
+    values = [LARGE + "x1", *[LARGE] * 99]
+    rows = [(key, None, {"a": value}) for key, value in enumerate(values)]
+    characters = 101 * len(LARGE)
     work = Work(3 * HEAVY.cost(None, {"a": LARGE}))
-    assert [key for key, _ in work.judge(HEAVY, Unjudged(rows, 100 * len(LARGE)))] == [0, 1, 2]
+    assert work.judge(HEAVY, rows, characters) == ([0], 3)
     assert work.is_done
-    assert [key for key, _ in work.judge(HEAVY, Unjudged(rows, 100 * len(LARGE)))] == [0]
+    assert work.judge(HEAVY, rows, characters) == ([0], 1)
     assert work.messages(HEAVY) == 1
     work.again()
-    assert work.messages(HEAVY) == 3
+    assert work.messages(HEAVY) == 2, "with room to spare"
+    assert work.judge(LIGHT, rows, 0) == ([], 100)
 
 
 def test_a_pull_by_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenStore) -> None:
@@ -100,7 +102,7 @@ def test_a_pull_by_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenSt
         assert found.next_offset > pull.offset
         pull = pull._replace(offset=found.next_offset)
     store.conn.rollback()
-    assert len(offsets) > 5
+    assert len(offsets) > 2
 
 
 def test_a_trial_of_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenStore) -> None:
@@ -111,7 +113,7 @@ def test_a_trial_of_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenS
         end_key, examined, steps = step.next_key, examined + step.examined, steps + 1
     store.conn.rollback()
     assert examined == 40
-    assert steps > 5
+    assert steps > 2
 
 
 def test_dead_letters_are_selected_by_a_filter_that_costs_much_in_more_pages(store: OpenStore) -> None:
@@ -127,4 +129,4 @@ def test_dead_letters_are_selected_by_a_filter_that_costs_much_in_more_pages(sto
         ids, after_id, pages = ids + page.ids, page.next_after_id, pages + 1
     store.conn.rollback()
     assert len(ids) == len(set(ids)) == 20
-    assert pages > 2
+    assert pages > 1

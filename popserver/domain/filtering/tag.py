@@ -7,18 +7,22 @@ colliding tags such as `Aa` and `BB`, which the exact comparison then tells apar
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import NamedTuple
 
 from popserver.domain.errors import IllegalFilterExpression
 from popserver.domain.names import CONTROL
-from popserver.domain.remembered import remembered
+from popserver.domain.remembered import Remembered, remembered
 
 EXPRESSION_LENGTH_MAX = 16 * 1024
 _REMEMBERED_LENGTH_MAX = 128
 # Measured with tags of one letter, each a text of its own.
 _BYTES_OF_ANY = 400
 _BYTES_OF_CHARACTER = 64
+
+
+_HASHES: Remembered[tuple[str, ...], tuple[int, ...]] = Remembered()
 
 
 class TagFilter(NamedTuple):
@@ -31,8 +35,17 @@ class TagFilter(NamedTuple):
         return not self.tags
 
     @property
+    def memory(self) -> int:
+        """How many bytes it takes, about."""
+        return _BYTES_OF_ANY + sum(map(sys.getsizeof, self.tags))
+
+    @property
     def hashes(self) -> tuple[int, ...]:
-        return tuple(sorted({tag_hash(tag) for tag in self.tags}))
+        known = _HASHES.get(self.tags)
+        if known is None:
+            known = tuple(sorted({tag_hash(tag) for tag in self.tags}))
+            _HASHES.put(self.tags, known, _BYTES_OF_ANY + 2 * sum(map(sys.getsizeof, self.tags)))
+        return known
 
 
 def size_of(expression: str) -> int:

@@ -6,7 +6,7 @@ alone. No part of it ever becomes a statement of a database.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from popserver.domain.errors import IllegalFilterExpression
@@ -52,6 +52,11 @@ class SqlFilter:
     def wants_all(self) -> bool:
         return False
 
+    @property
+    def memory(self) -> int:
+        """How many bytes it takes, about."""
+        return size_of(self.expression)
+
     def cost(self, tag: str | None, properties: Mapping[str, str | None]) -> int:
         """At most what it costs to judge a message, in units of about 0.1 µs: it depends on nothing but the message."""
         seen = {**properties, TAG_PROPERTY: tag}
@@ -68,13 +73,20 @@ class SqlFilter:
 
         None stands for a property that is missing; those that the filter does not name need not be there.
         """
+        return bool(self.verdict(tag, properties))
+
+    def keys_of(self, messages: Iterable[tuple[int, str | None, Mapping[str, str | None]]]) -> list[int]:
+        """The keys of those messages that match, each given as key, tag and properties."""
         # As `verdict`; written out, for it is asked of every message.
-        if TAG_PROPERTY in self.reads:
-            properties = {**properties, TAG_PROPERTY: tag}
-        try:
-            return self.judge(properties) is True
-        except Incomparable:
-            return False
+        judge, with_tag = self.judge, TAG_PROPERTY in self.reads
+        keys: list[int] = []
+        for key, tag, properties in messages:
+            try:
+                if judge({**properties, TAG_PROPERTY: tag} if with_tag else properties) is True:
+                    keys.append(key)
+            except Incomparable:
+                pass
+        return keys
 
     def verdict(self, tag: str | None, properties: Mapping[str, str | None]) -> bool | None:
         """As `matches`, but None where a property is not what the expression takes it for."""

@@ -1,0 +1,40 @@
+"""What the filters of receives that are under way take up has a budget."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popserver.broker.filters import Filters
+from popserver.domain.budget import Budget
+from popserver.domain.errors import TooManyRequests
+from popserver.domain.filtering import sql, tag
+from tests.support.running_broker import RunningBroker
+
+
+def test_equal_filters_count_once_and_others_find_no_room() -> None:
+    one, other = sql.parse("a = 1"), sql.parse("a = 2")
+    budget = Budget("filters", one.memory, "bytes", "max_filter_memory")
+    filters = Filters(budget)
+    with filters.held(one), filters.held(sql.parse("a = 1")), filters.held(tag.parse("*")):
+        assert budget.used == one.memory
+        with pytest.raises(TooManyRequests, match="--max-filter-memory"), filters.held(other):
+            pass
+    assert (budget.used, budget.refused) == (0, 1)
+    with filters.held(other):
+        assert budget.used == other.memory
+
+
+async def test_a_receive_that_waits_holds_its_filter_and_gives_it_back(broker: RunningBroker) -> None:
+    budget = broker.broker.budgets["filters"]
+    poll = await broker.poll(wanted="a||b")
+    assert budget.used == tag.parse("a||b").memory
+    budget.limit = budget.used
+    with pytest.raises(TooManyRequests):
+        await broker.receive(wanted="c")
+    assert await broker.receive() == [], "one without a filter needs no room"
+    poll.cancel()
+    await asyncio.wait([poll])
+    assert (budget.used, budget.refused) == (0, 1)
+    assert await broker.receive(wanted="c") == []

@@ -1,0 +1,11 @@
+"""What callers can cause again and again is told once in a while."""
+
+from __future__ import annotations
+
+from popserver.domain.brake import AGAIN_MS, Brake
+
+
+def test_one_line_a_minute_that_says_how_many_were_held_back() -> None:
+    brake = Brake()
+    told = [brake.untold(now_ms) for now_ms in (1_000, 1_001, AGAIN_MS, AGAIN_MS + 1_000, AGAIN_MS + 1_001)]
+    assert told == [0, None, None, 2, None]

@@ -1,0 +1,28 @@
+"""A client id goes into logs and answers: it has visible characters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from popserver.broker.access import Access
+from popserver.broker.clock import ManualClock
+from popserver.domain.errors import BadRequest
+from popserver.rpc.calls import Caller
+from popserver.rpc.gates import Door as Gate
+from tests.rpc.door import opened
+
+
+@pytest.mark.parametrize("client_id", ["a\nb", "a\x1b[2Jb", "a\x00b", "a\x7fb", "a\x9bb"])
+async def test_control_characters_are_refused(tmp_path: Path, client_id: str) -> None:
+    """No gRPC client lets such a header through, so the gate is asked itself."""
+    async with opened(tmp_path) as door:
+        seen: list[str] = []
+        gate = Gate(Access(door.broker.reader, door.broker.clock, None), seen.append, ManualClock())
+        context = SimpleNamespace(invocation_metadata=lambda: (("x-mq-client-id", client_id),))
+        with pytest.raises(BadRequest, match="control character") as refused:
+            gate.enter("Heartbeat", Caller(context), anonymous=False)
+        assert repr(client_id) in refused.value.sentence
+        assert seen == []
