@@ -213,8 +213,11 @@ def send_backoff(of: pb.Settings, attempt: int) -> float:
     policy = of.backoff_policy.exponential_backoff
     if not of.backoff_policy.HasField("exponential_backoff"):
         return float(min(0.01 * 2 ** (attempt - 1), 1.0))
-    initial, longest = policy.initial.ToTimedelta(), policy.max.ToTimedelta()
-    return float(min(initial.total_seconds() * (policy.multiplier or 1.0) ** (attempt - 1), longest.total_seconds()))
+    initial, longest = policy.initial.ToTimedelta().total_seconds(), policy.max.ToTimedelta().total_seconds()
+    try:
+        return float(min(initial * (policy.multiplier or 1.0) ** (attempt - 1), longest))
+    except OverflowError:
+        return longest
 
 
 # Before a message comes again, where the server has not said.
@@ -228,7 +231,7 @@ def retry_interval(of: pb.Settings, attempt: int) -> timedelta:
         ladder = policy.customized_backoff.next
         return ladder[min(max(attempt, 1), len(ladder)) - 1].ToTimedelta()
     if policy.HasField("exponential_backoff"):
-        return timedelta(seconds=send_backoff(of, min(max(attempt, 1), 64)))
+        return timedelta(seconds=send_backoff(of, max(attempt, 1)))
     return RETRY_INTERVAL
 
 

@@ -1,6 +1,8 @@
-"""Where the clocks stood when they were last looked at; exponential intervals of retries."""
+"""Where the clocks stood when they were last looked at."""
 
 from __future__ import annotations
+
+import json
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,10 +23,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("clock_id"),
     )
     op.add_column("server", sa.Column("ahead_ms", sa.BigInteger(), nullable=False, server_default="0"))
-    op.add_column("consumer_group", sa.Column("backoff", sa.Text(), nullable=True))
 
 
 def downgrade() -> None:
-    op.drop_column("consumer_group", "backoff")
+    # Exponential intervals were not known: the usual ladder in their place.
+    op.execute(
+        sa.text("UPDATE consumer_group SET intervals_ms = :ladder WHERE intervals_ms LIKE '{%'").bindparams(
+            ladder=json.dumps(
+                [10_000, 30_000, *range(60_000, 660_000, 60_000), 1_200_000, 1_800_000, 3_600_000, 7_200_000]
+            )
+        )
+    )
     op.drop_column("server", "ahead_ms")
     op.drop_table("clock")

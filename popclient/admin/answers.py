@@ -11,6 +11,7 @@ from popclient.admin.facts import (
     Budget,
     Consumer,
     Explanation,
+    ExponentialBackoff,
     FilterTrial,
     Group,
     GroupLag,
@@ -47,12 +48,19 @@ def topic_of(topic: wire.Topic) -> Topic:
     )
 
 
+def _backoff_of(backoff: pb.ExponentialBackoff) -> ExponentialBackoff:
+    # 1.1, where the wire's narrow number is 1.100000023841858.
+    multiplier = float(f"{backoff.multiplier:.7g}")
+    return ExponentialBackoff(backoff.initial.ToTimedelta(), backoff.max.ToTimedelta(), multiplier)
+
+
 def group_of(group: wire.Group) -> Group:
     return Group(
         name=group.group.name,
         namespace=group.group.resource_namespace,
         max_attempts=group.max_attempts,
         retry_intervals=tuple(interval.ToTimedelta() for interval in group.retry_intervals),
+        retry_backoff=_backoff_of(group.exponential_retry) if group.HasField("exponential_retry") else None,
         consume_from=group.consume_from,
         history=group.history,
         mode=group.mode,

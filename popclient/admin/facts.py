@@ -117,10 +117,20 @@ class Redeliveries:
 
 
 @dataclass(frozen=True, slots=True)
+class ExponentialBackoff:
+    """Intervals that grow by the multiplier (1 to 100) from the initial one up to the longest (1 ms to 12 h)."""
+
+    initial: timedelta = timedelta(seconds=5)
+    longest: timedelta = timedelta(hours=2)
+    multiplier: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A consumer group.
 
-    max_attempts: the first delivery included. retry_intervals: before each further attempt; the last one repeats.
+    max_attempts: the first delivery included. retry_intervals: before each further attempt; the last one repeats;
+    or, empty then, retry_backoff.
     fifo_retry_interval: the same for a message of a message group, whose group waits with it.
     consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
     Filled by `get_group` alone: lag, per topic; consumers, who works for it with the asked server; redeliveries;
@@ -140,6 +150,7 @@ class Group:
     consumers: tuple[Consumer, ...]
     redeliveries: Redeliveries
     hints: tuple[str, ...]
+    retry_backoff: ExponentialBackoff | None = None
 
 
 @dataclass(frozen=True, slots=True)

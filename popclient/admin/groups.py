@@ -9,7 +9,7 @@ from typing import Any
 from popclient._options import as_timedelta
 from popclient.admin.answers import group_of
 from popclient.admin.calls import Calls
-from popclient.admin.facts import Group
+from popclient.admin.facts import ExponentialBackoff, Group
 from popproto.v1 import admin_pb2 as wire
 
 
@@ -21,16 +21,16 @@ class Groups(Calls):
         name: str,
         *,
         max_attempts: int = 0,
-        retry_intervals: Iterable[float | timedelta] = (),
+        retry_intervals: Iterable[float | timedelta] | ExponentialBackoff = (),
         fifo_retry_interval: float | timedelta | None = None,
         consume_from: str = "",
         history: str = "",
     ) -> Group:
-        """What is not given is the server's default. Intervals are seconds or timedeltas."""
+        """What is not given is the server's default. Intervals are seconds or timedeltas, or exponential."""
         request = wire.CreateGroupRequest(
             group=self._named(name), max_attempts=max_attempts, consume_from=consume_from, history=history
         )
-        _add_intervals(request.retry_intervals, retry_intervals)
+        _set_intervals(request, retry_intervals)
         _set_interval(request, fifo_retry_interval)
         return group_of(self._call(lambda link: link.admin.CreateGroup, request).group)
 
@@ -39,13 +39,13 @@ class Groups(Calls):
         name: str,
         *,
         max_attempts: int | None = None,
-        retry_intervals: Iterable[float | timedelta] = (),
+        retry_intervals: Iterable[float | timedelta] | ExponentialBackoff = (),
         fifo_retry_interval: float | timedelta | None = None,
         history: str | None = None,
     ) -> Group:
         """What is not given stays as it is."""
         request = wire.UpdateGroupRequest(group=self._named(name), max_attempts=max_attempts, history=history)
-        _add_intervals(request.retry_intervals, retry_intervals)
+        _set_intervals(request, retry_intervals)
         _set_interval(request, fifo_retry_interval)
         return group_of(self._call(lambda link: link.admin.UpdateGroup, request).group)
 
@@ -64,9 +64,15 @@ class Groups(Calls):
         ]
 
 
-def _add_intervals(to: Any, intervals: Iterable[float | timedelta]) -> None:
+def _set_intervals(request: Any, intervals: Iterable[float | timedelta] | ExponentialBackoff) -> None:
+    if isinstance(intervals, ExponentialBackoff):
+        backoff = request.exponential_retry
+        backoff.initial.FromTimedelta(intervals.initial)
+        backoff.max.FromTimedelta(intervals.longest)
+        backoff.multiplier = intervals.multiplier
+        return
     for interval in intervals:
-        to.add().FromTimedelta(as_timedelta("retry interval", interval))
+        request.retry_intervals.add().FromTimedelta(as_timedelta("retry interval", interval))
 
 
 def _set_interval(request: Any, interval: float | timedelta | None) -> None:

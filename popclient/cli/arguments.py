@@ -9,10 +9,13 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from popclient.cli import UsageError
 from popclient.config import ClientConfig, Tls
+
+if TYPE_CHECKING:
+    from popclient.admin.facts import ExponentialBackoff
 
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _RATE = re.compile(r"([0-9]{1,9})/([smh])")
@@ -39,6 +42,39 @@ def duration(written: str) -> timedelta:
 def durations(written: str) -> list[timedelta]:
     """Several, separated by commas: `10s,30s,1m`."""
     return [duration(part.strip()) for part in written.split(",")]
+
+
+def retry_intervals(written: str) -> list[timedelta] | ExponentialBackoff:
+    """`10s,30s,1m`, or `exponential:initial=5s,max=2h,multiplier=2`, of which each value may be left out."""
+    kind, _, given = written.partition(":")
+    if kind != "exponential":
+        return durations(written)
+    from popclient.admin.facts import ExponentialBackoff
+
+    values: dict[str, Any] = {}
+    for part in filter(None, given.split(",")):
+        name, _, value = part.strip().partition("=")
+        if name not in _EXPONENTIAL or not value:
+            raise argparse.ArgumentTypeError(
+                f"'{part}' is no value of exponential intervals; write exponential:initial=5s,max=2h,multiplier=2"
+            )
+        field, read = _EXPONENTIAL[name]
+        values[field] = read(value)
+    return ExponentialBackoff(**values)
+
+
+def _factor(written: str) -> float:
+    try:
+        return float(written)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{written}' is no number; write a multiplier such as 2 or 1.5") from None
+
+
+_EXPONENTIAL: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "initial": ("initial", duration),
+    "max": ("longest", duration),
+    "multiplier": ("multiplier", _factor),
+}
 
 
 def place(written: str) -> str | datetime:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from popclient.cli.arguments import actions as actions_named
-from popclient.cli.arguments import duration, durations, key_value, number, place, resource, secret_source
+from popclient.cli.arguments import duration, key_value, number, place, resource, retry_intervals, secret_source
 from popclient.cli.dlq_commands import add_dlq
 from popclient.cli.parsers import add_actions, add_command
 
@@ -253,10 +253,11 @@ def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_o
     )
     parser.add_argument(
         "--retry",
-        type=durations,
+        type=retry_intervals,
         default=[],
         metavar="DURATIONS",
-        help=f"the pauses before a push consumer's next attempts, the last one repeats {retry}".rstrip(),
+        help="the pauses before a push consumer's next attempts, the last one repeats; or"
+        f" exponential:initial=5s,max=2h,multiplier=2 {retry}".rstrip(),
     )
     parser.add_argument(
         "--fifo-retry",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from popclient.admin import Admin, Consumer, Group, GroupLag, Redeliveries
+from popclient.admin import Admin, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries
 from popclient.cli import OK, REFUSED, UsageError
 from popclient.cli.arguments import client_config, confirm
 from popclient.cli.output import fields, hint_lines, local, milliseconds, say, table, utc, written
@@ -78,7 +78,7 @@ def update(arguments: Namespace) -> int:
     if all(each is None for each in given):
         raise UsageError(
             "nothing to change; give --max-attempts N (deliveries of a message before it is a dead letter),"
-            " --retry DURATIONS (a push consumer's pauses), --fifo-retry DURATION (a message group's pause)"
+            " --retry DURATIONS|exponential (a push consumer's pauses), --fifo-retry DURATION (a message group's pause)"
             " or --history none|errors|all (which steps are remembered)"
         )
     with Admin(client_config(arguments)) as admin:
@@ -181,7 +181,22 @@ def _policy(group: Group) -> str:
 
 
 def _ladder(group: Group) -> str:
+    if (backoff := group.retry_backoff) is not None:
+        return (
+            f"exponential:initial={written(backoff.initial)},max={written(backoff.longest)},"
+            f"multiplier={backoff.multiplier:g}"
+        )
     return ",".join(map(written, group.retry_intervals))
+
+
+def _backoff_document(backoff: ExponentialBackoff | None) -> dict[str, Any] | None:
+    if backoff is None:
+        return None
+    return {
+        "initial_ms": milliseconds(backoff.initial),
+        "max_ms": milliseconds(backoff.longest),
+        "multiplier": backoff.multiplier,
+    }
 
 
 def _document(group: Group) -> dict[str, Any]:
@@ -190,6 +205,7 @@ def _document(group: Group) -> dict[str, Any]:
         "namespace": group.namespace,
         "max_attempts": group.max_attempts,
         "retry_intervals_ms": list(map(milliseconds, group.retry_intervals)),
+        "exponential_retry": _backoff_document(group.retry_backoff),
         "fifo_retry_interval_ms": milliseconds(group.fifo_retry_interval),
         "consume_from": group.consume_from,
         "history": group.history,

@@ -31,6 +31,7 @@ from popserver.domain.names import (
     is_system_derived,
     owner_of,
 )
+from popserver.domain.retry import Intervals
 from popserver.domain.subscription import Subscription
 from popserver.domain.topic import OFFSET_BITS, NewTopic, check_queue_count
 from popserver.store import explaining, inspection, pending_look
@@ -146,7 +147,8 @@ class Operations:
         return await self._look(lambda conn: inspection.list_topics(conn, namespace, PAGE_MAX))
 
     async def create_group(self, new: NewGroup) -> Group:
-        """1 to 1,000 attempts, 1 to 64 intervals of 0 ms to 12 h, one for message groups; raises `AlreadyExists`."""
+        """1 to 1,000 attempts, 1 to 64 intervals of 0 ms to 12 h or exponential ones, one for message groups; raises
+        `AlreadyExists`."""
         check_max_attempts(new.retry.max_attempts)
         check_intervals(new.retry.intervals_ms)
         check_interval(new.retry.fifo_interval_ms)
@@ -156,11 +158,11 @@ class Operations:
         self,
         name: Resource,
         max_attempts: int | None,
-        intervals_ms: tuple[int, ...] | None,
+        intervals_ms: Intervals | None,
         history: HistoryLevel | None,
         fifo_interval_ms: int | None = None,
     ) -> Group:
-        """Change a group's attempts, ladder, interval in order or history; None leaves a value as it is."""
+        """Change a group's attempts, intervals, interval in order or history; None leaves a value as it is."""
         check_group(name)
         if max_attempts is not None:
             check_max_attempts(max_attempts)

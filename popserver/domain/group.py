@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from popserver.domain.delivery import Event
 from popserver.domain.errors import BadRequest
 from popserver.domain.names import Resource
-from popserver.domain.retry import HOUR_MS, RetryPolicy
+from popserver.domain.retry import HOUR_MS, Exponential, Intervals, RetryPolicy
 
 MAX_ATTEMPTS_MAX = 1_000
 INTERVALS_MAX = 64
 INTERVAL_MS_MAX = 12 * HOUR_MS
+MULTIPLIER_MAX = 100
 
 
 class ConsumeFrom(StrEnum):
@@ -74,11 +74,25 @@ def check_max_attempts(max_attempts: int) -> None:
         raise BadRequest(f"max attempts is 1 to {MAX_ATTEMPTS_MAX} deliveries, not {max_attempts}")
 
 
-def check_intervals(intervals_ms: Sequence[int]) -> None:
+def check_intervals(intervals_ms: Intervals) -> None:
+    """A ladder, or exponential intervals; raises `BadRequest`."""
+    if isinstance(intervals_ms, Exponential):
+        _check_exponential(intervals_ms)
+        return
     if not 1 <= len(intervals_ms) <= INTERVALS_MAX:
         raise BadRequest(f"a retry ladder has 1 to {INTERVALS_MAX} intervals, not {len(intervals_ms)}")
     for interval in intervals_ms:
         check_interval(interval)
+
+
+def _check_exponential(of: Exponential) -> None:
+    if not 1 <= of.initial_ms <= of.longest_ms <= INTERVAL_MS_MAX:
+        raise BadRequest(
+            f"exponential intervals grow from an initial one of at least 1 ms to a longest of at most"
+            f" {INTERVAL_MS_MAX // HOUR_MS} h, not from {of.initial_ms} ms to {of.longest_ms} ms"
+        )
+    if not 1 <= of.multiplier <= MULTIPLIER_MAX:
+        raise BadRequest(f"the multiplier of exponential intervals is 1 to {MULTIPLIER_MAX}, not {of.multiplier}")
 
 
 def check_interval(interval_ms: int) -> None:

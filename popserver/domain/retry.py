@@ -6,9 +6,9 @@ of deliveries: 17 is the first and 16 retries (mission rows L7, L12).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from popserver.domain.delivery import Event
 from popserver.domain.errors import BadRequest
@@ -56,11 +56,22 @@ class Holder(StrEnum):
     ORPHAN = "ORPHAN"  # the client is gone: Ready again, no ladder
 
 
+class Exponential(NamedTuple):
+    """Intervals that grow by a factor up to the longest (mission row L7)."""
+
+    initial_ms: int = 5 * SECOND_MS
+    longest_ms: int = 2 * HOUR_MS
+    multiplier: float = 2.0
+
+
+Intervals: TypeAlias = "tuple[int, ...] | Exponential"
+
+
 class RetryPolicy(NamedTuple):
-    """A group's answer to failure."""
+    """A group's answer to failure. `intervals_ms` is a ladder, whose last interval repeats, or exponential."""
 
     max_attempts: int = MAX_ATTEMPTS_DEFAULT
-    intervals_ms: Sequence[int] = RETRY_LADDER_MS
+    intervals_ms: Intervals = RETRY_LADDER_MS
     fifo_interval_ms: int = FIFO_INTERVAL_MS
 
 
@@ -71,7 +82,19 @@ def interval_ms(policy: RetryPolicy, attempt: int, *, in_order: bool = False) ->
     """
     if in_order:
         return policy.fifo_interval_ms
-    return policy.intervals_ms[min(attempt, len(policy.intervals_ms)) - 1]
+    intervals = policy.intervals_ms
+    if isinstance(intervals, Exponential):
+        return _exponential_ms(intervals, attempt)
+    return intervals[min(attempt, len(intervals)) - 1]
+
+
+def _exponential_ms(of: Exponential, attempt: int) -> int:
+    if of.multiplier == 1:
+        return of.initial_ms
+    # Compared by their logarithms first: the power of a high attempt is more than a float holds.
+    if (attempt - 1) * math.log(of.multiplier) >= math.log(of.longest_ms / of.initial_ms):
+        return of.longest_ms
+    return min(of.longest_ms, round(of.initial_ms * of.multiplier ** (attempt - 1)))
 
 
 def when_hold_ends(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:

@@ -116,7 +116,7 @@ class Admin:
             default.name,
             RetryPolicy(
                 request.max_attempts or default.retry.max_attempts,
-                admin_convert.durations_ms(request.retry_intervals) or default.retry.intervals_ms,
+                admin_convert.intervals_ms(request) or default.retry.intervals_ms,
                 default.retry.fifo_interval_ms if fifo_ms is None else fifo_ms,
             ),
             admin_convert.choice("consume_from", request.consume_from, ConsumeFrom) or default.consume_from,
@@ -132,7 +132,7 @@ class Admin:
         group = await self._operations.update_group(
             convert.resource(request.group, caller.namespace),
             request.max_attempts if request.HasField("max_attempts") else None,
-            admin_convert.durations_ms(request.retry_intervals) or None,
+            admin_convert.intervals_ms(request),
             admin_convert.choice("history", request.history, HistoryLevel) if request.HasField("history") else None,
             admin_convert.fifo_interval_ms(request),
         )

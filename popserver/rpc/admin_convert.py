@@ -22,6 +22,7 @@ from popserver.domain.errors import BadRequest
 from popserver.domain.group import ConsumeFrom, Group, HistoryLevel
 from popserver.domain.message import MessageType, StoredMessage
 from popserver.domain.names import Resource
+from popserver.domain.retry import Exponential, Intervals
 from popserver.rpc import convert, settings
 
 Choice = TypeVar("Choice", ConsumeFrom, HistoryLevel)
@@ -42,6 +43,22 @@ def _message_type(number: int) -> MessageType:
 
 def durations_ms(durations: Iterable[Any]) -> tuple[int, ...]:
     return tuple(map(convert.duration_ms, durations))
+
+
+def intervals_ms(request: Any) -> Intervals | None:
+    """The ladder or the exponential intervals that a request gives; None for neither. Raises `BadRequest` for both."""
+    ladder = durations_ms(request.retry_intervals)
+    if not request.HasField("exponential_retry"):
+        return ladder or None
+    if ladder:
+        raise BadRequest("both a retry ladder and exponential intervals are given; leave one out")
+    given, default = request.exponential_retry, Exponential()
+    return Exponential(
+        convert.duration_ms(given.initial) if given.HasField("initial") else default.initial_ms,
+        convert.duration_ms(given.max) if given.HasField("max") else default.longest_ms,
+        # 1.1, where the wire's narrow number is 1.100000023841858.
+        float(f"{given.multiplier:.7g}") if given.multiplier else default.multiplier,
+    )
 
 
 def fifo_interval_ms(request: Any) -> int | None:
@@ -82,8 +99,7 @@ def group(group: Group) -> wire.Group:
         history=group.history,
         mode=group.mode or "",
     )
-    for interval_ms in group.retry.intervals_ms:
-        convert.set_ms(answer.retry_intervals.add(), interval_ms)
+    settings.set_intervals(answer.exponential_retry, answer.retry_intervals, group.retry.intervals_ms)
     convert.set_ms(answer.fifo_retry_interval, group.retry.fifo_interval_ms)
     convert.set_ms(answer.created_at, group.created_at_ms)
     return answer

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.broker import BATCH_SIZE_MAX
@@ -27,7 +28,7 @@ from popserver.domain.filtering import Filter
 from popserver.domain.group import INTERVALS_MAX, Model
 from popserver.domain.message import BODY_BYTES_MAX, MessageType
 from popserver.domain.names import Resource, check_topic
-from popserver.domain.retry import SECOND_MS, RetryPolicy
+from popserver.domain.retry import SECOND_MS, Exponential, Intervals, RetryPolicy, interval_ms
 from popserver.domain.subscription import subscription, wants
 from popserver.domain.topic import Topic
 from popserver.rpc import convert
@@ -173,7 +174,11 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
     group = await catalog.group(convert.resource(subscription.group, namespace))
     subscription.receive_batch_size = BATCH_SIZE_MAX
     convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
-    _retry(merged.backoff_policy, group.retry, in_order=subscription.fifo and not is_ours)
+    # The official Python client overlooks exponential intervals and waits a second each time; the Node client takes
+    # their seconds for milliseconds, but leaves it to the server how long to wait when it is told a ladder.
+    takes_exponential = is_ours or merged.user_agent.language not in {pb.PYTHON, pb.NODE_JS}
+    policy = group.retry if takes_exponential else _as_ladder(group.retry)
+    _retry(merged.backoff_policy, policy, in_order=subscription.fifo and not is_ours)
 
 
 def _subscription_version(properties: Mapping[str, str]) -> int:
@@ -196,14 +201,33 @@ def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
 
 
 def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> None:
-    """The ladder; or, for a client that retries in place by itself, the same interval again and again (row L6)."""
+    """The intervals; or, for a client that retries in place by itself, the same one again and again (row L6)."""
     backoff.Clear()
     backoff.max_attempts = retry.max_attempts
     # In whole seconds: the Python client reads no smaller ones, and would burn all attempts at once.
     in_place_ms = SECOND_MS * math.ceil(retry.fifo_interval_ms / SECOND_MS)
-    fixed = [in_place_ms] * min(retry.max_attempts, INTERVALS_MAX)
-    for interval_ms in fixed if in_order else retry.intervals_ms:
-        convert.set_ms(backoff.customized_backoff.next.add(), interval_ms)
+    fixed = (in_place_ms,) * min(retry.max_attempts, INTERVALS_MAX)
+    intervals = fixed if in_order else retry.intervals_ms
+    set_intervals(backoff.exponential_backoff, backoff.customized_backoff.next, intervals)
+
+
+def _as_ladder(retry: RetryPolicy) -> RetryPolicy:
+    """Each interval by itself, in whole seconds: the Python client reads no smaller ones."""
+    if not isinstance(retry.intervals_ms, Exponential):
+        return retry
+    each_ms = (interval_ms(retry, attempt) for attempt in range(1, retry.max_attempts + 1))
+    return retry._replace(intervals_ms=tuple(SECOND_MS * math.ceil(each / SECOND_MS) for each in each_ms))
+
+
+def set_intervals(exponential: pb.ExponentialBackoff, ladder: Any, intervals: Intervals) -> None:
+    """Write a group's intervals into one of the two fields; the other one stays unset."""
+    if isinstance(intervals, Exponential):
+        convert.set_ms(exponential.initial, intervals.initial_ms)
+        convert.set_ms(exponential.max, intervals.longest_ms)
+        exponential.multiplier = intervals.multiplier
+        return
+    for each_ms in intervals:
+        convert.set_ms(ladder.add(), each_ms)
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:

@@ -97,14 +97,14 @@ consumer_group = Table(
     Column("namespace", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("max_attempts", Integer, nullable=False),
-    Column("intervals_ms", Text, nullable=False),  # the retry ladder, a JSON array; the last one repeats
+    # The retry ladder, a JSON array whose last interval repeats; exponential intervals, a JSON object.
+    Column("intervals_ms", Text, nullable=False),
     Column("consume_from", Text, nullable=False),
     Column("history", Text, nullable=False),
     Column("mode", Text),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("deleted_at_ms", BigInteger),
     Column("fifo_interval_ms", Integer, nullable=False, server_default=str(FIFO_INTERVAL_MS)),
-    Column("backoff", Text),  # exponential intervals in place of the ladder, a JSON object; NULL for none
     CheckConstraint(f"history IN ({_listed(*HistoryLevel)})", name="consumer_group_history"),
     Index(
         "consumer_group_name",

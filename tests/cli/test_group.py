@@ -20,6 +20,23 @@ def test_create(shell: Shell) -> None:
     assert (made["consume_from"], made["history"], made["mode"]) == ("LATEST", "all", "")
 
 
+@pytest.mark.row("L7")
+def test_exponential_intervals(shell: Shell) -> None:
+    (line,) = shell.ok("group", "create", "counters", "--retry", "exponential").lines
+    assert "retry after exponential:initial=5s,max=2h,multiplier=2, in order" in line
+    given = ["--retry", "exponential:initial=1s,multiplier=1.1"]
+    changed = shell.json("group", "update", "counters", *given)
+    assert changed["exponential_retry"] == {"initial_ms": 1_000, "max_ms": 7_200_000, "multiplier": 1.1}
+    assert changed["retry_intervals_ms"] == []
+    assert "exponential:initial=1s,max=2h,multiplier=1.1" in shell.ok("group", "show", "counters").out
+    back = shell.json("group", "update", "counters", "--retry", "1s")
+    assert (back["exponential_retry"], back["retry_intervals_ms"]) == (None, [1_000])
+    refused = shell("group", "update", "counters", "--retry", "exponential:multiplier=101")
+    assert (refused.status, "1 to 100, not 101" in refused.err) == (1, True)
+    for wrong in ("exponential:first=1s", "exponential:initial", "exponential:multiplier=two"):
+        assert shell("group", "update", "counters", "--retry", wrong).status == 2
+
+
 def test_list(shell: Shell) -> None:
     assert shell.ok("group", "list").lines == ["no consumer groups"]
     shell.ok("group", "create", "counters")
@@ -115,7 +132,12 @@ def test_update(shell: Shell) -> None:
     assert "retry in order  0s" in shell.ok("group", "show", "counters").lines
     nothing = shell("group", "update", "counters")
     assert (nothing.status, nothing.out) == (2, "")
-    for what in ("--max-attempts N (", "--retry DURATIONS (", "--fifo-retry DURATION (", "--history none|errors|all ("):
+    for what in (
+        "--max-attempts N (",
+        "--retry DURATIONS|exponential (",
+        "--fifo-retry DURATION (",
+        "--history none|errors|all (",
+    ):
         assert what in nothing.err
     too_long = shell("group", "update", "counters", "--fifo-retry", "13h")
     assert too_long.err == "popmq: a retry interval is 0 s to 12 h, not 46800000 ms\n"

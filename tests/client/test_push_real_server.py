@@ -9,13 +9,14 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import popserver
 from popclient import ClientConfig, ConsumeResult, FilterExpression, Message, MessageView, Producer, PushConsumer, aio
-from popclient.admin import Admin
+from popclient.admin import Admin, ExponentialBackoff
 from tests.client.scripted import until, until_in_thread
 from tests.support.server_process import served
 from tests.support.waiting import eventually
@@ -111,6 +112,31 @@ async def test_a_failed_message_comes_again_after_its_interval_from_the_moment_o
             await until(lambda: len(at) == 3)
             await _is_in(broker, "COMMIT")
     assert at == [(1, 0), (2, 14_000), (3, 44_000)]
+
+
+@pytest.mark.row("L7")
+async def test_exponential_intervals_are_kept_to() -> None:
+    with popserver.embedded(manual_clock=True) as broker:
+        with Admin(broker.endpoint) as admin:
+            backoff = ExponentialBackoff(timedelta(seconds=3), timedelta(seconds=10), 2)
+            assert admin.create_group("g", max_attempts=5, retry_intervals=backoff).retry_backoff == backoff
+        attempts: list[int] = []
+
+        async def listener(message: MessageView) -> ConsumeResult:
+            attempts.append(message.delivery_attempt)
+            return FAILURE if message.delivery_attempt < 5 else SUCCESS
+
+        async with aio.Producer(broker.endpoint) as producer, aio.PushConsumer(broker.endpoint, "g", "t", listener):
+            await producer.send("t", "x")
+            for attempt, waits_ms in enumerate((3_000, 6_000, 10_000, 10_000), start=1):
+                await until(lambda attempt=attempt: len(attempts) == attempt)  # type: ignore[misc]
+                await _is_in(broker, "WAITING_RETRY")
+                await asyncio.to_thread(broker.clock.advance, waits_ms - 1)
+                await _is_in(broker, "WAITING_RETRY")
+                await asyncio.to_thread(broker.clock.advance, 1)
+            await until(lambda: len(attempts) == 5)
+            await _is_in(broker, "COMMIT")
+    assert attempts == [1, 2, 3, 4, 5]
 
 
 async def _is_in(broker: popserver.EmbeddedBroker, state: str) -> None:

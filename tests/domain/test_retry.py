@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from popserver.domain.delivery import Event
 from popserver.domain.errors import BadRequest
 from popserver.domain.group import check_intervals, check_max_attempts
 from popserver.domain.retry import (
     RETRY_LADDER_MS,
+    Exponential,
     Holder,
     RetryPolicy,
     interval_ms,
@@ -49,6 +52,51 @@ def test_the_ladder_has_a_rung_for_each_of_16_retries() -> None:
 def test_a_ladder_of_ones_own() -> None:
     policy = RetryPolicy(10, (5, 7))
     assert [interval_ms(policy, attempt) for attempt in (1, 2, 3, 9)] == [5, 7, 7, 7]
+
+
+@pytest.mark.row("L7")
+def test_exponential_intervals() -> None:
+    policy = RetryPolicy(intervals_ms=Exponential())
+    waits = [interval_ms(policy, attempt) for attempt in range(1, 17)]
+    assert waits[:4] == [5 * S, 10 * S, 20 * S, 40 * S]
+    assert waits[9:] == [2_560 * S, 5_120 * S, 2 * H, 2 * H, 2 * H, 2 * H, 2 * H]
+    assert interval_ms(policy, 3, in_order=True) == policy.fifo_interval_ms, "a message group waits the same each time"
+
+
+@pytest.mark.row("L7")
+@given(
+    st.integers(1, 12 * H),
+    st.integers(1, 12 * H),
+    st.floats(1, 100),
+    st.integers(1, 1_000),
+)
+def test_exponential_intervals_grow_by_their_factor_up_to_the_longest(
+    one_ms: int, other_ms: int, multiplier: float, attempt: int
+) -> None:
+    initial_ms, longest_ms = sorted((one_ms, other_ms))
+    policy = RetryPolicy(1_000, Exponential(initial_ms, longest_ms, multiplier))
+    check_intervals(policy.intervals_ms)
+    now_ms, next_ms = interval_ms(policy, attempt), interval_ms(policy, attempt + 1)
+    assert interval_ms(policy, 1) == initial_ms
+    assert initial_ms <= now_ms <= next_ms <= longest_ms
+    if next_ms < longest_ms:
+        assert abs(next_ms - now_ms * multiplier) <= 1 + multiplier, "each is rounded to a millisecond"
+
+
+@pytest.mark.parametrize(
+    ("intervals", "says"),
+    [
+        (Exponential(initial_ms=0), "not from 0 ms to"),
+        (Exponential(10, 9), "not from 10 ms to 9 ms"),
+        (Exponential(longest_ms=12 * H + 1), "at most 12 h"),
+        (Exponential(multiplier=0.5), "1 to 100, not 0.5"),
+        (Exponential(multiplier=101), "1 to 100, not 101"),
+        (Exponential(multiplier=float("nan")), "1 to 100, not nan"),
+    ],
+)
+def test_exponential_intervals_that_are_refused(intervals: Exponential, says: str) -> None:
+    with pytest.raises(BadRequest, match=says):
+        check_intervals(intervals)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from popserver.domain.group import NewGroup
 from popserver.domain.message import MessageType
 from popserver.domain.names import Resource
-from popserver.domain.retry import FIFO_INTERVAL_MS, RETRY_LADDER_MS, RetryPolicy
+from popserver.domain.retry import FIFO_INTERVAL_MS, RETRY_LADDER_MS, Exponential, RetryPolicy
 from popserver.domain.topic import NewTopic
 from popserver.in_process import EmbeddedBroker
 
@@ -67,10 +67,15 @@ class Seen:
         return self._broker.run(self._broker.app.broker.reader.read(read))
 
     def make_group(
-        self, name: str, max_attempts: int, *intervals_ms: int, fifo_interval_ms: int = FIFO_INTERVAL_MS
+        self,
+        name: str,
+        max_attempts: int,
+        *intervals_ms: int,
+        fifo_interval_ms: int = FIFO_INTERVAL_MS,
+        exponential: Exponential | None = None,
     ) -> None:
         """A group with a retry policy of its own."""
-        policy = RetryPolicy(max_attempts, intervals_ms or RETRY_LADDER_MS, fifo_interval_ms)
+        policy = RetryPolicy(max_attempts, exponential or intervals_ms or RETRY_LADDER_MS, fifo_interval_ms)
         self._broker.run(self._broker.app.broker.catalog.create_group(NewGroup(Resource("", name), policy)))
 
     def make_topic(self, name: str, queue_count: int, *accepts: MessageType) -> None:

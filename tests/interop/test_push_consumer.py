@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from popserver.domain.retry import Exponential
 from popserver.in_process import EmbeddedBroker
 from tests.interop.hearing import GONE_MS_MAX, STEP_MS, advance_until_heard
 from tests.interop.official import Program
@@ -66,6 +67,20 @@ def test_the_retry_counts_from_the_failure(broker: EmbeddedBroker, program: Prog
     assert seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1)
     broker.clock.advance("1ms")
     assert consumer.hear()[0].attempt == 2
+
+
+@pytest.mark.row("L7")
+def test_exponential_intervals_hold(broker: EmbeddedBroker, program: Program, seen: Seen) -> None:
+    seen.make_group("counters", 3, exponential=Exponential(3_000, 60_000, 3))
+    consumer = program.push("counters", "flights", fail=99)
+    program.producer("flights").send("flights", "UA1545")
+    for attempt, wait_ms in ((1, 3_000), (2, 9_000)):
+        assert consumer.hear()[0].attempt == attempt
+        until(lambda: seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1))
+        broker.clock.advance(wait_ms - 1)
+        assert seen.lag("counters", "flights") == Lag(waiting_retry=1, stored=1)
+        broker.clock.advance(1)
+    assert consumer.hear()[0].attempt == 3
 
 
 @pytest.mark.row("L7")

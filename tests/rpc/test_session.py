@@ -15,7 +15,7 @@ from popserver.broker.clock import ManualClock
 from popserver.domain.errors import StoreUnavailable
 from popserver.domain.group import NewGroup
 from popserver.domain.names import Resource
-from popserver.domain.retry import RetryPolicy
+from popserver.domain.retry import Exponential, RetryPolicy
 from tests.rpc.door import GROUP, LIMITS, TOPIC, VERSION, Door, a_message, opened
 
 LADDER_S = [10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200]
@@ -40,6 +40,12 @@ def described(settings: pb.Settings) -> pb.Settings:
     settings.access_point.CopyFrom(ENDPOINTS)
     settings.user_agent.CopyFrom(pb.UA(language=pb.PYTHON, version="5.1.2", platform="linux", hostname="host-1"))
     settings.request_timeout.seconds = 3
+    return settings
+
+
+def consumer_in(language: pb.Language.ValueType) -> pb.Settings:
+    settings = consumer()
+    settings.user_agent.language = language
     return settings
 
 
@@ -89,6 +95,29 @@ async def test_the_ladder_is_the_groups(door: Door) -> None:
     backoff = (await answer_to(door, consumer())).settings.backoff_policy
     assert backoff.max_attempts == 4
     assert [each.ToMilliseconds() for each in backoff.customized_backoff.next] == [1_500, 2_000]
+
+
+@pytest.mark.row("L7")
+async def test_exponential_intervals_are_told_as_such(door: Door) -> None:
+    new = NewGroup(Resource("", GROUP.name), RetryPolicy(6, Exponential(1_500, 10_000, 1.5)))
+    await door.broker.catalog.create_group(new)
+    told = (await answer_to(door, consumer_in(pb.JAVA))).settings.backoff_policy
+    assert told.max_attempts == 6
+    assert told.WhichOneof("strategy") == "exponential_backoff"
+    backoff = told.exponential_backoff
+    assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds(), backoff.multiplier) == (1_500, 10_000, 1.5)
+
+
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("language", [pb.PYTHON, pb.NODE_JS], ids=["python", "node"])
+async def test_some_official_clients_are_told_each_exponential_interval(
+    door: Door, language: pb.Language.ValueType
+) -> None:
+    """Python overlooks exponential ones, and of a list it reads whole seconds; Node takes their seconds for ms."""
+    new = NewGroup(Resource("", GROUP.name), RetryPolicy(6, Exponential(1_500, 10_000, 2)))
+    await door.broker.catalog.create_group(new)
+    told = (await answer_to(door, consumer_in(language))).settings.backoff_policy
+    assert [each.ToMilliseconds() for each in told.customized_backoff.next] == [2_000, 3_000, 6_000, *[10_000] * 3]
 
 
 @pytest.mark.parametrize("settings", [producer(), *map(consumer, CONSUMERS)], ids=lambda each: str(each.client_type))

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from popserver.domain.delivery import Event, State
 from popserver.domain.group import HistoryLevel
 from popserver.domain.message import MessageType
-from popserver.domain.retry import RETRY_LADDER_MS, Holder
+from popserver.domain.retry import RETRY_LADDER_MS, Exponential, Holder
 from popserver.store import due
 from popserver.store.transaction import Transaction
 from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore, ids, receipt_of
@@ -33,6 +33,23 @@ def test_a_simple_hold_ends_exactly_at_its_windows_end(store: OpenStore) -> None
     assert store.end_due(after_ms=1) == 1
     assert set(store.states(group).values()) == {State.READY}
     assert [each.attempt for each in store.receive(group, topic)] == [2]
+
+
+@pytest.mark.row("L7")
+def test_a_push_hold_that_ends_waits_for_the_exponential_interval(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic], intervals_ms=Exponential(2 * SECOND, 5 * SECOND, 2), max_attempts=4)
+    store.send(topic)
+    for attempt, waits_ms in ((1, 2 * SECOND), (2, 4 * SECOND), (3, 5 * SECOND)):
+        (held,) = store.receive(group, topic, holder=Holder.PUSH, invisible_ms=HOLD_MS)
+        assert held.attempt == attempt
+        store.end_due(after_ms=HOLD_MS)
+        assert set(store.states(group).values()) == {State.WAITING_RETRY}
+        assert store.end_due(after_ms=waits_ms - 1) == 0
+        assert store.end_due(after_ms=1) == 1
+    store.receive(group, topic, holder=Holder.PUSH, invisible_ms=HOLD_MS)
+    store.end_due(after_ms=HOLD_MS)
+    assert set(store.states(group).values()) == {State.DLQ}
 
 
 def test_ending_a_hold_rings_its_topic(store: OpenStore) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from popserver.domain.group import NewGroup
 from popserver.domain.message import Message, MessageType
 from popserver.domain.names import Resource
-from popserver.domain.retry import RetryPolicy
+from popserver.domain.retry import Exponential, RetryPolicy
 from popserver.domain.topic import NewTopic
 
 TOPIC = Resource("", "orders")
@@ -44,7 +44,9 @@ def a_new_topic(
 def a_new_group(
     name: str | Resource = GROUP, *, max_attempts: int = 17, intervals_ms: Any = None, **more: Any
 ) -> NewGroup:
-    policy = RetryPolicy(max_attempts) if intervals_ms is None else RetryPolicy(max_attempts, tuple(intervals_ms))
+    if intervals_ms is not None and not isinstance(intervals_ms, Exponential):
+        intervals_ms = tuple(intervals_ms)
+    policy = RetryPolicy(max_attempts) if intervals_ms is None else RetryPolicy(max_attempts, intervals_ms)
     return NewGroup(_resource(name), policy, **more)
 
 

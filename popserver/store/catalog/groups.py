@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from popserver.domain.errors import AlreadyExists, PopError
 from popserver.domain.group import ConsumeFrom, Group, HistoryLevel, Mode, NewGroup
 from popserver.domain.names import Resource, dead_letter_topic, retry_topic
-from popserver.domain.retry import RetryPolicy
+from popserver.domain.retry import Exponential, Intervals, RetryPolicy
 from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, is_named
 from popserver.store.catalog.topics import delete_one_topic
@@ -30,7 +30,7 @@ class UpdateGroup(NamedTuple):
 
     name: Resource
     max_attempts: int | None = None
-    intervals_ms: tuple[int, ...] | None = None
+    intervals_ms: Intervals | None = None
     history: HistoryLevel | None = None
     fifo_interval_ms: int | None = None
 
@@ -89,7 +89,7 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
             "namespace": new.name.namespace,
             "name": new.name.name,
             "max_attempts": new.retry.max_attempts,
-            "intervals_ms": json.dumps(list(new.retry.intervals_ms)),
+            "intervals_ms": _as_json(new.retry.intervals_ms),
             "fifo_interval_ms": new.retry.fifo_interval_ms,
             "consume_from": new.consume_from.value,
             "history": new.history.value,
@@ -106,7 +106,7 @@ def _update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
     if request.max_attempts is not None:
         values["max_attempts"] = request.max_attempts
     if request.intervals_ms is not None:
-        values["intervals_ms"] = json.dumps(list(request.intervals_ms))
+        values["intervals_ms"] = _as_json(request.intervals_ms)
     if request.fifo_interval_ms is not None:
         values["fifo_interval_ms"] = request.fifo_interval_ms
     if request.history is not None:
@@ -133,12 +133,21 @@ def _group(row: AnyRow) -> Group:
     return Group(
         row.group_id,
         Resource(row.namespace, row.name),
-        RetryPolicy(row.max_attempts, tuple(json.loads(row.intervals_ms)), row.fifo_interval_ms),
+        RetryPolicy(row.max_attempts, _from_json(row.intervals_ms), row.fifo_interval_ms),
         ConsumeFrom(row.consume_from),
         HistoryLevel(row.history),
         Mode(row.mode) if row.mode else None,
         row.created_at_ms,
     )
+
+
+def _as_json(intervals: Intervals) -> str:
+    return json.dumps(intervals._asdict() if isinstance(intervals, Exponential) else list(intervals))
+
+
+def _from_json(text: str) -> Intervals:
+    intervals = json.loads(text)
+    return Exponential(**intervals) if isinstance(intervals, dict) else tuple(intervals)
 
 
 _GROUP = select(consumer_group).where(

@@ -337,6 +337,7 @@ class Group(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
+    EXPONENTIAL_RETRY_FIELD_NUMBER: _builtins.int
     FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
     REDELIVERIES_FIELD_NUMBER: _builtins.int
@@ -360,6 +361,10 @@ class Group(_message.Message):
     @_builtins.property
     def lag(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupLag]:
         """per topic; only in GetGroup"""
+
+    @_builtins.property
+    def exponential_retry(self) -> _definition_pb2.ExponentialBackoff:
+        """in place of retry_intervals, which is empty then"""
 
     @_builtins.property
     def fifo_retry_interval(self) -> _duration_pb2.Duration:
@@ -388,14 +393,15 @@ class Group(_message.Message):
         mode: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         lag: _abc.Iterable[Global___GroupLag] | None = ...,
+        exponential_retry: _definition_pb2.ExponentialBackoff | None = ...,
         fifo_retry_interval: _duration_pb2.Duration | None = ...,
         consumers: _abc.Iterable[Global___Consumer] | None = ...,
         redeliveries: Global___Redeliveries | None = ...,
         hints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -529,6 +535,7 @@ class CreateGroupRequest(_message.Message):
     RETRY_INTERVALS_FIELD_NUMBER: _builtins.int
     CONSUME_FROM_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    EXPONENTIAL_RETRY_FIELD_NUMBER: _builtins.int
     FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """0: the server's default"""
@@ -543,6 +550,10 @@ class CreateGroupRequest(_message.Message):
         """none: the server's default"""
 
     @_builtins.property
+    def exponential_retry(self) -> _definition_pb2.ExponentialBackoff:
+        """in place of retry_intervals; absent or 0 in it: 5 s, 2 h, 2"""
+
+    @_builtins.property
     def fifo_retry_interval(self) -> _duration_pb2.Duration:
         """absent: the server's default"""
 
@@ -554,11 +565,12 @@ class CreateGroupRequest(_message.Message):
         retry_intervals: _abc.Iterable[_duration_pb2.Duration] | None = ...,
         consume_from: _builtins.str = ...,
         history: _builtins.str = ...,
+        exponential_retry: _definition_pb2.ExponentialBackoff | None = ...,
         fifo_retry_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "consume_from", b"consume_from", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "consume_from", b"consume_from", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fifo_retry_interval: _TypeAlias = _typing.Literal["fifo_retry_interval"]  # noqa: Y015
     _WhichOneofArgType__fifo_retry_interval: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval"]  # noqa: Y015
@@ -600,6 +612,7 @@ class UpdateGroupRequest(_message.Message):
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     RETRY_INTERVALS_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    EXPONENTIAL_RETRY_FIELD_NUMBER: _builtins.int
     FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     history: _builtins.str
@@ -610,6 +623,10 @@ class UpdateGroupRequest(_message.Message):
         """none: unchanged"""
 
     @_builtins.property
+    def exponential_retry(self) -> _definition_pb2.ExponentialBackoff:
+        """likewise"""
+
+    @_builtins.property
     def fifo_retry_interval(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
@@ -618,11 +635,12 @@ class UpdateGroupRequest(_message.Message):
         max_attempts: _builtins.int | None = ...,
         retry_intervals: _abc.Iterable[_duration_pb2.Duration] | None = ...,
         history: _builtins.str | None = ...,
+        exponential_retry: _definition_pb2.ExponentialBackoff | None = ...,
         fifo_retry_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fifo_retry_interval: _TypeAlias = _typing.Literal["fifo_retry_interval"]  # noqa: Y015
     _WhichOneofArgType__fifo_retry_interval: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval"]  # noqa: Y015
