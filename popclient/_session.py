@@ -45,6 +45,7 @@ NO_ANSWER: Final = (
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.UNIMPLEMENTED,
 )
+ABOUT_THE_CLIENT: Final = (pb.CONSUMER_GROUP_NOT_FOUND, pb.UNAUTHORIZED, pb.FORBIDDEN)
 # By a settings frame with another value of one of these a PopMQ server tells what became of the group.
 NOTICES: Final = ("popmq.members", "popmq.resets")
 # Many clients must not return in step. Not the module's own generator: that is the user's, who may have seeded it.
@@ -279,6 +280,11 @@ class Session:
                 await asyncio.wait_for(self._judgement, HANDSHAKE_PATIENCE)
         finally:
             self._judgement = None
+
+    async def doubt(self, refusal: PopError) -> None:
+        """A call was refused; if that may concern the client as a whole, the server judges its settings anew."""
+        if refusal.code in ABOUT_THE_CLIENT:
+            await self.tell_settings()
 
     async def _say(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:

@@ -209,6 +209,7 @@ class Polling:
                 # Once as a warning; a server that stays down need not fill the log.
                 log.log(logging.DEBUG if str(failure) == said else logging.WARNING, "polling %s: %s", topic, failure)
                 said = str(failure)
+                await self._session.doubt(failure)
                 await asyncio.sleep(min(shortest * 2**failures, longest) if failure.retryable else longest)
             else:
                 self._onlookers.after_receive(topic, views, None)

@@ -151,7 +151,9 @@ class Pulls:
                 return
             status, answer = await self._ask(request, subscription)
         except Exception as failure:  # noqa: BLE001  whatever it is, the queue must be pulled again
-            self.again(request, self._after(for_caller(failure), request, version))
+            refusal = for_caller(failure)
+            self.again(request, self._after(refusal, request, version))
+            await self._session.doubt(refusal)
             return
         if request.process_queue.dropped:
             log.debug("what was pulled of %s is thrown away: the queue was given up", mq)

@@ -11,6 +11,7 @@ from popclient._queue.calls import GroupMember
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.wire import call, has_legacy, resource_of
 from popclient._session import Session
+from popclient.errors import PopError
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -34,7 +35,11 @@ class Sharing:
         """The group's members; None where the server shares out the queues itself."""
         if not await has_legacy(self._session):
             return None
-        return await calls.list_members(self._session, self._group)
+        try:
+            return await calls.list_members(self._session, self._group)
+        except PopError as refusal:
+            await self._session.doubt(refusal)
+            raise
 
     async def share(
         self, topic: str, queues: list[MessageQueue], members: list[GroupMember] | None

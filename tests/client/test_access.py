@@ -132,6 +132,17 @@ async def test_so_does_one_of_asyncio(guarded: EmbeddedBroker, admin: Admin, kin
         await asyncio.wait_for(running, 30)
 
 
+def test_a_consumer_whose_group_is_deleted_ends_and_says_why() -> None:
+    with embedded(auto_create=False) as broker, Admin(broker.endpoint) as admin:
+        admin.create_topic("orders")
+        admin.create_group("billing")
+        heard: list[object] = []
+        ended = run_in_thread(popclient.QueuePushConsumer(broker.endpoint, "billing", "orders", heard.append))
+        admin.delete_group("billing")
+        with pytest.raises(NotFound, match="consumer group 'billing' does not exist"):
+            ended.result(30)
+
+
 def test_a_user_shut_out_and_let_in_again(
     guarded: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from popclient import BadRequest, ClientConfig, Forbidden, PopError, ServerError, Unauthorized, aio
+from popclient import BadRequest, ClientConfig, Forbidden, NotFound, PopError, ServerError, Unauthorized, aio
 from popclient import _session as sessions
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -162,6 +162,16 @@ async def test_a_push_consumer_that_is_refused_later_ends_and_says_why(
     assert not consumer.healthy
     said = [entry.getMessage() for entry in caplog.records if (entry.name, entry.levelname) == ("popclient", "ERROR")]
     assert said == [f"the consumer of group g ends: {refused.value}"]
+
+
+async def test_a_poll_that_finds_no_group_has_the_settings_judged_anew(server: ScriptedServer) -> None:
+    """The stream of a consumer whose group was deleted stays open."""
+    gone = status(pb.CONSUMER_GROUP_NOT_FOUND, "it was deleted")
+    answers = iter([lambda reply: reply, lambda _: rpc.TelemetryCommand(status=gone)])
+    server.answers["Telemetry"] = lambda reply: next(answers)(reply)
+    server.answers["ReceiveMessage"] = lambda _: [rpc.ReceiveMessageResponse(status=gone)]
+    with pytest.raises(NotFound, match="it was deleted"):
+        await asyncio.wait_for(aio.PushConsumer(server.endpoints, "g", "t", never_called).run(), 20)
 
 
 async def test_others_that_are_refused_later_ask_again_now_and_then(
