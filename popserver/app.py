@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -102,10 +103,13 @@ class App:
                 self.broker,
                 host=self.config.host,
                 port=self.config.port,
-                limits=Limits(invisible_ms_min=self.config.min_invisible),
+                limits=Limits(
+                    invisible_ms_min=self.config.min_invisible,
+                    incoming_bytes_max=self.config.max_incoming * MIB,
+                ),
                 version=__version__,
                 extra=[
-                    admin.service(self.broker, __version__, self.access),
+                    partial(admin.service, self.broker, __version__, self.access),
                 ],
                 listening=listening,
                 access=self.access,

@@ -99,6 +99,9 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
         "--max-send-rate", type=int, metavar="N", help="messages a user may send per second; 0: any number (0)"
     )
     parser.add_argument("--max-request-rate", type=int, metavar="N", help="requests a user may make per second (0)")
+    parser.add_argument(
+        "--max-incoming", type=int, metavar="MIB", help="how much may be on its way in, or not answered yet (128)"
+    )
     parser.add_argument("--send-backlog", type=int, metavar="MIB", help="how much may wait to be stored (128)")
     parser.add_argument(
         "--max-filter-memory", type=int, metavar="MIB", help="what filters of receives under way may take (64)"

@@ -58,6 +58,7 @@ class Config(BaseSettings):
     admin_secret: SecretStr = SecretStr("")
     max_send_rate: int = Field(default=0, ge=0)  # messages per second and user, or client without auth; 0: no limit
     max_request_rate: int = Field(default=0, ge=0)  # likewise
+    max_incoming: int = Field(default=128, ge=1)  # MiB of requests on their way in, and of those not answered yet
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that may wait to be stored
     max_filter_memory: int = Field(default=64, ge=1)  # MiB that the filters of receives and pulls under way may take
 

@@ -136,6 +136,10 @@ class TooLate(BadRequest):
     """It is too late for that."""
 
 
+class RequestTooSlow(BadRequest):
+    """The request took too long to arrive; send it again, or split it."""
+
+
 class AlreadyExists(BadRequest):
     """It exists already."""
 

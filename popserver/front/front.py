@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import math
 import socket
 from typing import Any, NamedTuple
@@ -48,6 +49,9 @@ class Front:
         self._silent: dict[_Client, None] = {}  # the oldest first
         self._said_full_at_s = -math.inf
         self._all_gone = asyncio.Event()
+        self._numbers = itertools.count(1)
+        self._joined: dict[int, _Client] = {}  # by number
+        self.passed = 0  # bytes of clients, over all connections
 
     async def start(self) -> None:
         """Let clients in."""
@@ -89,9 +93,17 @@ class Front:
 
     def spoke(self, client: _Client) -> None:
         self._silent.pop(client, None)
+        client.number = next(self._numbers)
+        self._joined[client.number] = client
+
+    def passed_by(self, number: int) -> int | None:
+        """How many bytes a client has sent; None when the connection has ended."""
+        client = self._joined.get(number)
+        return None if client is None else client.passed
 
     def left(self, client: _Client) -> None:
         self._silent.pop(client, None)
+        self._joined.pop(client.number, None)
         self._clients.discard(client)
         if not self._clients:
             self._all_gone.set()
@@ -114,6 +126,8 @@ class _Client(Side):
         self._patience: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
         self.peer = "unknown"
+        self.number = 0  # from its first byte on
+        self.passed = 0  # bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -127,6 +141,8 @@ class _Client(Side):
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
             self.other.transport.write(data)
+            self.passed += len(data)
+            self._front.passed += len(data)
             return
         self._heard.append(data)
         if self._joining is None:
@@ -155,7 +171,7 @@ class _Client(Side):
     async def _join(self, *, tls: bool) -> None:
         inner = Side(self)
         try:
-            connection = await self._front.inner.connect(tls=tls, peer=self.peer)
+            connection = await self._front.inner.connect(tls=tls, peer=self.peer, number=self.number)
             await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=connection)
         except OSError as error:
             log.warning("connection turned away", peer=self.peer, reason=str(error))

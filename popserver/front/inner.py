@@ -8,7 +8,6 @@ one that holds the client's address: gRPC then shows it as the call's peer.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
 import shutil
 import socket
@@ -28,18 +27,19 @@ class InnerListeners:
     def __init__(self, *, abstract: bool = sys.platform == "linux") -> None:
         self._folder = None if abstract else Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._token = f"{_PREFIX}{secrets.token_hex(8)}"
-        self._numbers = itertools.count(1)
         self.plaintext = self._grpc_name("plaintext")
         self.tls = self._grpc_name("tls")
 
-    async def connect(self, *, tls: bool, peer: str) -> socket.socket:
-        """A connection to one of them, for the client at `peer`. Raises OSError."""
+    async def connect(self, *, tls: bool, peer: str, number: int) -> socket.socket:
+        """A connection to one of them, for the client at `peer`. Raises OSError.
+
+        `number` is the connection's own: a client may come back under its old address before that one is free again.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
             if self._folder is None:
-                # The number: a client may come back under its old address before that one is free again.
-                connection.bind(f"\0{self._token}/{next(self._numbers)}/{peer}")
+                connection.bind(f"\0{self._token}/{number}/{peer}")
             await _connect(connection, self._socket_name("tls" if tls else "plaintext"))
         except BaseException:
             connection.close()
@@ -55,6 +55,17 @@ class InnerListeners:
 
     def _socket_name(self, kind: str) -> str:
         return f"\0{self._token}/{kind}" if self._folder is None else str(self._folder / kind)
+
+
+def connection_number(grpc_peer: str) -> int | None:
+    """Which of the front's connections a call came through; None for one that did not, or that has no name.
+
+    >>> connection_number("unix-abstract:popmq-0a1b/7/10.0.0.7:4711"), connection_number("ipv4:10.0.0.7:4711")
+    (7, None)
+    """
+    kind, _, name = grpc_peer.partition(":")
+    parts = name.split("/")
+    return int(parts[1]) if kind == "unix-abstract" and len(parts) == 3 else None
 
 
 def peer_address(grpc_peer: str) -> str:

@@ -26,13 +26,14 @@ from popserver.rpc.admin_progress import Progress
 from popserver.rpc.admin_redrives import DeadLetterDesk
 from popserver.rpc.calls import Caller, Verb
 from popserver.rpc.gates import Desk
+from popserver.rpc.incoming import Incoming
 from popserver.rpc.users import Users
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Admin"]
 
 
-def service(broker: Broker, version: str, access: Access) -> Any:
-    """The service, as `rpc.server.build` takes it in `extra`; for admins, where callers must sign."""
+def service(broker: Broker, version: str, access: Access, incoming: Incoming) -> Any:
+    """The service; for admins, where callers must sign. `rpc.server.build` takes this, less `incoming`, in `extra`."""
     admin = Admin(Operations(broker), version)
     verbs: dict[str, Callable[..., Awaitable[Any]]] = {
         "CreateTopic": admin.create_topic,
@@ -58,7 +59,7 @@ def service(broker: Broker, version: str, access: Access) -> Any:
         **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,
     }
     table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}
-    return calls.handlers(SERVICE, table, wire, Desk(access))
+    return calls.handlers(SERVICE, table, wire, Desk(access), incoming)
 
 
 class Admin:

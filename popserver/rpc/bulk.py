@@ -34,6 +34,7 @@ from popserver.rpc import calls, convert, origins, status
 from popserver.rpc.calls import Caller, Verb, Write
 from popserver.rpc.consuming import attempt_id_of, check_change, invisible_ms_of
 from popserver.rpc.gates import Door
+from popserver.rpc.incoming import Incoming
 from popserver.rpc.limits import Limits
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Frame(NamedTuple):
     chunk: Chunk
 
 
-def service(broker: Broker, access: Access, limits: Limits) -> Any:
+def service(broker: Broker, access: Access, limits: Limits, incoming: Incoming) -> Any:
     """The service, as `rpc.server.build` takes it."""
     bulk = Bulk(broker, limits)
     table = {
@@ -62,7 +63,7 @@ def service(broker: Broker, access: Access, limits: Limits) -> Any:
         "RenewAttempt": Verb(bulk.renew_attempt),
         "AckAttempt": Verb(bulk.ack_attempt),
     }
-    return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock))
+    return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock), incoming)
 
 
 def encode(frame: Any) -> bytes:

@@ -3,12 +3,15 @@
 Everything a call can suffer ends in a status inside the answer: a refusal in the code of `rpc.status`, an unforeseen
 error in one plain sentence (and its traceback in the log), bytes that are no request in BAD_REQUEST. A gRPC error
 status would be taken for a broken connection and retried.
+
+Who calls is judged by the headers: the request of a caller who may not come in is not read at all.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import grpc
@@ -20,8 +23,16 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.domain.errors import BadRequest, Internal, PopError
 from popserver.front.inner import peer_address
 from popserver.rpc import status
+from popserver.rpc.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
+from popserver.rpc.limits import MIB
+from popserver.rpc.wire_fields import has_more_fields
 
 log = structlog.get_logger("popserver.rpc")
+
+# Of a request that carries no messages. Decoded, a list of empty entries takes fifty times as much.
+OTHER_REQUEST_BYTES_MAX = 4 * MIB
+# A request of so many fields is not decoded: it holds no legal list, and would take fifty times its size.
+FIELDS_MAX = 16_384
 
 # Writes one frame of a streamed answer.
 Write = Callable[[Any], Awaitable[None]]
@@ -31,7 +42,7 @@ class Gate(Protocol):
     """Stands before every verb of a service; whoever may not pass gets the `PopError` it raises."""
 
     def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
-        """Before the request is looked at: who calls?"""
+        """Before the request is read: who calls?"""
 
     def allow(self, method: str, request: Any, caller: Caller) -> None:
         """May the caller do what the request asks? A stream of requests is asked about frame by frame, by its verb."""
@@ -51,6 +62,8 @@ class Verb(NamedTuple):
     hold_up: Callable[[Any, Caller], Awaitable[None]] | None = None
     # How a frame becomes bytes, where it is not always the method's own message.
     encode: Callable[[Any], bytes] | None = None
+    bytes_max: int = OTHER_REQUEST_BYTES_MAX
+    echoes: bool = False  # a refusal repeats something of the request, so a refused caller's is read all the same
 
 
 class Unreadable(NamedTuple):
@@ -63,7 +76,17 @@ class Unreadable(NamedTuple):
 class Caller:
     """Who calls, by the headers of the call (contract 2.1); unknown languages, odd dates, missing headers are fine."""
 
-    __slots__ = ("_context", "_headers", "client_id", "require", "require_origins", "stands_on", "user", "withholds")
+    __slots__ = (
+        "_context",
+        "_headers",
+        "client_id",
+        "is_stranger",
+        "require",
+        "require_origins",
+        "stands_on",
+        "user",
+        "withholds",
+    )
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -72,6 +95,8 @@ class Caller:
         self.client_id: str = self.header("x-mq-client-id").strip()
         # The access key of whoever signed the call; empty where nobody need sign.
         self.user = ""
+        # Whether it did not sign where others must; the gate says so.
+        self.is_stranger = False
         # Raises unless the caller is still let in and has these rights; the gate puts it there.
         self.require: Callable[[Sequence[Any]], None] = _let_through
         # Whether some messages are kept from the caller because of where they come from; raises for such topics.
@@ -104,9 +129,13 @@ class Caller:
         return None if remaining_s is None else int(remaining_s * 1_000)
 
 
-def handlers(service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, gate: Gate) -> Any:
+def handlers(
+    service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, gate: Gate, incoming: Incoming
+) -> Any:
     """Every method of the service with its verb; KeyError where one has none."""
-    by_name = {method.name: _handler(method, verbs[method.name], message_classes, gate) for method in service.methods}
+    by_name = {
+        method.name: _handler(method, verbs[method.name], message_classes, gate, incoming) for method in service.methods
+    }
     return grpc.method_handlers_generic_handler(service.full_name, by_name)
 
 
@@ -125,29 +154,39 @@ def _nothing_withheld() -> bool:
     return False
 
 
-def _handler(method: MethodDescriptor, verb: Verb, message_classes: Any, gate: Gate) -> grpc.RpcMethodHandler[Any, Any]:
+def _handler(
+    method: MethodDescriptor, verb: Verb, message_classes: Any, gate: Gate, incoming: Incoming
+) -> grpc.RpcMethodHandler[Any, Any]:
     request_class: type[Message] = getattr(message_classes, method.input_type.name)
     response_class: type[Message] = getattr(message_classes, method.output_type.name)
-    call = _Call(method.name, verb, response_class, gate)
-    coders: dict[str, Any] = {
-        "request_deserializer": _reader(request_class),
-        "response_serializer": verb.encode or response_class.SerializeToString,
-    }
+    read = reader(request_class, verb.bytes_max)
+    call = _Call(method.name, verb, response_class, gate, incoming, read)
+    encode: Any = verb.encode or response_class.SerializeToString
+    # Every call is a stream of requests to gRPC: of any other it reads the request before it says who calls.
     if method.client_streaming:
-        return grpc.stream_stream_rpc_method_handler(call.conversation, **coders)
+        return grpc.stream_stream_rpc_method_handler(
+            call.conversation, request_deserializer=read, response_serializer=encode
+        )
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(call.stream, **coders)
-    return grpc.unary_unary_rpc_method_handler(call.unary, **coders)
+        return grpc.stream_stream_rpc_method_handler(call.stream, response_serializer=encode)
+    return grpc.stream_unary_rpc_method_handler(call.unary, response_serializer=encode)
 
 
-def _reader(message_class: type[Message]) -> Callable[[bytes], Any]:
+def reader(message_class: type[Message], bytes_max: int) -> Callable[[bytes], Any]:
+    """From bytes to a request, or to what stands for one."""
     parse, type_name = message_class.FromString, message_class.DESCRIPTOR.full_name
 
     def read(data: bytes) -> Any:
+        size = len(data)
+        if size > SMALL_BYTES:
+            if size > bytes_max:
+                return Unreadable(f"{type_name}, which has at most {bytes_max} bytes", size)
+            if has_more_fields(data, FIELDS_MAX):
+                return Unreadable(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
         try:
             return parse(data)
         except DecodeError:
-            return Unreadable(type_name, len(data))
+            return Unreadable(type_name, size)
 
     return read
 
@@ -155,35 +194,68 @@ def _reader(message_class: type[Message]) -> Callable[[bytes], Any]:
 class _Call:
     """One method's way through the door."""
 
-    def __init__(self, name: str, verb: Verb, response_class: type[Message], gate: Gate) -> None:
+    def __init__(
+        self,
+        name: str,
+        verb: Verb,
+        response_class: type[Message],
+        gate: Gate,
+        incoming: Incoming,
+        read: Callable[[bytes], Any],
+    ) -> None:
         self._name = name
         self._verb = verb
         self._response_class: Callable[..., Message] = response_class
         self._gate = gate
+        self._incoming = incoming
+        self._read = read
 
-    async def unary(self, request: Any, context: Any) -> Any:
-        caller = Caller(context)
+    async def unary(self, _requests: Any, context: Any) -> Any:
+        caller, arrived = Caller(context), NOTHING
         try:
-            self._let_in(request, caller)
-            return await self._verb.answer(request, caller)
+            try:
+                self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+            except PopError:
+                if self._verb.echoes:
+                    with suppress(PopError):
+                        arrived = await self._incoming.receive(context, self._read, is_stranger=True)
+                raise
+            arrived = await self._receive(context, caller)
+            if arrived.refusal is not None:
+                raise arrived.refusal
+            self._gate.allow(self._name, readable(arrived.request), caller)
+            return await self._verb.answer(arrived.request, caller)
         except PopError as refusal:
-            return self._refusal(request, refusal)[0]
+            return self._refusal(arrived.request, refusal)[0]
         except Exception:  # noqa: BLE001
-            return self._refusal(request, self._failure(caller))[0]
+            return self._refusal(arrived.request, self._failure(caller))[0]
+        finally:
+            arrived.budget.give_back(arrived.size)
 
-    async def stream(self, request: Any, context: Any) -> None:
-        caller = Caller(context)
-        refusal = await self._answer_stream(request, caller, context)
+    async def stream(self, _requests: Any, context: Any) -> None:
+        caller, arrived = Caller(context), NOTHING
+        try:
+            self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+            arrived = await self._receive(context, caller)
+            refusal = arrived.refusal or await self._answer_stream(arrived.request, caller, context)
+        except PopError as refused:
+            refusal = refused
+        finally:
+            arrived.budget.give_back(arrived.size)
         if refusal is not None:
-            await self._hold_up(request, caller)
-            await self._write(self._refusal(request, refusal), context)
+            await self._hold_up(arrived.request, caller)
+            await self._write(self._refusal(arrived.request, refusal), context)
 
     async def conversation(self, requests: Any, context: Any) -> None:
         """A refusal is a frame, and then the stream's own end: official clients see nothing but the second."""
         # At once: one client says nothing before it has seen the headers (contract 3.1).
         await context.send_initial_metadata(())
         caller = Caller(context)
-        refusal = await self._answer_stream(requests, caller, context)
+        try:
+            self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+            refusal = await self._answer_stream(requests, caller, context)
+        except PopError as refused:
+            refusal = refused
         if refusal is not None:
             await self._write(self._refusal(requests, refusal), context)
             await self._hold_up(requests, caller)
@@ -191,10 +263,13 @@ class _Call:
             context.set_code(code)
             context.set_details(sentence)
 
+    def _receive(self, context: Any, caller: Caller) -> Awaitable[Arrived]:
+        return self._incoming.receive(context, self._read, is_stranger=caller.is_stranger)
+
     async def _answer_stream(self, request: Any, caller: Caller, context: Any) -> PopError | None:
         """The refusal with which the stream has to end; None where nothing is left to be said."""
         try:
-            self._let_in(request, caller)
+            self._gate.allow(self._name, readable(request), caller)
             await self._verb.answer(request, caller, context.write)
         except PopError as refusal:
             return refusal
@@ -213,10 +288,6 @@ class _Call:
     async def _write(frames: list[Any], context: Any) -> None:
         for frame in frames:
             await context.write(frame)
-
-    def _let_in(self, request: Any, caller: Caller) -> None:
-        self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
-        self._gate.allow(self._name, readable(request), caller)
 
     def _refusal(self, request: Any, refusal: PopError) -> list[Any]:
         refused = status.of(refusal)

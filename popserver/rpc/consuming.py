@@ -35,6 +35,7 @@ class Consuming:
         self._broker = broker
         self._limits = limits
         self._store_host = store_host
+        self._held_up = 0  # refused calls that wait
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (contract 1.7). The request's queue id means nothing."""
@@ -105,8 +106,14 @@ class Consuming:
 
     async def hold_up(self, request: Any, caller: Caller) -> None:
         """The Go push client asks again 20 ms after any refusal (contract 1.7)."""
-        if caller.header("x-mq-language") == "GO" and getattr(request, "auto_renew", False):
-            await asyncio.sleep(self._limits.push_refusal_pause_ms / 1_000)
+        # Of a call that was refused by its headers there is no request.
+        pushes = request is None or getattr(request, "auto_renew", False)
+        if pushes and caller.header("x-mq-language") == "GO" and self._held_up < self._limits.held_up_max:
+            self._held_up += 1
+            try:
+                await asyncio.sleep(self._limits.push_refusal_pause_ms / 1_000)
+            finally:
+                self._held_up -= 1
 
     def refuse_to_receive(self, _request: Any, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._broker.clock.now_ms())]

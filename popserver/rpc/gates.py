@@ -55,6 +55,7 @@ class Door:
         client_id = caller.client_id
         if not client_id and anonymous:
             # Only looks whether somebody is there; it neither learns nor changes anything (contract 1.4).
+            caller.is_stranger = self._access.is_on
             return
         if self._access.is_on:
             self._sign_in(caller)

@@ -15,6 +15,7 @@ from popserver.rpc import calls
 from popserver.rpc.calls import Verb
 from popserver.rpc.gates import Door
 from popserver.rpc.group_members import GroupMembers
+from popserver.rpc.incoming import Incoming
 from popserver.rpc.offsets import Offsets
 from popserver.rpc.pulling import Pulling
 from popserver.rpc.retries import Retries
@@ -22,7 +23,7 @@ from popserver.rpc.retries import Retries
 SERVICE = wire.DESCRIPTOR.services_by_name["Legacy"]
 
 
-def service(broker: Broker, access: Access, pulling: Pulling) -> Any:
+def service(broker: Broker, access: Access, pulling: Pulling, incoming: Incoming) -> Any:
     offsets = Offsets(broker)
     verbs: dict[str, Callable[..., Awaitable[Any]]] = {
         **GroupMembers(broker).verbs,
@@ -32,4 +33,4 @@ def service(broker: Broker, access: Access, pulling: Pulling) -> Any:
         "PullBatch": pulling.pull_batch,
     }
     table = {name: Verb(verb) for name, verb in verbs.items()}
-    return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock))
+    return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock), incoming)

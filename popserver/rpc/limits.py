@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from popserver.domain.retry import HOUR_MS, SECOND_MS
 
+MIB = 1024 * 1024
+
 
 class Limits(NamedTuple):
     """The door's numbers; the defaults are those official clients are used to (contract 1.7 and 4)."""
@@ -24,7 +26,11 @@ class Limits(NamedTuple):
     stream_refusal_pause_ms: int = 200
     messages_max: int = 128  # of one SendMessage request
     ack_entries_max: int = 1_024  # of one AckMessage request
-    request_bytes_max: int = 32 * 1024 * 1024
+    request_bytes_max: int = 32 * MIB  # of a SendMessage request
+    incoming_bytes_max: int = 128 * MIB  # requests on their way in, and those that are not answered yet
+    request_ms: int = 60 * SECOND_MS  # from the headers of a call to the end of its request
+    unsigned_request_ms: int = 5 * SECOND_MS  # the same, of a caller who must sign and did not
+    held_up_max: int = 100  # refused calls that are made to wait at a time
     silence_ms: int = 5 * SECOND_MS  # a connection without its first byte
     handshake_ms: int = 10 * SECOND_MS  # one that has begun to speak, but not made itself understood
     silent_max: int = 1_000  # connections without their first byte; of more, the oldest goes

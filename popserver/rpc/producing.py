@@ -23,6 +23,7 @@ class Producing:
     def __init__(self, broker: Broker, limits: Limits) -> None:
         self._broker = broker
         self._limits = limits
+        self.bytes_max = limits.request_bytes_max
 
     async def send_message(self, request: wire.SendMessageRequest, caller: Caller) -> wire.SendMessageResponse:
         """One entry per message, in order; a message that breaks a rule fails alone (contract 1.5)."""

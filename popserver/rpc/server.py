@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from popserver.rpc import bulk, convert, legacy
 from popserver.rpc.calls import handlers
 from popserver.rpc.consuming import Consuming
 from popserver.rpc.gates import Door
+from popserver.rpc.incoming import SMALL_BYTES, Incoming
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening, Place, listen
 from popserver.rpc.offsets import Offsets
@@ -80,13 +81,13 @@ def build(
     port: int,
     limits: Limits,
     version: str,
-    extra: Sequence[Any] = (),
+    extra: Sequence[Callable[[Incoming], Any]] = (),
     listening: Listening = PLAINTEXT,
     access: Access | None = None,
 ) -> PopServer:
     """A server bound to host and port (0: any free one, see `.port`). Call it in the running event loop.
 
-    `extra` are further services as `calls.handlers` makes them. Without `access` nobody need sign. Raises
+    `extra` make further services with `calls.handlers`. Without `access` nobody need sign. Raises
     `CannotListen` where the address is taken.
     """
     server = grpc.aio.server(options=_options(limits))
@@ -97,9 +98,13 @@ def build(
     table = verbs(Routing(broker, own), session, Producing(broker, limits), consuming, pulling, Offsets(broker))
     access = access or Access(broker.reader, broker.clock)
     access.on_change(session.expel)
-    messaging = handlers(SERVICE, table, service_pb2, Door(access, broker.clients.seen, broker.clock))
-    legacy_service, bulk_service = legacy.service(broker, access, pulling), bulk.service(broker, access, limits)
-    services = [messaging, legacy_service, bulk_service, *extra]
+    incoming = Incoming(broker.budgets, limits, place.front)
+    services = [
+        handlers(SERVICE, table, service_pb2, Door(access, broker.clients.seen, broker.clock), incoming),
+        legacy.service(broker, access, pulling, incoming),
+        bulk.service(broker, access, limits, incoming),
+        *(make(incoming) for make in extra),
+    ]
     server.add_generic_rpc_handlers(services)
     return PopServer(server, place, broker, session, _add_health_and_reflection(server, services))
 
@@ -116,6 +121,10 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # So is one that is mute: keepalive asks its machine alone, not whether it wants anything.
         ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
+        # What a client may send of a request that nobody reads yet. gRPC would raise it to 4 MiB for a fast client,
+        # on each of its streams.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", SMALL_BYTES),
         # By default gRPC drops calls at random once a thousand arrive faster than they are taken up.
         ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),

@@ -18,7 +18,7 @@ def verbs(
     return {
         "QueryRoute": Verb(routing.query_route),
         "Heartbeat": Verb(session.heartbeat, anonymous=True),
-        "SendMessage": Verb(producing.send_message),
+        "SendMessage": Verb(producing.send_message, bytes_max=producing.bytes_max),
         "QueryAssignment": Verb(routing.query_assignment),
         "ReceiveMessage": Verb(consumer.receive_message, consumer.refuse_to_receive, hold_up=consumer.hold_up),
         "AckMessage": Verb(consumer.ack_message),
@@ -30,7 +30,7 @@ def verbs(
         "EndTransaction": Verb(producing.end_transaction),
         "Telemetry": Verb(session.telemetry, hold_up=session.hold_up),
         "NotifyClientTermination": Verb(session.notify_client_termination),
-        "ChangeInvisibleDuration": Verb(consumer.change_invisible_duration, consuming.refuse_to_change),
+        "ChangeInvisibleDuration": Verb(consumer.change_invisible_duration, consuming.refuse_to_change, echoes=True),
         "RecallMessage": Verb(producing.recall_message),
         "SyncLiteSubscription": Verb(later.sync_lite_subscription),
     }

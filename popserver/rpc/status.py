@@ -34,6 +34,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.ClientIdRequired: pb.CLIENT_ID_REQUIRED,
     errors.UnrecognizedClientType: pb.UNRECOGNIZED_CLIENT_TYPE,
     errors.InvalidTransactionId: pb.INVALID_TRANSACTION_ID,
+    errors.RequestTooSlow: pb.REQUEST_TIMEOUT,
     errors.TooLate: pb.PRECONDITION_FAILED,
     errors.AlreadyExists: pb.PRECONDITION_FAILED,
     errors.Unauthorized: pb.UNAUTHORIZED,

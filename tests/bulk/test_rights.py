@@ -12,7 +12,9 @@ from popproto.v1 import bulk_pb2 as wire
 from popproto.v1.bulk_pb2_grpc import BulkStub
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.access import Rules
+from popserver.domain.budget import Budgets
 from popserver.rpc import bulk, calls, convert
+from popserver.rpc.incoming import Incoming
 from popserver.rpc.limits import Limits
 from tests.bulk.wire_bulk import pull_bulk
 from tests.pull.wire_pull import make_topic
@@ -83,6 +85,9 @@ class BrokenOff:
     def cancelled(self) -> bool:
         return False
 
+    async def read(self) -> bytes:
+        return REQUESTS["PullBulk"].SerializeToString()
+
     async def write(self, _frame: Any) -> None:
         self.writes += 1
         raise grpc.aio.InternalError
@@ -96,7 +101,9 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     assert (await pull_bulk(door)).ids == ["m0"]
     verb = calls.Verb(bulk.Bulk(door.broker, Limits()).pull_bulk)
     context = BrokenOff()
-    await calls._Call("PullBulk", verb, wire.PullBulkResponse, _Open()).stream(REQUESTS["PullBulk"], context)
+    incoming = Incoming(Budgets(), Limits(), None)
+    read = calls.reader(wire.PullBulkRequest, 1_000)
+    await calls._Call("PullBulk", verb, wire.PullBulkResponse, _Open(), incoming, read).stream(None, context)
     assert context.writes == 1, "nothing is written after that"
     assert "call failed" not in capsys.readouterr().out
 

@@ -150,7 +150,7 @@ async def opened(
         port=0,
         limits=limits,
         version=VERSION,
-        extra=[admin_service.service(broker, VERSION, access)] if administered else (),
+        extra=[functools.partial(admin_service.service, broker, VERSION, access)] if administered else (),
         listening=listening,
         access=access,
     )

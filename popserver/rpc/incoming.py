@@ -1,0 +1,192 @@
+"""The bytes of requests: counted from before they arrive until they are answered.
+
+A request is read only when the headers of its call have been judged. gRPC then lets the client send as much as it
+announces, up to the largest request, before anything of it is seen here. So a request that does not arrive at once
+needs a place for what it may bring; the newest that find none are refused, and what they sent is dropped. Requests
+that are there count with their size, before they are decoded, until they are answered. Small requests have a budget of
+their own, that large ones cannot use up, and so have callers who did not sign although they should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import grpc
+
+from popserver.domain.budget import Budget, Budgets
+from popserver.domain.errors import BadRequest, PopError, RequestTooSlow
+from popserver.front.front import Front
+from popserver.front.inner import connection_number
+from popserver.rpc.limits import Limits
+
+SWEEP_S = 0.025
+SWEEP_EACH_S = 50e-6  # so many requests may be late that a sweep over all of them takes its time
+# A request is late after this long. gRPC's own ports do not say how much a connection sent: there every late request
+# counts as the largest one, so they get a little longer.
+LATE_S = 0.05
+LATE_WITHOUT_FRONT_S = 0.1
+SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before anybody reads
+
+
+class Arrived(NamedTuple):
+    """A decoded request; `budget` counts its `size` in bytes until that is given back."""
+
+    request: Any
+    size: int
+    budget: Budget
+    refusal: PopError | None = None  # there was no room; only a small request was decoded
+
+
+NOTHING = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
+
+
+class _Reading:
+    """A request that is waited for."""
+
+    __slots__ = ("base", "context", "is_stranger", "number", "passed_at_start", "refusal", "since_s", "task")
+
+    def __init__(self, task: asyncio.Task[Any], context: Any, is_stranger: bool, since_s: float, passed: int) -> None:
+        self.task = task
+        self.context = context
+        self.is_stranger = is_stranger
+        self.since_s = since_s
+        self.passed_at_start = passed  # through the front, over all connections
+        self.number: int | None = None  # of the connection through the front, from when it is late
+        self.base = 0  # what the connection had sent at the start
+        self.refusal: PopError | None = None
+
+
+class _Late:
+    """What requests that are late may bring is counted here."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.expected = 0
+
+
+class Incoming:
+    """The requests that arrive at one server, and the budgets for them."""
+
+    def __init__(self, budgets: Budgets, limits: Limits, front: Front | None) -> None:
+        total = limits.incoming_bytes_max
+        self._largest = limits.request_bytes_max
+        self._patience_s = (
+            limits.request_ms / 1_000,
+            limits.unsigned_request_ms / 1_000,
+        )  # by whether the caller is a stranger
+        self._front = front
+        self._late_after_s = LATE_WITHOUT_FRONT_S if front is None else LATE_S
+        self._small = budgets.add("small requests", total // 4, "bytes", "max_incoming")
+        self._large = budgets.add("large requests", total - total // 4, "bytes", "max_incoming")
+        unsigned = max(total // 4, self._largest)
+        self._unsigned = budgets.add("requests without a signature", unsigned, "bytes", "max_incoming")
+        self._late = (_Late(self._large), _Late(self._unsigned))  # likewise
+        self._readings: dict[asyncio.Task[Any], _Reading] = {}  # the oldest first
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def receive(self, context: Any, read: Callable[[bytes], Any], *, is_stranger: bool) -> Arrived:
+        """The next message of a call, as `read` decodes it; the caller gives its size back to its budget in the end.
+
+        Raises `BadRequest` where none comes, and `TooManyRequests` or `RequestTooSlow` while it is waited for.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        loop = task.get_loop()
+        passed = 0 if self._front is None else self._front.passed
+        reading = self._readings[task] = _Reading(task, context, is_stranger, loop.time(), passed)
+        if self._alarm is None:
+            self._alarm = loop.call_later(SWEEP_S, self._sweep)
+        try:
+            data = await context.read()
+        except asyncio.CancelledError:
+            if reading.refusal is None:
+                raise
+            task.uncancel()
+            raise reading.refusal from None
+        finally:
+            del self._readings[task]
+        if data is grpc.aio.EOF:
+            raise BadRequest("the call ended without a request; send one")
+        return self._arrived(data, read, is_stranger=is_stranger)
+
+    def _arrived(self, data: bytes, read: Callable[[bytes], Any], *, is_stranger: bool) -> Arrived:
+        size = len(data)
+        budget = self._unsigned if is_stranger else self._small if size <= SMALL_BYTES else self._large
+        if not budget.take(size):
+            request = read(data) if size <= SMALL_BYTES else None
+            return Arrived(request, 0, budget, budget.refusal(f"a request of {size} bytes"))
+        return Arrived(read(data), size, budget)
+
+    def _sweep(self) -> None:
+        """Refuse those late requests for which there is no place, or that take too long."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        late: tuple[list[_Reading], list[_Reading]] = ([], [])
+        for reading in self._readings.values():
+            if now_s - reading.since_s < self._late_after_s:
+                break
+            if reading.refusal is None:
+                patience_s = self._patience_s[reading.is_stranger]
+                if now_s - reading.since_s > patience_s:
+                    self._refuse(reading, RequestTooSlow(f"the request had not arrived after {patience_s:g} s"))
+                else:
+                    late[reading.is_stranger].append(reading)
+        for place, readings in zip(self._late, late, strict=True):
+            self._make_room(place, readings)
+        self._alarm = None
+        if self._readings:
+            pause_s = max(SWEEP_S, SWEEP_EACH_S * (len(late[0]) + len(late[1])))
+            self._alarm = loop.call_later(pause_s, self._sweep)
+
+    def _make_room(self, place: _Late, late: list[_Reading]) -> None:
+        place.budget.give_back(place.expected)
+        place.expected = 0
+        if not late:
+            return
+        connections = self._by_connection(late)
+        expected = {number: self._expected(number, there) for number, there in connections.items()}
+        total = sum(expected.values())
+        refused: list[_Reading] = []
+        while not place.budget.take(total):
+            refused.append(reading := late.pop())
+            there = connections[reading.number]
+            there.remove(reading)
+            total -= expected[reading.number]
+            expected[reading.number] = self._expected(reading.number, there)
+            total += expected[reading.number]
+        place.expected = total
+        for reading in refused:
+            self._refuse(reading, place.budget.refusal("one more request that takes long to arrive"))
+
+    def _by_connection(self, late: Iterable[_Reading]) -> dict[int | None, list[_Reading]]:
+        """The oldest first. None stands for all connections whose bytes are not known."""
+        found: dict[int | None, list[_Reading]] = {}
+        for reading in late:
+            if self._front is not None and reading.number is None:
+                self._locate(reading, self._front)
+            found.setdefault(reading.number, []).append(reading)
+        return found
+
+    def _locate(self, reading: _Reading, front: Front) -> None:
+        number = connection_number(reading.context.peer())
+        passed = None if number is None else front.passed_by(number)
+        if passed is not None:
+            reading.number = number
+            reading.base = max(0, passed - (front.passed - reading.passed_at_start))
+
+    def _expected(self, number: int | None, late: list[_Reading]) -> int:
+        """How many bytes they have brought at most, and will bring before the next sweep for sure."""
+        if not late:
+            return 0
+        most = len(late) * self._largest
+        if number is None or self._front is None:
+            return most
+        passed = self._front.passed_by(number)
+        sent = 0 if passed is None else passed - late[0].base
+        return min(most, max(sent, len(late) * SMALL_BYTES))
+
+    def _refuse(self, reading: _Reading, refusal: PopError) -> None:
+        reading.refusal = refusal
+        reading.task.cancel()
