@@ -106,6 +106,9 @@ class App:
                 limits=Limits(
                     invisible_ms_min=self.config.min_invisible,
                     incoming_bytes_max=self.config.max_incoming * MIB,
+                    watches_max=self.config.max_watches,
+                    connections_max=self.config.max_connections,
+                    connections_per_address_max=self.config.max_connections_per_address,
                 ),
                 version=__version__,
                 extra=[

@@ -102,6 +102,15 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-incoming", type=int, metavar="MIB", help="how much may be on its way in, or not answered yet (128)"
     )
+    parser.add_argument(
+        "--max-watches", type=int, metavar="N", help="health watches at a time, and as many reflection streams (1000)"
+    )
+    parser.add_argument(
+        "--max-connections", type=int, metavar="N", help="connections at a time; 0: as many as there are files for (0)"
+    )
+    parser.add_argument(
+        "--max-connections-per-address", type=int, metavar="N", help="of them, from one address; 0: half of all (0)"
+    )
     parser.add_argument("--send-backlog", type=int, metavar="MIB", help="how much may wait to be stored (128)")
     parser.add_argument(
         "--max-filter-memory", type=int, metavar="MIB", help="what filters of receives under way may take (64)"

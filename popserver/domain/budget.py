@@ -63,7 +63,47 @@ class Budgets:
 
     def add(self, name: str, limit: int, unit: str, option: str) -> Budget:
         """A new budget. Raises `ValueError` for a name that is taken."""
-        if name in self._by_name:
-            raise ValueError(f"there is a budget named '{name}' already")
-        budget = self._by_name[name] = Budget(name, limit, unit, option)
+        return self.include(Budget(name, limit, unit, option))
+
+    def include(self, budget: Budget) -> Budget:
+        """List a budget made elsewhere. Raises `ValueError` for a name that is taken."""
+        if budget.name in self._by_name:
+            raise ValueError(f"there is a budget named '{budget.name}' already")
+        self._by_name[budget.name] = budget
         return budget
+
+
+class Shares:
+    """A budget of which no holder may take more than a share."""
+
+    def __init__(self, budget: Budget, share: int) -> None:
+        self.budget = budget
+        self.share = share
+        self._held: dict[str, int] = {}
+
+    def has_all(self, holder: str) -> bool:
+        """Whether the holder has its whole share."""
+        return self._held.get(holder, 0) >= self.share
+
+    def take(self, holder: str) -> bool:
+        """Whether there was room for one more of this holder."""
+        if self.has_all(holder):
+            self.budget.refused += 1
+            return False
+        if not self.budget.take():
+            return False
+        self._held[holder] = self._held.get(holder, 0) + 1
+        return True
+
+    def refusal(self, wanted: str, holder: str) -> TooManyRequests:
+        """The error for a holder who got no room."""
+        if self.has_all(holder):
+            wanted = f"{wanted} of {holder}, which has {self.share} of them"
+        return self.budget.refusal(wanted)
+
+    def give_back(self, holder: str) -> None:
+        """End the use of one that the holder took."""
+        self.budget.give_back()
+        self._held[holder] -= 1
+        if not self._held[holder]:
+            del self._held[holder]

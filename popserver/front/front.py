@@ -11,15 +11,18 @@ import errno
 import itertools
 import math
 import socket
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import structlog
 
+from popserver.domain.budget import Budget, Shares
 from popserver.front.inner import InnerListeners
 from popserver.front.splice import Side
 
 TLS_HANDSHAKE = 0x16
 PREFACE = ord("P")
+KINDS = (TLS_HANDSHAKE, PREFACE)
 BACKLOG = 1_024
 SAY_FULL_EVERY_S = 60.0
 # When the server has ended its calls, their last bytes are passed on within this time.
@@ -34,19 +37,34 @@ class Limits(NamedTuple):
     silence_s: float = 5.0  # before the first byte
     silent_max: int = 1_000  # connections without one; of more, the oldest goes
     connections_max: int = 5_000
+    connections_per_address: int = 0  # 0: half of all
+    # Callers must sign: of connections that never did, half of all may be there, and the oldest goes for a new one.
+    must_sign: bool = False
 
 
 class Front:
     """Listens on host and port (0: any free one, see `.port`). Raises OSError where it cannot."""
 
-    def __init__(self, host: str, port: int, inner: InnerListeners, limits: Limits) -> None:
+    def __init__(
+        self, host: str, port: int, inner: InnerListeners, limits: Limits, kinds: Collection[int] = KINDS
+    ) -> None:
+        """`kinds`: the first bytes of connections that are let in."""
         self.inner = inner
+        self.kinds = kinds
         self.limits = limits
         self._sockets = _listen(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._servers: list[asyncio.Server] = []
         self._clients: set[_Client] = set()
         self._silent: dict[_Client, None] = {}  # the oldest first
+        self.connections = Budget("connections", limits.connections_max, "connections", "max_connections")
+        self.unsigned = Budget(
+            "connections without a signature", max(1, limits.connections_max // 2), "connections", "max_connections"
+        )
+        share = limits.connections_per_address or max(1, limits.connections_max // 2)
+        self._shares = Shares(self.connections, share)
+        self._unsigned: dict[str, dict[_Client, None]] = {}  # by address, the oldest first
+        self._all_unsigned: dict[_Client, None] = {}  # the oldest first
         self._said_full_at_s = -math.inf
         self._all_gone = asyncio.Event()
         self._numbers = itertools.count(1)
@@ -82,14 +100,50 @@ class Front:
 
     def arrived(self, client: _Client) -> bool:
         """Whether there is room for one more."""
-        if len(self._clients) >= self.limits.connections_max:
-            self._say_full()
+        if self.limits.must_sign:
+            self._make_room(client.host)
+        if not self._shares.take(client.host):
+            self._say_full(client.host)
             return False
         self._clients.add(client)
+        if self.limits.must_sign:
+            self.unsigned.take()
+            self._all_unsigned[client] = None
+            self._unsigned.setdefault(client.host, {})[client] = None
         self._silent[client] = None
         if len(self._silent) > self.limits.silent_max:
             next(iter(self._silent)).turn_away("it said nothing, and others wait")
         return True
+
+    def signed(self, number: int) -> None:
+        """A call of this connection was signed: from now on it goes for no other."""
+        client = self._joined.get(number)
+        if client is not None:
+            self._is_signed(client)
+
+    def _is_signed(self, client: _Client) -> None:
+        if client in self._all_unsigned:
+            del self._all_unsigned[client]
+            self.unsigned.give_back()
+            there = self._unsigned[client.host]
+            del there[client]
+            if not there:
+                del self._unsigned[client.host]
+
+    def _make_room(self, host: str) -> None:
+        """For one more from there, the oldest that never signed has to go; those that signed stay."""
+        if self._shares.has_all(host) and host in self._unsigned:
+            self._end_oldest(self._unsigned[host], self.connections)
+        elif self._all_unsigned and len(self._all_unsigned) >= self.unsigned.limit:
+            self._end_oldest(self._all_unsigned, self.unsigned)
+        elif self._all_unsigned and self.connections.used >= self.connections.limit:
+            self._end_oldest(self._all_unsigned, self.connections)
+
+    def _end_oldest(self, there: dict[_Client, None], short: Budget) -> None:
+        short.refused += 1
+        oldest = next(iter(there))
+        oldest.turn_away("it never signed a call, and others wait")
+        self.left(oldest)
 
     def spoke(self, client: _Client) -> None:
         self._silent.pop(client, None)
@@ -102,18 +156,25 @@ class Front:
         return None if client is None else client.passed
 
     def left(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
         self._silent.pop(client, None)
         self._joined.pop(client.number, None)
-        self._clients.discard(client)
+        self._is_signed(client)
+        self._shares.give_back(client.host)
+        self._clients.remove(client)
         if not self._clients:
             self._all_gone.set()
 
-    def _say_full(self) -> None:
+    def _say_full(self, host: str) -> None:
         """Now and then: a flood must not fill the log as well."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._said_full_at_s >= SAY_FULL_EVERY_S:
             self._said_full_at_s = now_s
-            log.warning("connections turned away", reason="no more are allowed", limit=self.limits.connections_max)
+            everywhere = self.connections.used >= self.connections.limit
+            limit = self.connections.limit if everywhere else self._shares.share
+            reason = "no more are allowed" if everywhere else f"no more are allowed from {host}"
+            log.warning("connections turned away", reason=reason, limit=limit)
 
 
 class _Client(Side):
@@ -126,12 +187,14 @@ class _Client(Side):
         self._patience: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
         self.peer = "unknown"
+        self.host = ""
         self.number = 0  # from its first byte on
         self.passed = 0  # bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.peer = _peer_of(transport)
+        self.host = self.peer.rpartition(":")[0]
         if not self._front.arrived(self):
             self.transport.abort()
             return
@@ -162,8 +225,8 @@ class _Client(Side):
     def _choose(self, first: int) -> None:
         self._stop_waiting()
         self._front.spoke(self)
-        if first not in (TLS_HANDSHAKE, PREFACE):
-            self.turn_away(f"its first byte is 0x{first:02x}: neither TLS nor HTTP/2")
+        if first not in self._front.kinds:
+            self.turn_away(f"its first byte is 0x{first:02x}: not what is spoken here")
             return
         self.transport.pause_reading()
         self._joining = asyncio.get_running_loop().create_task(self._join(tls=first == TLS_HANDSHAKE))

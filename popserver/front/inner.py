@@ -30,6 +30,11 @@ class InnerListeners:
         self.plaintext = self._grpc_name("plaintext")
         self.tls = self._grpc_name("tls")
 
+    @property
+    def shows_numbers(self) -> bool:
+        """Whether a call's peer tells the number of its connection."""
+        return self._folder is None
+
     async def connect(self, *, tls: bool, peer: str, number: int) -> socket.socket:
         """A connection to one of them, for the client at `peer`. Raises OSError.
 

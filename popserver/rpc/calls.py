@@ -214,7 +214,7 @@ class _Call:
         caller, arrived = Caller(context), NOTHING
         try:
             try:
-                self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+                self._enter(caller, context)
             except PopError:
                 if self._verb.echoes:
                     with suppress(PopError):
@@ -235,7 +235,7 @@ class _Call:
     async def stream(self, _requests: Any, context: Any) -> None:
         caller, arrived = Caller(context), NOTHING
         try:
-            self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+            self._enter(caller, context)
             arrived = await self._receive(context, caller)
             refusal = arrived.refusal or await self._answer_stream(arrived.request, caller, context)
         except PopError as refused:
@@ -252,7 +252,7 @@ class _Call:
         await context.send_initial_metadata(())
         caller = Caller(context)
         try:
-            self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+            self._enter(caller, context)
             refusal = await self._answer_stream(requests, caller, context)
         except PopError as refused:
             refusal = refused
@@ -262,6 +262,11 @@ class _Call:
             code, sentence = status.end_of_stream(refusal)
             context.set_code(code)
             context.set_details(sentence)
+
+    def _enter(self, caller: Caller, context: Any) -> None:
+        self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
+        if caller.user:
+            self._incoming.signed(context)
 
     def _receive(self, context: Any, caller: Caller) -> Awaitable[Arrived]:
         return self._incoming.receive(context, self._read, is_stranger=caller.is_stranger)

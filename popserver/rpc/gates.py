@@ -101,6 +101,7 @@ class Desk:
         if not self._access.is_on:
             return
         user = _signer(self._access, caller)
+        caller.user = user.access_key
         if not user.is_admin:
             raise Forbidden(
                 f"user '{user.access_key}' may not call {method}: it is for admins; sign as one, or make one with:"

@@ -36,7 +36,8 @@ class Arrived(NamedTuple):
     request: Any
     size: int
     budget: Budget
-    refusal: PopError | None = None  # there was no room; only a small request was decoded
+    refusal: PopError | None = None  # only a small request is decoded then
+    is_end: bool = False  # no request came
 
 
 NOTHING = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
@@ -89,7 +90,7 @@ class Incoming:
     async def receive(self, context: Any, read: Callable[[bytes], Any], *, is_stranger: bool) -> Arrived:
         """The next message of a call, as `read` decodes it; the caller gives its size back to its budget in the end.
 
-        Raises `BadRequest` where none comes, and `TooManyRequests` or `RequestTooSlow` while it is waited for.
+        Raises `TooManyRequests` or `RequestTooSlow` while it is waited for.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -108,8 +109,15 @@ class Incoming:
         finally:
             del self._readings[task]
         if data is grpc.aio.EOF:
-            raise BadRequest("the call ended without a request; send one")
+            return NOTHING._replace(refusal=BadRequest("the call ended without a request; send one"), is_end=True)
         return self._arrived(data, read, is_stranger=is_stranger)
+
+    def signed(self, context: Any) -> None:
+        """The caller has signed: the front keeps its connection when it ends others."""
+        if self._front is not None:
+            number = connection_number(context.peer())
+            if number is not None:
+                self._front.signed(number)
 
     def _arrived(self, data: bytes, read: Callable[[bytes], Any], *, is_stranger: bool) -> Arrived:
         size = len(data)

@@ -35,4 +35,7 @@ class Limits(NamedTuple):
     handshake_ms: int = 10 * SECOND_MS  # one that has begun to speak, but not made itself understood
     silent_max: int = 1_000  # connections without their first byte; of more, the oldest goes
     idle_ms: int = 120 * SECOND_MS  # a connection without a call; an open stream is one (contract 0)
+    watches_max: int = 1_000  # streams of the health service, and as many of reflection; an address gets half of them
+    connections_max: int = 0  # 0: as many as the process has files for
+    connections_per_address_max: int = 0  # 0: half of them
     calls_per_connection_max: int = 10_000  # at a time; the parked polls of a big client are among them

@@ -1,7 +1,8 @@
 """Where the server listens, and whether it speaks TLS there.
 
-`plaintext` and `tls` are gRPC's own ports. gRPC cannot take both on one port: for `permissive` the front owns the
-public port and passes each connection on to one of two listeners inside (docs/design/0008).
+`plaintext` and `tls` are gRPC's own ports, unless callers must sign. gRPC cannot take both on one port: for
+`permissive` the front owns the public port and passes each connection on to one of two listeners inside
+(docs/design/0008).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Mode = Literal["permissive", "plaintext", "tls"]
 # A connection through the front: the client's, the front's own, and gRPC's end of that.
 FILES_THROUGH_FRONT = 3
+_KINDS = {"permissive": front.KINDS, "plaintext": (front.PREFACE,), "tls": (front.TLS_HANDSHAKE,)}
 
 
 class Listening(NamedTuple):
@@ -50,11 +52,16 @@ class Place(NamedTuple):
 PLAINTEXT = Listening("plaintext")
 
 
-def listen(server: grpc.aio.Server, host: str, port: int, listening: Listening, limits: Limits) -> Place:
-    """Bind the server to host and port (0: any free one). Raises `CannotListen` where the address is taken."""
+def listen(
+    server: grpc.aio.Server, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool = False
+) -> Place:
+    """Bind the server to host and port (0: any free one). Raises `CannotListen` where the address is taken.
+
+    Where callers must sign, the front is there in every mode: it tells connections that never did from the others.
+    """
     try:
-        if listening.mode == "permissive":
-            return _behind_front(server, host, port, _credentials(listening), limits)
+        if listening.mode == "permissive" or must_sign:
+            return _behind_front(server, host, port, listening, limits, must_sign=must_sign)
         return _directly(server, host, port, None if listening.mode == "plaintext" else _credentials(listening))
     except (OSError, RuntimeError):
         raise CannotListen(
@@ -69,16 +76,23 @@ def address_of(host: str, port: int) -> str:
 
 
 def _behind_front(
-    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, limits: Limits
+    server: grpc.aio.Server, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool
 ) -> Place:
     inner = InnerListeners()
+    room = connections_max(files_each=FILES_THROUGH_FRONT)
     patience = front.Limits(
-        limits.silence_ms / 1_000, limits.silent_max, connections_max(files_each=FILES_THROUGH_FRONT)
+        limits.silence_ms / 1_000,
+        limits.silent_max,
+        min(limits.connections_max or room, room),
+        limits.connections_per_address_max,
+        must_sign and inner.shows_numbers,
     )
-    server.add_insecure_port(inner.plaintext)
-    server.add_secure_port(inner.tls, credentials)
+    if listening.mode != "tls":
+        server.add_insecure_port(inner.plaintext)
+    if listening.mode != "plaintext":
+        server.add_secure_port(inner.tls, _credentials(listening))
     try:
-        public = Front(host, port, inner, patience)
+        public = Front(host, port, inner, patience, _KINDS[listening.mode])
     except OSError:
         inner.close()
         raise

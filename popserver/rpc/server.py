@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_health.v1 import health, health_pb2
 
-from popproto.pool import POOL
 from popproto.v2 import service_pb2
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
 from popserver.front.open_files import connections_max
 from popserver.rpc import bulk, convert, legacy
+from popserver.rpc.anybody import Anybody
 from popserver.rpc.calls import handlers
 from popserver.rpc.consuming import Consuming
 from popserver.rpc.gates import Door
@@ -41,7 +40,14 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 class PopServer:
     """A listening server; it answers nothing before `start`."""
 
-    def __init__(self, server: grpc.aio.Server, place: Place, broker: Broker, session: Session, health_: Any) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        place: Place,
+        broker: Broker,
+        session: Session,
+        health_: health.aio.HealthServicer,
+    ) -> None:
         self.port = place.port
         self.address = place.address
         self._server = server
@@ -90,13 +96,17 @@ def build(
     `extra` make further services with `calls.handlers`. Without `access` nobody need sign. Raises
     `CannotListen` where the address is taken.
     """
+    access = access or Access(broker.reader, broker.clock)
     server = grpc.aio.server(options=_options(limits))
-    place = listen(server, host, port, listening, limits)
+    place = listen(server, host, port, listening, limits, must_sign=access.is_on)
+    if place.front is not None:
+        broker.budgets.include(place.front.connections)
+        if access.is_on:
+            broker.budgets.include(place.front.unsigned)
     own = convert.endpoints(host, place.port)
     session = Session(broker, limits, version, place.address)
     consuming, pulling = Consuming(broker, limits, place.address), Pulling(broker, limits, place.address)
     table = verbs(Routing(broker, own), session, Producing(broker, limits), consuming, pulling, Offsets(broker))
-    access = access or Access(broker.reader, broker.clock)
     access.on_change(session.expel)
     incoming = Incoming(broker.budgets, limits, place.front)
     services = [
@@ -105,11 +115,13 @@ def build(
         bulk.service(broker, access, limits, incoming),
         *(make(incoming) for make in extra),
     ]
-    server.add_generic_rpc_handlers(services)
-    return PopServer(server, place, broker, session, _add_health_and_reflection(server, services))
+    anybody = Anybody(incoming, broker.budgets, limits, [service.service_name() for service in services])
+    server.add_generic_rpc_handlers([*services, *anybody.services])
+    return PopServer(server, place, broker, session, anybody.health)
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
+    room = connections_max(files_each=1)
     return [
         ("grpc.max_receive_message_length", limits.request_bytes_max),
         ("grpc.max_send_message_length", -1),
@@ -117,7 +129,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         # A peer that connects and does not make itself understood is let go; so many may be there at all.
         ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
-        ("grpc.max_allowed_incoming_connections", connections_max(files_each=1)),
+        ("grpc.max_allowed_incoming_connections", min(limits.connections_max or room, room)),
         # So is one that is mute: keepalive asks its machine alone, not whether it wants anything.
         ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
@@ -135,15 +147,3 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # A peer that vanished without a word is noticed, not kept for hours.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ]
-
-
-def _add_health_and_reflection(server: grpc.aio.Server, services: Sequence[Any]) -> Any:
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    own_files = (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
-    for file in own_files:
-        POOL.AddSerializedFile(file.serialized_pb)
-    names = [service.service_name() for service in services]
-    names += [service.full_name for file in own_files for service in file.services_by_name.values()]
-    reflection.enable_server_reflection(names, server, pool=POOL)
-    return servicer

@@ -59,6 +59,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
 
 # How a refused telemetry stream ends; any other refusal is the client's mistake, INVALID_ARGUMENT.
 _STREAM_ENDS: dict[type[PopError], grpc.StatusCode] = {
+    errors.RequestTooSlow: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
     errors.Forbidden: grpc.StatusCode.PERMISSION_DENIED,
     errors.Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -59,8 +59,10 @@ class Standing:
         self.peers: list[str] = []
         self._clients: list[Client] = []
 
-    async def client(self, host: str = "127.0.0.1") -> Client:
-        client = Client(*await asyncio.open_connection(host, self.front.port))
+    async def client(self, host: str = "127.0.0.1", *, local: str | None = None) -> Client:
+        """`local`: the address it comes from."""
+        local_addr = None if local is None else (local, 0)
+        client = Client(*await asyncio.open_connection(host, self.front.port, local_addr=local_addr))
         self._clients.append(client)
         return client
 
@@ -177,7 +179,7 @@ async def test_of_many_silent_ones_the_oldest_go() -> None:
 
 
 async def test_more_than_there_is_room_for_are_turned_away_and_it_is_said_once() -> None:
-    async with standing(limits=Limits(connections_max=2)) as here:
+    async with standing(limits=Limits(connections_max=2, connections_per_address=2)) as here:
         stays = [await here.client() for _ in range(2)]
         with capture_logs() as said:
             for _ in range(3):
@@ -186,6 +188,56 @@ async def test_more_than_there_is_room_for_are_turned_away_and_it_is_said_once()
         assert await stays[0].exchange(PREFACE) == b"plaintext:" + PREFACE
         await eventually(here.has_room, "one has gone", within_s=PATIENCE_S)
         assert await (await here.client()).exchange(PREFACE) == b"plaintext:" + PREFACE
+
+
+async def test_one_address_gets_no_more_than_its_share() -> None:
+    async with standing(limits=Limits(connections_max=4)) as here:
+        stays = [await here.client() for _ in range(2)]
+        assert await (await here.client()).rest() == b""
+        other = await here.client(local="127.0.0.2")
+        assert await other.exchange(PREFACE) == b"plaintext:" + PREFACE
+        assert await stays[0].exchange(PREFACE) == b"plaintext:" + PREFACE
+        assert here.front.connections.refused == 1
+
+
+async def joined(here: Standing, *, local: str = "127.0.0.1") -> tuple[Client, int]:
+    """A client that was heard, and the number of its connection."""
+    client = await here.client(local=local)
+    client.writer.write(PREFACE)
+    assert await client.reader.readexactly(len(b"plaintext:")) == b"plaintext:"
+    return client, max(here.front._joined)
+
+
+async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def test_where_callers_must_sign_the_oldest_that_did_not_goes_for_a_new_one() -> None:
+    async with standing(wait, limits=Limits(connections_max=8, connections_per_address=8, must_sign=True)) as here:
+        signed, number = await joined(here)
+        here.front.signed(number)
+        strangers = [await joined(here) for _ in range(4)]
+        assert (here.front.connections.used, here.front.unsigned.used) == (5, 4)
+        for (oldest, _), _ in zip(strangers, range(3), strict=False):
+            await joined(here)
+            assert await oldest.rest() == b""
+        assert (here.front.connections.used, here.front.unsigned.used) == (5, 4)
+        assert here.front.unsigned.refused == 3
+        signed.writer.write_eof()  # it was never ended
+
+
+async def test_signed_connections_of_one_address_leave_room_for_another() -> None:
+    async with standing(wait, limits=Limits(connections_max=8, must_sign=True)) as here:
+        for _ in range(4):
+            _, number = await joined(here)
+            here.front.signed(number)
+        assert await (await here.client()).rest() == b""
+        (first, _), *_ = [await joined(here, local="127.0.0.2") for _ in range(4)]
+        # Its own address has its share: there the oldest that never signed goes.
+        await joined(here, local="127.0.0.2")
+        assert await first.rest() == b""
+        assert here.front.unsigned.used == 4
+        assert here.front.connections.used == 8
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver.broker.access import Rules
 from popserver.broker.clock import ManualClock
 from popserver.domain.acl import Action, Effect, ResourceKind
@@ -30,6 +31,7 @@ SECRET = "correct-horse"
 ADMIN = ("root", "root-has-a-secret")
 QUEUE = pb.MessageQueue(topic=TOPIC)
 LET_IN = "let in"
+_ALONE = (("grpc.use_local_subchannel_pool", 1),)
 
 REQUESTS: dict[str, Any] = {
     "QueryRoute": wire.QueryRouteRequest(topic=TOPIC),
@@ -598,6 +600,44 @@ async def test_who_is_refused_otherwise_pays_nothing(tmp_path: Path) -> None:
         await give_everything(door)
         (status,) = await door.statuses("SendMessage", REQUESTS["SendMessage"], headers=as_("alice"))
         assert status.code == pb.OK
+
+
+# ---- Connections ----
+
+
+async def test_a_flood_that_never_signs_ends_no_connection_that_did(tmp_path: Path) -> None:
+    """And a newcomer always finds room; in every mode, as callers must sign."""
+    limits = LIMITS._replace(connections_max=8, connections_per_address_max=8)
+    async with guarded(tmp_path, limits=limits) as door:
+        (status,) = await door.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=as_("alice"))
+        assert status.code != pb.UNAUTHORIZED
+        unsigned = door.broker.budgets["connections without a signature"]
+        connections = door.broker.budgets["connections"]
+        assert (connections.used, unsigned.used) == (1, 0)
+        flood = [await asyncio.open_connection("127.0.0.1", door.server.port) for _ in range(20)]
+        for _, writer in flood:
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        for reader, _ in flood[:16]:
+            await ended(reader)
+        assert (connections.used, unsigned.used, unsigned.refused) == (5, 4, 16)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{door.server.port}", options=_ALONE) as newcomer:
+            stub = MessagingServiceStub(newcomer)
+            answer = await stub.QueryRoute(
+                REQUESTS["QueryRoute"],
+                metadata=tuple(as_("alice", **{"x-mq-client-id": "another"}).items()),
+                wait_for_ready=True,
+            )
+            assert answer.status.code != pb.UNAUTHORIZED
+            assert (connections.used, unsigned.used) == (5, 3)
+        (status,) = await door.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=as_("alice"))
+        assert status.code != pb.UNAUTHORIZED
+        for _, writer in flood:
+            writer.transport.abort()
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 30)
 
 
 # ---- Back-pressure ----

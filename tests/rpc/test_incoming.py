@@ -185,7 +185,8 @@ async def test_callers_without_a_signature_take_no_room_from_the_others(tmp_path
     async with opened(tmp_path, limits=NARROW, rules=Rules(auth=True), admin=("root", SECRET)) as door:
         unsigned = budget(door, "requests without a signature")
         with ExitStack() as calls:
-            calls.enter_context(unsent(door, "Heartbeat", client_id=None))
+            for _ in range(16):
+                calls.enter_context(unsent(door, "Heartbeat", client_id=None))
             await until(lambda: unsigned.used == MIB)
             beyond = calls.enter_context(unsent(door, "Heartbeat", client_id=None))
             assert (await first(beyond)).code == pb.TOO_MANY_REQUESTS

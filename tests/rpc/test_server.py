@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -14,12 +15,14 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.domain.budget import Budget
 from popserver.domain.errors import CannotListen
 from popserver.rpc import server
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import address_of
 from tests.rpc.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
 from tests.rpc.test_polling import parked
+from tests.support.waiting import eventually
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
@@ -45,6 +48,51 @@ async def test_reflection_lists_every_service_and_knows_it(door: Door) -> None:
     for name in listed:
         known = await reflected(door, ServerReflectionRequest(file_containing_symbol=name))
         assert known.file_descriptor_response.file_descriptor_proto, name
+
+
+async def test_an_address_gets_half_of_the_health_watches(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=LIMITS._replace(watches_max=4)) as door:
+        health = HealthStub(door.channel)
+        watches = [health.Watch(HealthCheckRequest()) for _ in range(2)]
+        for watch in watches:
+            assert (await watch.read()).status == SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await health.Watch(HealthCheckRequest()).read()
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--max-watches" in str(refused.value.details())
+        assert (await health.Check(HealthCheckRequest())).status == SERVING
+        budget = door.broker.budgets["health watches"]
+        assert (budget.used, budget.refused) == (2, 1)
+        watches[0].cancel()
+        await eventually(partial(_is_used, budget, 1), "room for a watch", within_s=30)
+        assert (await health.Watch(HealthCheckRequest()).read()).status == SERVING
+        watches[1].cancel()
+
+
+async def test_an_address_gets_half_of_the_reflection_streams(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=LIMITS._replace(watches_max=2)) as door:
+        looks = ServerReflectionStub(door.channel).ServerReflectionInfo()
+        await looks.write(ServerReflectionRequest(list_services=""))
+        await looks.read()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await reflected(door, ServerReflectionRequest(list_services=""))
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await looks.done_writing()
+        assert await looks.read() is grpc.aio.EOF
+        await reflected(door, ServerReflectionRequest(list_services=""))
+
+
+async def test_what_is_no_question_to_health_is_refused(door: Door) -> None:
+    check = door.channel.unary_unary("/grpc.health.v1.Health/Check")
+    for data in (b"\xff\xff", bytes(100_000)):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await check(data)
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert (await HealthStub(door.channel).Check(HealthCheckRequest())).status == SERVING
+
+
+async def _is_used(budget: Budget, amount: int) -> bool:
+    return budget.used == amount
 
 
 async def test_a_taken_port_is_said_plainly(door: Door) -> None:
