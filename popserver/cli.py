@@ -100,14 +100,12 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-request-rate", type=int, metavar="N", help="requests a user may make per second (0)")
     parser.add_argument(
-        "--max-incoming", type=int, metavar="MIB", help="how much may be on its way in, or not answered yet (128)"
+        "--max-incoming", type=int, metavar="MIB", help="how much may be on its way in, or not answered yet (96)"
     )
     parser.add_argument(
         "--max-watches", type=int, metavar="N", help="health watches at a time, and as many reflection streams (1000)"
     )
-    parser.add_argument(
-        "--max-connections", type=int, metavar="N", help="connections at a time; 0: as many as there are files for (0)"
-    )
+    parser.add_argument("--max-connections", type=int, metavar="N", help="connections at a time (10000)")
     parser.add_argument(
         "--max-connections-per-address", type=int, metavar="N", help="of them, from one address; 0: half of all (0)"
     )

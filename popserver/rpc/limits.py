@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     messages_max: int = 128  # of one SendMessage request
     ack_entries_max: int = 1_024  # of one AckMessage request
     request_bytes_max: int = 32 * MIB  # of a SendMessage request
-    incoming_bytes_max: int = 128 * MIB  # requests on their way in, and those that are not answered yet
+    incoming_bytes_max: int = 96 * MIB  # requests on their way in, and those that are not answered yet
     request_ms: int = 60 * SECOND_MS  # from the headers of a call to the end of its request
     unsigned_request_ms: int = 5 * SECOND_MS  # the same, of a caller who must sign and did not
     held_up_max: int = 100  # refused calls that are made to wait at a time
@@ -36,6 +36,6 @@ class Limits(NamedTuple):
     silent_max: int = 1_000  # connections without their first byte; of more, the oldest goes
     idle_ms: int = 120 * SECOND_MS  # a connection without a call; an open stream is one (contract 0)
     watches_max: int = 1_000  # streams of the health service, and as many of reflection; an address gets half of them
-    connections_max: int = 0  # 0: as many as the process has files for
+    connections_max: int = 10_000  # or as many as the process has files for
     connections_per_address_max: int = 0  # 0: half of them
     calls_per_connection_max: int = 10_000  # at a time; the parked polls of a big client are among them

@@ -83,7 +83,7 @@ def _behind_front(
     patience = front.Limits(
         limits.silence_ms / 1_000,
         limits.silent_max,
-        min(limits.connections_max or room, room),
+        min(limits.connections_max, room),
         limits.connections_per_address_max,
         must_sign and inner.shows_numbers,
     )

@@ -129,7 +129,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         # A peer that connects and does not make itself understood is let go; so many may be there at all.
         ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
-        ("grpc.max_allowed_incoming_connections", min(limits.connections_max or room, room)),
+        ("grpc.max_allowed_incoming_connections", min(limits.connections_max, room)),
         # So is one that is mute: keepalive asks its machine alone, not whether it wants anything.
         ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
