@@ -169,6 +169,10 @@ class Session:
                 await self.tell_settings()
         return found
 
+    async def refresh_route(self, topic: str) -> None:
+        """Asks for the topic's queues again, now."""
+        self._routes[topic] = await self._query_route(topic)
+
     async def _query_route(self, topic: str) -> Sequence[pb.MessageQueue]:
         request = rpc.QueryRouteRequest(
             topic=convert.resource(topic, self.config.namespace), endpoints=convert.endpoints(self.transport.endpoints)

@@ -187,6 +187,7 @@ class MessageView:
     __slots__ = (
         "__weakref__",
         "_body",
+        "_generation",
         "_invisible_until",
         "_keeper",
         "_keeping",
@@ -202,6 +203,7 @@ class MessageView:
         self._wire = wire
         self._system = system
         self._body: bytes | None = None
+        self._generation = 0  # of the topic, where a pull has told it
         self._receipt_handle = system.receipt_handle
         self._invisible_until = invisible_until
         self._keeping: Keeping | None = None

@@ -1,5 +1,7 @@
 """The classic file of offsets, as JSON: {"offsetTable": {"topic@group": {"0": 103}}}.
 
+Our own consumers write beside it which topic of that name the offsets belong to: {"generations": {"topic@group": 7}}.
+
 An offset is the next one to consume. Classic writers leave the queue ids, which are integers, without quotes; that is
 read too. A file is written anew beside the old one, which stays as `.bak`: whatever kills the writer, there is the new
 one or the old one, and a torn one is never taken for an empty one.
@@ -17,9 +19,12 @@ from typing import Any, Final
 
 # By "topic@group": queue id to the next offset.
 OffsetTable = dict[str, dict[int, int]]
+# By "topic@group": the generation of the topic.
+Generations = dict[str, int]
 
 _TABLE: Final = "offsetTable"
 _DIGITS_MAX: Final = 19
+_GENERATIONS: Final = "generations"
 _SHAPE: Final = f'{{"{_TABLE}": {{"topic@group": {{"0": 103}}}}}}'
 # A text is skipped as a whole, so that what looks like a key in it stays as it is.
 _BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(\d+)(?=\s*:)')
@@ -44,10 +49,13 @@ def split_table_key(key: str) -> tuple[str, str]:
 # ---- The text ----
 
 
-def dump_offsets(table: Mapping[str, Mapping[int, int]]) -> str:
+def dump_offsets(table: Mapping[str, Mapping[int, int]], generations: Mapping[str, int] | None = None) -> str:
     """The file's text: keys sorted, so that equal tables give equal texts."""
     plain = {key: {str(queue_id): of_key[queue_id] for queue_id in sorted(of_key)} for key, of_key in table.items()}
-    return json.dumps({_TABLE: dict(sorted(plain.items()))}, indent=2) + "\n"
+    text: dict[str, Any] = {_TABLE: dict(sorted(plain.items()))}
+    if generations:
+        text[_GENERATIONS] = dict(sorted(generations.items()))
+    return json.dumps(text, indent=2) + "\n"
 
 
 def parse_offsets(text: str) -> OffsetTable:
@@ -56,6 +64,14 @@ def parse_offsets(text: str) -> OffsetTable:
     if not isinstance(table, dict) or not isinstance(table.get(_TABLE), dict):
         raise OffsetFileTorn(f"the text has no {_TABLE}; it must be {_SHAPE}")
     return {key: _offsets_of(key, of_key) for key, of_key in table[_TABLE].items()}
+
+
+def parse_with_generations(text: str) -> tuple[OffsetTable, Generations]:
+    """The same, and the generations as far as the text has some."""
+    found = _parsed(text)
+    named = found.get(_GENERATIONS) if isinstance(found, dict) else None
+    known = named.items() if isinstance(named, dict) else ()
+    return parse_offsets(text), {key: each for key, each in known if type(each) is int and each > 0}
 
 
 def _parsed(text: str) -> Any:
@@ -132,10 +148,16 @@ def read_offset_file(path: Path) -> OffsetTable | None:
 
     Raises OffsetFileTorn when something is there and none of it can be read: that is not the same as no progress.
     """
+    found = read_with_generations(path)
+    return None if found is None else found[0]
+
+
+def read_with_generations(path: Path) -> tuple[OffsetTable, Generations] | None:
+    """The same, and the generations as far as the file has some."""
     torn: list[str] = []
     for candidate in (path, backup_of(path)):
         try:
-            return parse_offsets(candidate.read_text(encoding="utf-8"))
+            return parse_with_generations(candidate.read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
         except (OffsetFileTorn, UnicodeDecodeError) as failure:
@@ -148,12 +170,14 @@ def read_offset_file(path: Path) -> OffsetTable | None:
     return None
 
 
-def write_offset_file(path: Path, table: Mapping[str, Mapping[int, int]]) -> None:
+def write_offset_file(
+    path: Path, table: Mapping[str, Mapping[int, int]], generations: Mapping[str, int] | None = None
+) -> None:
     """Makes this the file's content, durable on return; the one before stays as `.bak`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     with fresh.open("w", encoding="utf-8") as file:
-        file.write(dump_offsets(table))
+        file.write(dump_offsets(table, generations))
         file.flush()
         os.fsync(file.fileno())
     if _is_readable(path):  # a torn one must not take the place of a good backup

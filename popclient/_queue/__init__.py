@@ -11,6 +11,7 @@ come in as arguments, and the same arguments lead to the same decision on every 
     pull_extras       what a pull says besides, and the bits of its sysFlag
     pull_status       what a pull's answer means
     consume_from      where a queue begins that has no progress
+    generations       whether a topic is the one that was known, or was made anew
     offset_store      progress: kept by the server, by a file, or by whatever the user brings
     options           all that a user may set, checked
 

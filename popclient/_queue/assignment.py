@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from popclient import _convert as convert
@@ -11,6 +11,7 @@ from popclient._queue import calls
 from popclient._queue.calls import Progress, QueueEnd
 from popclient._queue.consume_from import Ask, consume_timestamp_of, start_of
 from popclient._queue.fetching import Begin, Fetcher
+from popclient._queue.generations import Generations
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.pull_options import PullOptions
 from popclient._session import Session
@@ -23,15 +24,23 @@ READABLE = (pb.READ, pb.READ_WRITE)
 class Assignment:
     """Belongs to one event loop.
 
-    arrived: called when a queue has something to take.
+    arrived: called when a queue has something to take. anew: awaited when the topic of a queue was made anew.
     """
 
-    def __init__(self, session: Session, options: PullOptions, arrived: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        options: PullOptions,
+        arrived: Callable[[], None],
+        anew: Callable[[Fetcher], Awaitable[None]],
+    ) -> None:
         self.fetchers: dict[MessageQueue, Fetcher] = {}
         self.room = Room(options.max_cached_messages, options.max_cached_bytes)
         self._session = session
         self._options = options
         self._arrived = arrived
+        self._anew = anew
+        self.generations = Generations()
 
     # ---- What there is ----
 
@@ -88,10 +97,11 @@ class Assignment:
         return {mq: await self._begin(mq, stored, end) for mq, stored in progress.items()}
 
     async def _begin(self, mq: MessageQueue, stored: Progress, end: QueueEnd | None) -> Begin:
+        self.generations.met(mq.topic, stored.generation)
         where = self._asks(mq, stored.offset, end)
         if isinstance(where, int):
-            return Begin(Progress(where, stored.resets))
-        return Begin(Progress(await calls.query_offset(self._session, mq, where), stored.resets), asked=True)
+            return Begin(stored._replace(offset=where))
+        return Begin(stored._replace(offset=await calls.query_offset(self._session, mq, where)), asked=True)
 
     def _asks(self, mq: MessageQueue, stored: int, end: QueueEnd | None) -> int | QueueEnd | datetime:
         """An offset, or what to ask the server for."""
@@ -101,7 +111,15 @@ class Assignment:
         if begin is Ask.TIMESTAMP:
             return consume_timestamp_of(self._options.consume_timestamp, convert.now())
         assert begin is not None  # an offset that is not known was raised
-        return begin if isinstance(begin, int) else QueueEnd.END
+        if isinstance(begin, int):
+            return begin
+        return QueueEnd.BEGINNING if self.generations.wants_all(mq.topic) else QueueEnd.END
+
+    async def meet(self, mq: MessageQueue) -> None:
+        """Learns the generation of a topic in which this consumer has no queue."""
+        if not self.generations.knows(mq.topic):
+            progress = await calls.fetch_offsets(self._session, self._options.group, [mq])
+            self.generations.met(mq.topic, progress[mq].generation)
 
     async def stored(self, begins: Mapping[MessageQueue, Begin]) -> dict[MessageQueue, Begin]:
         """Makes those that were asked for the group's progress; begins where it is now. Raises what was refused."""
@@ -120,7 +138,14 @@ class Assignment:
             self.fetchers.pop(mq).stop()
         for mq, begin in begins.items():
             self.fetchers[mq] = Fetcher(
-                self._session, self._options, mq, begin, self.room, lambda: len(self.fetchers), self._arrived
+                self._session,
+                self._options,
+                mq,
+                begin,
+                self.room,
+                lambda: len(self.fetchers),
+                self._arrived,
+                self._anew,
             )
         for mq in begins:  # all are counted before the first asks for room
             self.fetchers[mq].go_on()

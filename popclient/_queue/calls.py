@@ -23,10 +23,12 @@ class Progress(NamedTuple):
     """A group's progress in a queue.
 
     offset: the next one to consume; -1 where there is none. resets: how often an operator has moved it.
+    generation: of the topic that the queue belongs to (`generations`).
     """
 
     offset: int
     resets: int = 0
+    generation: int = 0
 
 
 class Committed(NamedTuple):
@@ -79,17 +81,23 @@ async def commit_offsets(
 ) -> dict[MessageQueue, Committed]:
     """Moves the group's progress on; behind what is stored it changes nothing and is no refusal.
 
-    With `begin` it changes nothing either where there is progress. A commit that stands on an older count of `resets`
-    is refused. Servers without that count take every commit.
+    With `begin` it changes nothing either where there is progress. A commit that stands on an older count of `resets`,
+    or on an earlier topic of that name, is refused. Servers that do not tell these take every commit.
     """
     if not await has_legacy(session):
         return {mq: await _update_offset(session, group, mq, each) for mq, each in offsets.items()}
     entries = [
-        legacy.QueueOffset(queue=name, offset=each.offset, resets=each.resets)
-        for name, each in zip(names_of(session, offsets), offsets.values(), strict=True)
+        legacy.QueueOffset(queue=name_of(session, mq, each.generation), offset=each.offset, resets=each.resets)
+        for mq, each in offsets.items()
     ]
     request = legacy.CommitOffsetsRequest(group=resource_of(session, group), offsets=entries, begin=begin)
-    answer = await call(session, "CommitOffsets", lambda link: link.legacy.CommitOffsets, request)
+    answer = await call(
+        session,
+        "CommitOffsets",
+        lambda link: link.legacy.CommitOffsets,
+        request,
+        tells_of_each=lambda answer: len(answer.results) == len(entries),
+    )
     return {mq: _committed(result) for mq, result in zip(offsets, answer.results, strict=True)}
 
 
@@ -125,7 +133,7 @@ async def _update_offset(session: Session, group: str, mq: MessageQueue, progres
 
 
 def _progress(wire: legacy.QueueOffset) -> Progress:
-    return Progress(wire.offset, wire.resets)
+    return Progress(wire.offset, wire.resets, wire.queue.generation)
 
 
 def _committed(result: legacy.CommitOffsetResult) -> Committed:
@@ -169,16 +177,22 @@ async def unlock_queues(session: Session, group: str, queues: Collection[Message
 
 
 async def send_back(
-    session: Session, group: str, mq: MessageQueue, offset: int, delay_level: int, max_reconsume_times: int | None
+    session: Session,
+    group: str,
+    mq: MessageQueue,
+    offset: int,
+    delay_level: int,
+    max_reconsume_times: int | None,
+    generation: int = 0,
 ) -> bool:
     """Hands a message back, to come again later. Has it become a dead letter instead?
 
-    mq, offset: as it was pulled. delay_level: 0 by the group's ladder, 1 to 18 that level, negative a dead letter.
-    max_reconsume_times: None leaves it to the group.
+    mq, offset, generation: as it was pulled. delay_level: 0 by the group's ladder, 1 to 18 that level, negative a dead
+    letter. max_reconsume_times: None leaves it to the group.
     """
     request = legacy.SendBackRequest(
         group=resource_of(session, group),
-        queue=name_of(session, mq),
+        queue=name_of(session, mq, generation),
         offset=offset,
         delay_level=delay_level,
         max_reconsume_times=max_reconsume_times,

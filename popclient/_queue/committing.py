@@ -64,7 +64,7 @@ class Committing:
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Of assigned queues; raises MultipleResults with what was refused."""
         changed = {
-            mq: Progress(offset, self._fetchers[mq].resets)
+            mq: Progress(offset, self._fetchers[mq].resets, self._fetchers[mq].generation)
             for mq, offset in offsets.items()
             if offset != self._fetchers[mq].committed
         }
@@ -80,10 +80,13 @@ class Committing:
             )
 
     def _settle(self, mq: MessageQueue, sent: Progress, result: Committed) -> PopError | None:
-        """Why it was refused, unless an operator has moved the progress: then that is where to go on."""
+        """Why it was refused, unless that leads elsewhere: to where an operator has moved the progress, or to the
+        beginning of a topic that was made anew."""
         fetcher = self._fetchers.get(mq)
         if fetcher is None:
             return result.refusal
+        if self._begins_anew(fetcher, result.stored):
+            return None
         if result.refusal is None:
             fetcher.committed = sent.offset
         elif result.stored.resets > sent.resets:
@@ -91,10 +94,17 @@ class Committing:
             return None
         return result.refusal
 
+    def _begins_anew(self, fetcher: Fetcher, stored: Progress) -> bool:
+        """Is the topic another one than the fetcher's? Then it begins, where another member has brought it to."""
+        if 0 in (fetcher.generation, stored.generation) or stored.generation == fetcher.generation:
+            return False
+        fetcher.begin_anew(stored.generation, max(stored.offset, 0))
+        return True
+
     def _go_on_at(self, fetcher: Fetcher, stored: Progress) -> None:
         if stored.resets > fetcher.resets:
             log.warning("%s was reset for group %s; going on from %d", fetcher.mq, self._group, stored.offset)
-            fetcher.committed, fetcher.resets = stored
+            fetcher.committed, fetcher.resets = stored.offset, stored.resets
             fetcher.seek(stored.offset)
 
     async def heed_resets(self) -> None:
@@ -105,7 +115,8 @@ class Committing:
             log.info("a reset is heeded with the next commit: %s", failure)
             return
         for mq, stored in progress.items():
-            if (fetcher := self._fetchers.get(mq)) is not None and stored.offset >= 0:
+            fetcher = self._fetchers.get(mq)
+            if fetcher is not None and not self._begins_anew(fetcher, stored) and stored.offset >= 0:
                 self._go_on_at(fetcher, stored)
 
     async def keep_committing(self, interval: float) -> None:

@@ -94,7 +94,13 @@ class Surroundings:
             return True
         try:
             dead = await calls.send_back(
-                self._session, self._group, mq, message.queue_offset, delay_level, self._max_reconsume_times
+                self._session,
+                self._group,
+                mq,
+                message.queue_offset,
+                delay_level,
+                self._max_reconsume_times,
+                message._generation,
             )
         except Exception as failure:  # noqa: BLE001  whatever it is, the message is still here
             log.warning("%s is not handed back, it is tried again here: %s", message, for_caller(failure))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from popclient._push.room import Room
@@ -12,6 +12,7 @@ from popclient._queue import pull_call
 from popclient._queue.calls import Progress
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.pull_call import Pulled
+from popclient._queue.pull_extras import pull_extras
 from popclient._queue.pull_options import HOLD, PullOptions
 from popclient._queue.pull_status import PullStatus, backwards, pull_status
 from popclient._session import Session, log
@@ -39,9 +40,11 @@ class Fetcher:
     """Belongs to one event loop.
 
     begin: where to begin; `position` is ever after the place behind which all has been taken or is not wanted.
-    resets: of the progress that commits of this queue continue.
+    resets: of the progress that commits of this queue continue. generation: of the topic; 0 until it is known.
+    left: how far the queue of an earlier topic of that name was read; -1 without one.
     sharing: how many fetchers share the room.
     arrived: called when there is something to take, be it a failure.
+    anew: awaited before the next pull when the topic was made anew; it may have other queues now.
     """
 
     def __init__(
@@ -53,9 +56,12 @@ class Fetcher:
         room: Room,
         sharing: Callable[[], int],
         arrived: Callable[[], None],
+        anew: Callable[[Fetcher], Awaitable[None]],
     ) -> None:
         self.mq = mq
         self.resets = begin.progress.resets
+        self.generation = begin.progress.generation
+        self.left = -1
         self.done = (
             begin.progress.offset
         )  # the position when the present poll began: what was taken before is dealt with
@@ -68,6 +74,7 @@ class Fetcher:
         self._room = room
         self._sharing = sharing
         self._arrived = arrived
+        self._anew = anew
         self._ahead: deque[MessageView] = deque()
         self._next_offset = begin.progress.offset
         self._message_bytes = GUESSED_BYTES
@@ -104,9 +111,17 @@ class Fetcher:
             self.go_on()
             raise failure
 
-    def seek(self, offset: int) -> None:
-        """Goes on from there. Nothing of what was fetched before is ever taken."""
+    def seek(self, offset: int, generation: int = 0) -> None:
+        """Goes on from there. Nothing of what was fetched before is ever taken.
+
+        generation: of the topic that the offset belongs to. If it is an earlier one than the present, the queue begins
+        at its first message.
+        """
         self.stop()
+        if 0 not in (generation, self.generation) and generation != self.generation:
+            log.warning("%s begins at its first message: offset %d is of an earlier topic", self.mq, offset)
+            offset = 0
+        self.generation = self.generation or generation
         self._asked = False  # the caller knows a place of his own
         self._next_offset = self.done = offset
         self.go_on()
@@ -122,14 +137,27 @@ class Fetcher:
     def stop(self) -> asyncio.Task[None] | None:
         """Fetches no more, and forgets what was not taken. The task that ends by it."""
         self._next_offset = self.position
-        for view in self._ahead:
-            self._room.leave(len(view.body))
-        self._ahead.clear()
+        self._forget_ahead()
         self._failure = None
         ending, self._task = self._task, None
         if ending is not None:
             ending.cancel()
         return ending
+
+    def _forget_ahead(self) -> None:
+        for view in self._ahead:
+            self._room.leave(len(view.body))
+        self._ahead.clear()
+
+    def begin_anew(self, generation: int, offset: int) -> None:
+        """The topic was deleted and made anew: the queue begins there, and nothing of the one before is taken."""
+        log.warning("topic %s was deleted and made anew: %s begins at its first message", self.mq.topic, self.mq)
+        self.left = self.position
+        self._forget_ahead()
+        self._next_offset = self.done = offset
+        self.generation, self.resets, self.committed = generation, 0, -1
+        self._asked = True  # begun without progress at another place than here, it would be read in part
+        self._arrived()
 
     # ---- Fetching ----
 
@@ -169,16 +197,24 @@ class Fetcher:
                 batch_size=ask.messages,
                 expression=self._options.filter_of(self.mq.topic),
                 hold=HOLD,
+                extras=pull_extras(hold=HOLD, post_subscription=True, generation=self.generation),
             )
-            status = self._heed(pulled)
+            is_another = 0 not in (pulled.generation, self.generation) and pulled.generation != self.generation
+            if is_another:
+                self.begin_anew(pulled.generation, pulled.next_offset)
+            else:
+                status = self._heed(pulled)
         finally:
             self._room.over(ask)
-        if status is PullStatus.NO_NEW_MSG or self._corrections > 1:
+        if is_another:
+            await self._anew(self)
+        elif status is PullStatus.NO_NEW_MSG or self._corrections > 1:
             await asyncio.sleep(max(0.0, LEAST_PACE - (clock() - begun)))
 
     def _heed(self, pulled: Pulled) -> PullStatus:
         """Takes in what a pull has brought."""
-        code, messages, next_offset = pulled
+        code, messages, next_offset, generation = pulled
+        self.generation = generation or self.generation
         offset = self._next_offset
         status = pull_status(code, next_offset, offset)
         self._corrections = self._corrections + 1 if status is PullStatus.OFFSET_ILLEGAL else 0

@@ -14,7 +14,13 @@ from typing import Final, TypeVar
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.offset_store import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
 from popclient.errors import PreconditionFailed
-from popclient.offset_file import OffsetFileTorn, read_offset_file, split_table_key, table_key, write_offset_file
+from popclient.offset_file import (
+    OffsetFileTorn,
+    read_with_generations,
+    split_table_key,
+    table_key,
+    write_offset_file,
+)
 
 log = logging.getLogger("popclient")
 
@@ -43,6 +49,8 @@ class LocalFileOffsetStore(OffsetStore):
         self.path = (home or default_home()) / client_name / group / FILE_NAME
         self._memory = OffsetMemory()
         self._stored: dict[MessageQueue, int] = {}
+        self._generations: dict[str, int] = {}  # of topics, as they are now
+        self._written: dict[str, int] = {}  # the same as the file has it
         self._writing = threading.Lock()
         self._lock: int | None = None
 
@@ -65,10 +73,11 @@ class LocalFileOffsetStore(OffsetStore):
         if read_type is ReadOffsetType.MEMORY_FIRST_THEN_STORE and remembered >= 0:
             return remembered
         try:
-            stored = (await _beside_the_loop(self._read)).get(mq, NO_OFFSET)
+            offsets, generations = await _beside_the_loop(self._read)
         except (OSError, OffsetFileTorn) as failure:
             log.warning("offset of %s for group %s is not known: %s", mq, self._group, failure)
             return OFFSET_ERROR
+        stored = self._of_now(offsets, generations).get(mq, NO_OFFSET)
         if stored >= 0:
             self._memory.update(mq, stored, increase_only=False)
         return stored
@@ -91,11 +100,27 @@ class LocalFileOffsetStore(OffsetStore):
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
         """Into the file: a consumer with a file of its own has no progress on the server."""
         try:
-            await _beside_the_loop(lambda: self._write({mq: offset}))
+            await self._keep({mq: offset})
         except (OSError, PreconditionFailed) as failure:
             if not is_oneway:
                 raise
             self._say_not_written(failure)
+
+    def generation(self, mq: MessageQueue) -> int:
+        return self._generations.get(mq.topic, 0)
+
+    def note_generation(self, topic: str, generation: int) -> None:
+        """Written with the next offset."""
+        if generation not in (before := self._generations.get(topic, 0), 0):
+            self._generations[topic] = generation
+            if before:
+                for mq in self._memory.copy(topic):
+                    self._memory.remove(mq)
+
+    def _of_now(self, offsets: dict[MessageQueue, int], generations: dict[str, int]) -> dict[MessageQueue, int]:
+        """Those of the offsets that belong to the topics as they are now, or may do so."""
+        outdated = {topic for topic, each in generations.items() if self._generations.setdefault(topic, each) != each}
+        return {mq: offset for mq, offset in offsets.items() if mq.topic not in outdated}
 
     async def close(self) -> None:
         """Lets another consumer have the file."""
@@ -103,9 +128,13 @@ class LocalFileOffsetStore(OffsetStore):
 
     async def _persist(self, offsets: dict[MessageQueue, int]) -> None:
         try:
-            await _beside_the_loop(lambda: self._write(offsets))
+            await self._keep(offsets)
         except (OSError, PreconditionFailed) as failure:
             self._say_not_written(failure)
+
+    async def _keep(self, offsets: dict[MessageQueue, int]) -> None:
+        generations = dict(self._generations)  # of these offsets; they may be others when a thread writes them
+        await _beside_the_loop(lambda: self._write(offsets, generations))
 
     def _say_not_written(self, failure: Exception) -> None:
         log.warning("offsets of group %s are not in %s yet: %s", self._group, self.path, failure)
@@ -115,7 +144,8 @@ class LocalFileOffsetStore(OffsetStore):
     def _load(self) -> None:
         self._lock_folder()
         try:
-            self._stored = self._read()
+            self._stored, self._written = self._read()
+            self._generations = dict(self._written)
         except BaseException:
             self._unlock_folder()
             raise
@@ -140,30 +170,33 @@ class LocalFileOffsetStore(OffsetStore):
             os.close(self._lock)
             self._lock = None
 
-    def _read(self) -> dict[MessageQueue, int]:
+    def _read(self) -> tuple[dict[MessageQueue, int], dict[str, int]]:
+        """Offsets, and the generations of topics."""
         found: dict[MessageQueue, int] = {}
-        for key, of_key in (read_offset_file(self.path) or {}).items():
+        offsets, generations = read_with_generations(self.path) or ({}, {})
+        for key, of_key in offsets.items():
             topic, group = split_table_key(key)
             if group != self._group:
                 raise OffsetFileTorn(
                     f"{self.path} has offsets of group {group!r}, but belongs to {self._group!r}; put its own there"
                 )
             found.update({MessageQueue(topic, queue_id): offset for queue_id, offset in of_key.items()})
-        return found
+        return found, {split_table_key(key)[0]: each for key, each in generations.items()}
 
-    def _write(self, offsets: dict[MessageQueue, int]) -> None:
+    def _write(self, offsets: dict[MessageQueue, int], generations: dict[str, int]) -> None:
         """Adds them to what the file has; queues that are not among them keep their progress."""
         with self._writing:
             if self._lock is None:  # what the file has is not known, and it may be somebody else's by now
                 raise PreconditionFailed(f"{self.path} is not open; offsets are written between load and close")
-            wanted = {**self._stored, **offsets}
-            if wanted == self._stored:
+            wanted = {**self._of_now(self._stored, self._written), **offsets}
+            if wanted == self._stored and generations == self._written:
                 return
             table: dict[str, dict[int, int]] = {}
             for mq, offset in wanted.items():
                 table.setdefault(table_key(mq.topic, self._group), {})[mq.queue_id] = offset
-            write_offset_file(self.path, table)
-            self._stored = wanted
+            kept = {table_key(topic, self._group): each for topic, each in generations.items()}
+            write_offset_file(self.path, table, {key: each for key, each in kept.items() if key in table})
+            self._stored, self._written = wanted, generations
 
 
 async def _beside_the_loop(work: Callable[[], T]) -> T:

@@ -30,7 +30,8 @@ class ReadOffsetType(StrEnum):
 class OffsetStore(ABC):
     """One group's progress, as one consumer keeps it. Derive from it to bring a store of your own.
 
-    `begin`, `freeze` and `close` may stay as they are where a store has no use for them.
+    `begin`, `freeze`, `generation`, `note_generation` and `close` may stay as they are where a store has no use for
+    them.
     """
 
     @abstractmethod
@@ -73,6 +74,13 @@ class OffsetStore(ABC):
     def freeze(self, mq: MessageQueue, offset: int) -> None:
         """Sets memory to a corrected offset and holds it there until `remove_offset`: late results must not move it."""
         self.update_offset(mq, offset, increase_only=False)
+
+    def generation(self, mq: MessageQueue) -> int:
+        """Of the topic that the progress last read belongs to; 0 where the store does not know."""
+        return 0
+
+    def note_generation(self, topic: str, generation: int) -> None:  # noqa: B027  most stores do not keep it
+        """The topic is of that generation now. Progress in an earlier one counts no more."""
 
     async def close(self) -> None:  # noqa: B027  most stores have nothing to give up
         """Nothing will be asked of it any more."""

@@ -10,6 +10,7 @@ from popclient._queue.clock import Clock
 from popclient._queue.concurrent import ConsumeConcurrentlyService
 from popclient._queue.consuming import ConsumeMessageService, Surroundings
 from popclient._queue.factory import ClientFactory
+from popclient._queue.generations import Generations
 from popclient._queue.listening import OrderlyListener, consume_of
 from popclient._queue.local_offset_store import LocalFileOffsetStore
 from popclient._queue.locking import QueueLocks
@@ -57,7 +58,8 @@ class Parts:
         self.subscribed.note(self.session)
         self.statistics = Statistics(options.group, clock)
         self.offset_store = options.offset_store or self._default_store(on_reset)
-        self.beginning = Beginning(self.session, options, self.offset_store)
+        self.generations = Generations()
+        self.beginning = Beginning(self.session, options, self.offset_store, self.generations)
         self.onlookers = Onlookers([Onlooker(config, options.group), *options.interceptors])
         self.pool = Pool(
             make_runner(Calling(consume_of(options.listener), self.consume_timeout, self.onlookers, clock))
@@ -136,7 +138,8 @@ class Parts:
             broadcasting=not self._options.is_clustering,
             locks=self.locks,
             topics=lambda: self.subscribed.topics,
-            start_of=self.beginning.of,
+            beginning=self.beginning,
+            missing=self.generations.missing,
             dispatch=pulls.again,
             changed=changed,
             refused=refused,

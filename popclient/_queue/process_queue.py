@@ -53,10 +53,12 @@ class ProcessQueue:
         nothing, claims nothing, and has no offset to commit; whoever owns the queue now gets the messages again.
     given_up_timestamp: when it was first tried to give it up, None before.
     try_unlock_times: how often giving it up has found its listener still running (mission row F6).
+    generation: of the topic that its messages are of; 0 until that is known.
     """
 
     def __init__(self, now: float) -> None:
         self.dropped = False
+        self.generation = 0
         self.given_up_timestamp: float | None = None
         self.try_unlock_times = 0
         self.last_pull_timestamp = now

@@ -32,11 +32,15 @@ _ANSWERS: Final = (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET)
 
 
 class Pulled(NamedTuple):
-    """A pull's answer: OK, MESSAGE_NOT_FOUND or ILLEGAL_OFFSET, what was found, and where to go on."""
+    """A pull's answer: OK, MESSAGE_NOT_FOUND or ILLEGAL_OFFSET, what was found, and where to go on.
+
+    generation: of the topic that all this belongs to; 0 where the server does not tell.
+    """
 
     code: int
     messages: list[MessageView]
     next_offset: int
+    generation: int = 0
 
 
 async def pull(
@@ -85,7 +89,7 @@ async def _pull_batch(
 ) -> Pulled:
     answer = await link.legacy.PullBatch(request, timeout=timeout, metadata=session.transport.headers())
     status = answer.status if answer.HasField("status") else None
-    return _pulled(status, map(_own, answer.messages), answer.next_offset, mq)
+    return _pulled(status, map(_own, answer.messages), answer.next_offset, mq, answer.generation)
 
 
 def _own(wire: pb.Message) -> pb.Message:
@@ -128,18 +132,23 @@ async def _read(frames: AsyncIterable[rpc.PullMessageResponse], mq: MessageQueue
 
 
 def _pulled(
-    status: pb.Status | None, messages: Iterable[pb.Message], next_offset: int | None, mq: MessageQueue
+    status: pb.Status | None,
+    messages: Iterable[pb.Message],
+    next_offset: int | None,
+    mq: MessageQueue,
+    generation: int = 0,
 ) -> Pulled:
     if status is not None and status.code not in _ANSWERS:
         raise error_of(status)
     if status is None or next_offset is None:
         missing = "status" if status is None else "next offset"
         raise UnexpectedAnswer(f"the answer to a pull of queue {mq} has no {missing}")
-    return Pulled(status.code, [_view(each, mq) for each in messages], next_offset)
+    return Pulled(status.code, [_view(each, mq, generation) for each in messages], next_offset, generation)
 
 
-def _view(wire: pb.Message, mq: MessageQueue) -> MessageView:
+def _view(wire: pb.Message, mq: MessageQueue, generation: int) -> MessageView:
     view = MessageView.unheld(wire)
+    view._generation = generation
     if is_retry_topic(mq.topic):
         view.topic = wire.user_properties.get(RETRY_TOPIC, mq.topic)
     return view

@@ -56,10 +56,10 @@ class PullConsumerCore:
         )
         self.session.on_notice = self._heed_notice
         self._arrived = asyncio.Event()
-        self._assignment = Assignment(self.session, options, self._arrived.set)
+        self._assignment = Assignment(self.session, options, self._arrived.set, self._was_made_anew)
         self._committing = Committing(self.session, options.group, self._assignment.fetchers)
         sharing = Sharing(self.session, options.group, options.allocate_strategy)
-        self._subscribing = Subscribing(self.session, sharing, self._become_share)
+        self._subscribing = Subscribing(self.session, sharing, self._become_share, self._assignment.meet)
         self._followed: set[str] = set()
         self._rotation = itertools.count()
         self._turn = asyncio.Lock()  # whose turn it is to change what is assigned
@@ -148,12 +148,29 @@ class PullConsumerCore:
                 log.warning("new queues of %s are looked for later: %s", ", ".join(self._followed), failure)
 
     async def _follow(self) -> None:
-        """Topics that are assigned whole may have grown; of a new queue all is wanted, for all came while we read."""
+        """Topics that are assigned whole may have grown; of a new queue all is wanted, for all came while we read.
+
+        One that was made anew may have fewer queues.
+        """
         async with self._turn:
-            there = set(self._assignment.assigned)
+            there = {mq for mq in self._assignment.assigned if mq.topic not in self._followed}
             for topic in self._followed:
                 there.update(await self._assignment.queues(topic))
             await self._become(there, QueueEnd.BEGINNING)
+
+    async def _was_made_anew(self, fetcher: Fetcher) -> None:
+        """The topic of the fetcher's queue was deleted and made anew, perhaps with more queues, or with fewer."""
+        topic = fetcher.mq.topic
+        self._assignment.generations.met(topic, fetcher.generation)
+        try:
+            await self.session.refresh_route(topic)
+            if topic in self._followed:
+                await self._follow()
+            elif topic in self._subscribing.topics:
+                async with self._turn:
+                    await self._subscribing.try_to_balance()
+        except (PopError, ValueError) as failure:
+            log.warning("the queues of %s, which was made anew, are looked for later: %s", topic, failure)
 
     @property
     def assigned(self) -> list[MessageQueue]:
@@ -244,9 +261,12 @@ class PullConsumerCore:
     def position(self, mq: MessageQueue) -> int:
         return self._assignment.of(mq).position
 
-    def seek(self, mq: MessageQueue, offset: int) -> None:
+    def generation(self, mq: MessageQueue) -> int:
+        return self._assignment.of(mq).generation
+
+    def seek(self, mq: MessageQueue, offset: int, generation: int) -> None:
         for fetcher in self._open_each([mq]):
-            fetcher.seek(offset)
+            fetcher.seek(offset, generation)
 
     async def seek_to(self, mqs: Iterable[MessageQueue], where: QueueEnd | datetime) -> None:
         """All of them or, when a server fails on the way, none."""
@@ -269,13 +289,21 @@ class PullConsumerCore:
         if given is None:
             await self._committing.commit_polled()
             return
+        polled = dict(given)
         for mq, offset in given.items():
-            if offset > (position := self._assignment.of(mq).position):
+            fetcher = self._assignment.of(mq)
+            if offset <= fetcher.position:
+                continue
+            if offset <= fetcher.left:
+                log.warning("offset %d of %s is not committed: its topic was deleted and made anew since", offset, mq)
+                del polled[mq]
+            else:
+                position = fetcher.position
                 raise ValueError(
                     f"offset {offset} of {mq} is beyond what poll has returned; commit at most {position}, the next"
                     " offset, or seek there first"
                 )
-        await self._committing.commit(given)
+        await self._committing.commit(polled)
 
     def _heed_notice(self, name: str) -> None:
         if name == MEMBERS:

@@ -9,7 +9,13 @@ from popproto.v1 import legacy_pb2 as legacy
 
 
 def pull_extras(
-    *, hold: timedelta, commit_offset: int = 0, resets: int = 0, sub_version: int = 0, post_subscription: bool = False
+    *,
+    hold: timedelta,
+    commit_offset: int = 0,
+    resets: int = 0,
+    sub_version: int = 0,
+    post_subscription: bool = False,
+    generation: int = 0,
 ) -> legacy.PullExtras:
     """The extras of one pull, its sysFlag reckoned from them.
 
@@ -18,6 +24,7 @@ def pull_extras(
     resets: of the progress that `commit_offset` continues.
     sub_version: of the subscription that the pull stands on, epoch milliseconds.
     post_subscription: is the filter in the pull meant to take the place of the one in the client's settings?
+    generation: of the topic that the offsets belong to; 0 where it is not known.
     """
     return legacy.PullExtras(
         sys_flag=build_sys_flag(
@@ -26,4 +33,5 @@ def pull_extras(
         commit_offset=max(commit_offset, 0),
         resets=resets,
         sub_version=sub_version,
+        generation=generation,
     )

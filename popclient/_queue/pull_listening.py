@@ -28,8 +28,9 @@ from popclient._queue.statistics import Statistics
 from popclient._queue.subscription import retry_topic
 from popclient._session import log
 from popclient._tracing import Onlooker
-from popclient.errors import ClientClosed, PopError
+from popclient.errors import ClientClosed, NotFound, PopError
 from popclient.message import MessageView
+from popproto.v2 import definition_pb2 as pb
 
 COMMIT_EVERY: Final = 5.0  # seconds
 TAKE_WITHIN: Final = 1.0  # seconds; then what was lost to other members is looked for again
@@ -45,10 +46,11 @@ class Listening(NamedTuple):
 
 
 class _Owned(NamedTuple):
-    """An assigned queue; another fetcher, or another count of resets, and it is not the same any more."""
+    """An assigned queue. With another fetcher, count of resets or generation it is not the same any more."""
 
     fetcher: Fetcher
     resets: int
+    generation: int
     pq: ProcessQueue
 
 
@@ -86,12 +88,23 @@ class PullListening:
             self._beats.every(COMMIT_EVERY, self._commit)
             self._beats.every(self._timeout, self._service.clean_expired)
             while await self._room():
-                for fetcher, messages in await self._core.take(TAKE_WITHIN, self._core.options.max_cached_messages):
+                for fetcher, messages in await self._take():
                     self._submit(fetcher, messages)
         except ClientClosed:
             log.debug("%r is closed, and its listener gets nothing more", self._core)
         finally:
             await self.end()
+
+    async def _take(self) -> list[tuple[Fetcher, list[MessageView]]]:
+        """What has come. A topic that was deleted is waited for: it may be made anew."""
+        try:
+            return await self._core.take(TAKE_WITHIN, self._core.options.max_cached_messages)
+        except NotFound as failure:
+            if failure.code != pb.TOPIC_NOT_FOUND:
+                raise
+            log.warning("the listener of group %s waits: %s", self._core.options.group, failure)
+            await asyncio.sleep(TAKE_WITHIN)
+            return []
 
     def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
         """The queue is consumed up to there."""
@@ -115,7 +128,9 @@ class PullListening:
     def _submit(self, fetcher: Fetcher, messages: list[MessageView]) -> None:
         self._let_go()
         mq = fetcher.mq
-        own = self._queues.setdefault(mq, _Owned(fetcher, fetcher.resets, ProcessQueue(self._clock.now())))
+        own = self._queues.setdefault(
+            mq, _Owned(fetcher, fetcher.resets, fetcher.generation, ProcessQueue(self._clock.now()))
+        )
         starts = own.pq.put(messages)
         self._service.submit(messages, mq, own.pq, starts)
 
@@ -125,8 +140,9 @@ class PullListening:
 
     def _let_go(self) -> None:
         """What the listener says of queues that went to other members, or were reset, counts no more."""
-        for mq, (fetcher, resets, pq) in list(self._queues.items()):
-            if self._core.fetchers.get(mq) is not fetcher or fetcher.resets != resets:
+        for mq, (fetcher, resets, generation, pq) in list(self._queues.items()):
+            is_same = fetcher.resets == resets and generation in (0, fetcher.generation)
+            if self._core.fetchers.get(mq) is not fetcher or not is_same:
                 pq.dropped = True
                 del self._queues[mq]
                 self._done.pop(mq, None)

@@ -52,6 +52,12 @@ class Standing(Protocol):
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
         """The queue has no such place as the request's offset."""
 
+    def learned(self, request: PullRequest, generation: int, /) -> None:
+        """The request's queue is of a topic of that generation."""
+
+    def made_anew(self, request: PullRequest, generation: int, /) -> None:
+        """The topic has another generation than the request's queue; that is not pulled any more."""
+
 
 class Pulls:
     """Makes the pulls of one consumer.
@@ -178,6 +184,9 @@ class Pulls:
         if not self._locks or request.previously_locked:
             return True
         offset = await self._offset_store.read_offset(request.message_queue, ReadOffsetType.READ_FROM_STORE)
+        if self._is_another(request, generation := self._offset_store.generation(request.message_queue)):
+            self._standing.made_anew(request, generation)
+            return False
         if offset == NO_OFFSET:  # nobody else has been here: what this owner has begun with still holds
             offset = request.next_offset
         if offset < 0:
@@ -205,6 +214,7 @@ class Pulls:
             resets=resets,
             sub_version=self._standing.sub_version,
             post_subscription=self._options.post_subscription_when_pull,
+            generation=request.process_queue.generation,
         )
         return await pull_call.pull(
             self._session,
@@ -231,6 +241,11 @@ class Pulls:
     def _answered(
         self, request: PullRequest, status: PullStatus, answer: Pulled, subscription: Subscription, took: float
     ) -> None:
+        if self._is_another(request, answer.generation):
+            self._standing.made_anew(request, answer.generation)
+            return
+        if answer.generation and not request.process_queue.generation:
+            self._standing.learned(request, answer.generation)
         if status is PullStatus.OFFSET_ILLEGAL:
             self._standing.give_up_illegal(request, answer.next_offset)
             return
@@ -246,6 +261,11 @@ class Pulls:
         else:
             self._correct_tags_offset(request)
             self.again(request, self._pace(request, took) if status is PullStatus.NO_NEW_MSG else 0.0)
+
+    def _is_another(self, request: PullRequest, generation: int) -> bool:
+        """Is that the generation of another topic than the one that the queue was taken up of?"""
+        known = request.process_queue.generation
+        return 0 not in (known, generation) and known != generation
 
     def _found(self, request: PullRequest, messages: list[MessageView]) -> None:
         pq: ProcessQueue = request.process_queue

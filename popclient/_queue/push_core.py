@@ -28,8 +28,9 @@ from popclient._queue.wire import has_legacy, open_session, unsupported
 from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, PreconditionFailed, for_caller
+from popclient.errors import ClientClosed, NotFound, PopError, PreconditionFailed, for_caller
 from popclient.message import FilterExpression
+from popproto.v2 import definition_pb2 as pb
 
 PERSIST_EVERY, PERSIST_FIRST = 5.0, 10.0  # seconds (mission row H7)
 RENEW_EVERY, RENEW_FIRST = 20.0, 1.0  # seconds (mission row F3)
@@ -77,7 +78,7 @@ class QueuePushCore:
     # ---- Start ----
 
     async def start(self) -> None:
-        """Opens the session, looks the topics up, joins the group; raises what is wrong with them.
+        """Opens the session, looks the topics up, joins the group; raises what is wrong. A topic may come later.
 
         One that could not be started is START_FAILED for good (mission row J15).
         """
@@ -101,7 +102,7 @@ class QueuePushCore:
         try:
             await open_session(self.session)
             for topic in self.options.topics:
-                await self.session.route(topic)
+                await self._look_up(topic)
             if self.parts.locks is not None and not await has_legacy(self.session):
                 raise unsupported(self.session, "LockQueues, which orderly consumption needs,")
             await self.parts.offset_store.load()
@@ -111,6 +112,16 @@ class QueuePushCore:
             raise
         self._join(self._factory or client_factory())
         self.state = ServiceState.RUNNING
+
+    async def _look_up(self, topic: str) -> None:
+        """A topic that is not there yet is picked up when it is (mission row N2). Raises what else is wrong."""
+        try:
+            await self.session.route(topic)
+        except NotFound as failure:
+            if failure.code != pb.TOPIC_NOT_FOUND:
+                raise
+            if self.parts.generations.missing(topic):
+                log.warning("group %s waits for topic %s: %s", self.options.group, topic, failure)
 
     def _join(self, factory: ClientFactory) -> None:
         """In the order of the field: the channel is open, then the beats, pulls, rebalancing."""
@@ -154,6 +165,25 @@ class QueuePushCore:
             self._look_again()
 
         self._tasks.spawn(corrected())
+
+    def learned(self, request: PullRequest, generation: int, /) -> None:
+        topic = request.message_queue.topic
+        request.process_queue.generation = generation
+        self.parts.offset_store.note_generation(topic, generation)
+        self.parts.generations.met(topic, generation)
+
+    def made_anew(self, request: PullRequest, generation: int, /) -> None:
+        mq = request.message_queue
+        log.warning("topic %s was deleted and made anew: %s begins at its first message", mq.topic, mq)
+        request.process_queue.dropped = True
+        self.parts.beginning.made_anew(mq)
+        self.learned(request, generation)
+        self._tasks.spawn(self._begin_topic_anew(mq))
+
+    async def _begin_topic_anew(self, mq: MessageQueue) -> None:
+        with contextlib.suppress(PopError):  # then the route is asked for later, as ever
+            await self.session.refresh_route(mq.topic)  # it may have more queues now, or fewer
+        await self._begin_anew([mq])
 
     # ---- Sharing queues ----
 
@@ -228,8 +258,8 @@ class QueuePushCore:
         self._look_again()
 
     async def subscribe(self, topic: str, expression: FilterExpression) -> None:
-        """One more topic, or another filter for one; raises NotFound and so on."""
-        await self.session.route(topic)
+        """One more topic, or another filter for one. One that is not there yet is picked up when it is."""
+        await self._look_up(topic)
         subscribed, before = self.parts.subscribed, self.parts.subscribed.get(topic)
         subscribed.put(topic, expression)
         try:
@@ -246,6 +276,7 @@ class QueuePushCore:
     async def unsubscribe(self, topic: str) -> None:
         """One topic less: its queues are given up (mission row J13)."""
         self.parts.subscribed.remove(topic)
+        self.parts.generations.forget(topic)
         await self.parts.subscribed.tell(self.session)
         self._look_again()
 

@@ -7,8 +7,8 @@ again in a second. While views differ a queue may be pulled by two for a moment;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 from popclient._queue.calls import GroupMember
 from popclient._queue.clock import Clock
@@ -21,9 +21,22 @@ from popclient._queue.pulling import PullRequest
 from popclient._queue.sharing import Sharing
 from popclient._queue.subscription import is_retry_topic
 from popclient._session import log
+from popclient.errors import NotFound
+from popproto.v2 import definition_pb2 as pb
 
 IDLE_PATIENCE: Final = 0.5  # seconds for a listener that is at a queue to be given up (mission row F6)
 FORCED_AFTER: Final = 20.0  # seconds since it was first to be given up: then its listener is waited for no longer
+
+
+class Begins(Protocol):
+    """Where queues begin."""
+
+    async def of(self, mq: MessageQueue, /) -> int:
+        """Negative if nobody knows (mission row I6)."""
+
+    async def meet(self, mq: MessageQueue, /) -> None:
+        """The consumer has no queue of this topic, of which this is one."""
+
 
 Changed = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
 
@@ -32,7 +45,7 @@ class Rebalance:
     """The queues of one consumer.
 
     table: what it owns; shared with others, written here. locks: None where no queue is locked.
-    topics: what it subscribes to now. start_of: where a new queue begins, negative if nobody knows (row I6).
+    topics: what it subscribes to now. missing: told of a topic that is not there; answers whether that is new.
     dispatch: takes the pull request of a new queue. changed: told of a topic, its queues, and those that are ours now.
     refused: told that a lock was not granted.
     """
@@ -49,7 +62,8 @@ class Rebalance:
         broadcasting: bool,
         locks: QueueLocks | None,
         topics: Callable[[], Iterable[str]],
-        start_of: Callable[[MessageQueue], Awaitable[int]],
+        beginning: Begins,
+        missing: Callable[[str], bool],
         dispatch: Callable[[PullRequest], None],
         changed: Changed,
         refused: Callable[[], None],
@@ -63,7 +77,8 @@ class Rebalance:
         self._broadcasting = broadcasting
         self._locks = locks
         self._topics = topics
-        self._start_of = start_of
+        self._beginning = beginning
+        self._missing = missing
         self._dispatch = dispatch
         self._changed = changed
         self._refused = refused
@@ -95,7 +110,11 @@ class Rebalance:
             return failure
 
     def _keep(self, topic: str, failure: Exception) -> bool:
-        """The state stays as it is (mission row J9). A retry topic need not be there yet."""
+        """The state stays as it is (mission row J9). A retry topic need not be there yet, nor any other (row N2)."""
+        if isinstance(failure, NotFound) and failure.code == pb.TOPIC_NOT_FOUND:
+            if self._missing(topic) and not is_retry_topic(topic):
+                log.warning("group %s waits for topic %s: %s", self._group, topic, failure)
+            return True
         if is_retry_topic(topic):
             return True
         log.warning("the queues of %s in group %s stay as they are: %s", topic, self._group, failure)
@@ -115,6 +134,8 @@ class Rebalance:
             return False
         if await self._update_table(topic, mine):
             self._changed(topic, queues, mine)
+        if not (mine or self._broadcasting):
+            await self._beginning.meet(queues[0])
         # One that is dropped and still here waits for its listener: it is looked after again in a second.
         return {mq: pq.dropped for mq, pq in self._table.items() if mq.topic == topic} == dict.fromkeys(mine, False)
 
@@ -150,11 +171,12 @@ class Rebalance:
             self._refused()
             return False
         self._offset_store.remove_offset(mq)
-        next_offset = await self._start_of(mq)
+        next_offset = await self._beginning.of(mq)
         if next_offset < 0:
             log.warning("%s is not taken up yet: nobody knows where to begin", mq)
             return False
         pq = ProcessQueue(self._clock.now())
+        pq.generation = self._offset_store.generation(mq)
         pq.lock(asked)
         self._table[mq] = pq
         log.info("group %s takes up %s at %d", self._group, mq, next_offset)

@@ -34,8 +34,9 @@ class Commit(Protocol):
 class RemoteOffsetStore(OffsetStore):
     """Belongs to one event loop, but for the methods that only touch memory.
 
-    on_reset: told of a queue whose commit was refused because an operator has moved its progress; memory of it is gone
-        by then, and `read_offset` from the store says where to go on. Called in the event loop; must not block.
+    on_reset: told of a queue whose commit was refused because an operator has moved its progress, or because its topic
+        was made anew; memory of it is gone by then, and `read_offset` from the store says where to go on. Called in the
+        event loop; must not block.
     """
 
     def __init__(self, group: str, fetch: Fetch, commit: Commit, on_reset: Callable[[MessageQueue], None]) -> None:
@@ -73,6 +74,8 @@ class RemoteOffsetStore(OffsetStore):
         except PopError as failure:
             log.warning("offset of %s for group %s is not known: %s", mq, self._group, failure)
             return OFFSET_ERROR
+        if progress.generation != self.generation(mq):
+            self._memory.remove(mq)
         self._stored[mq] = progress
         if progress.offset < 0:
             return NO_OFFSET
@@ -107,7 +110,7 @@ class RemoteOffsetStore(OffsetStore):
             self._say_not_committed({mq: offset}, refusal)
 
     async def begin(self, mq: MessageQueue, offset: int) -> int:
-        committed = (await self._commit({mq: Progress(offset, self.resets(mq))}, begin=True))[mq]
+        committed = (await self._commit({mq: self._stored_of(mq)._replace(offset=offset)}, begin=True))[mq]
         if committed.refusal is not None:
             raise committed.refusal
         # Another member may have begun it since its progress was read.
@@ -118,6 +121,9 @@ class RemoteOffsetStore(OffsetStore):
     def resets(self, mq: MessageQueue) -> int:
         """The count that a commit of the queue's present offset stands on; for pulls that carry one."""
         return self._stored_of(mq).resets
+
+    def generation(self, mq: MessageQueue) -> int:
+        return self._stored_of(mq).generation
 
     async def _persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Of a queue whose offset the server has already there is nothing to say."""
@@ -134,17 +140,22 @@ class RemoteOffsetStore(OffsetStore):
 
     async def _send(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, PopError]:
         """What of it was refused."""
-        sent = {mq: Progress(offset, self.resets(mq)) for mq, offset in offsets.items()}
+        sent = {mq: self._stored_of(mq)._replace(offset=offset) for mq, offset in offsets.items()}
         refusals: dict[MessageQueue, PopError] = {}
         for mq, committed in (await self._commit(sent)).items():
             if committed.refusal is not None:
                 refusals[mq] = committed.refusal
-            if committed.stored is not None and committed.stored.resets > self.resets(mq):
+            if committed.stored is not None and self._is_overtaken(mq, committed.stored):
                 self._memory.remove(mq)
                 self._on_reset(mq)
-            elif committed.refusal is None and self.resets(mq) == sent[mq].resets:  # not read anew meanwhile
+            elif committed.refusal is None and self._stored_of(mq)[1:] == sent[mq][1:]:  # not read anew meanwhile
                 self._stored[mq] = sent[mq]
         return refusals
+
+    def _is_overtaken(self, mq: MessageQueue, stored: Progress) -> bool:
+        """Has an operator moved the progress, or was the topic made anew?"""
+        known = self._stored_of(mq)
+        return stored.resets > known.resets or stored.generation not in (0, known.generation)
 
     def _stored_of(self, mq: MessageQueue) -> Progress:
         return self._stored.get(mq, Progress(NO_OFFSET))

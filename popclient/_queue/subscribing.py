@@ -22,19 +22,21 @@ PAUSE: Final = 1.0  # until the next look when a share is not known, or has just
 FIRST_PAUSE: Final = 0.02  # while the server makes a member of us
 
 Become = Callable[[set[MessageQueue]], Awaitable[None]]
+Meet = Callable[[MessageQueue], Awaitable[None]]
 
 
 class Subscribing:
     """Belongs to one event loop.
 
-    become: makes these queues the assigned ones.
+    become: makes these queues the assigned ones. meet: told of a topic of which this member has no queue.
     """
 
-    def __init__(self, session: Session, sharing: Sharing, become: Become) -> None:
+    def __init__(self, session: Session, sharing: Sharing, become: Become, meet: Meet) -> None:
         self.topics: Mapping[str, FilterExpression] = {}
         self._session = session
         self._sharing = sharing
         self._become = become
+        self._meet = meet
         self._shares: dict[str, list[MessageQueue]] = {}
         self._changed_at = 0.0
         self._noticed = asyncio.Event()
@@ -84,9 +86,9 @@ class Subscribing:
                     await self._noticed.wait()
             self._noticed.clear()
             async with turn:
-                settled = await self._try_to_balance()
+                settled = await self.try_to_balance()
 
-    async def _try_to_balance(self) -> bool:
+    async def try_to_balance(self) -> bool:
         """Takes its share of each topic; where that is not known what it has. Is there nothing to look at soon?
 
         Who comes and goes again at once is told as no change at all. So what is new is looked at a second time, when
@@ -107,7 +109,10 @@ class Subscribing:
         members = await self._sharing.members()
         known = True
         for topic in self.topics:
-            share = await self._sharing.share(topic, await self._sharing.queues(topic), members)
+            queues = await self._sharing.queues(topic)
+            share = await self._sharing.share(topic, queues, members)
+            if queues and not share:
+                await self._meet(queues[0])
             known = known and share is not None
             if share is not None and share != self._shares.get(topic):
                 self._shares[topic] = share

@@ -76,13 +76,22 @@ async def call_legacy(
 
 
 async def call(
-    session: Session, name: str, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any
+    session: Session,
+    name: str,
+    pick: Callable[[Link], Callable[..., Awaitable[Answer]]],
+    request: Any,
+    *,
+    tells_of_each: Callable[[Answer], bool] = lambda _: False,
 ) -> Answer:
-    """One request and its answer, whose status is OK; raises a PopError."""
+    """One request and its answer, whose status is OK; raises a PopError.
+
+    tells_of_each: does the answer say what became of each part of the request? Then its status says nothing else.
+    """
 
     async def checked() -> Answer:
         answer = await session.transport.unary(pick, request, session.config.request_timeout)
-        check(answer.status)  # type: ignore[attr-defined]
+        if not tells_of_each(answer):
+            check(answer.status)  # type: ignore[attr-defined]
         return answer
 
     return await offered(session, name, checked())
@@ -122,8 +131,8 @@ def names_of(session: Session, queues: Collection[MessageQueue]) -> list[legacy.
     return [name_of(session, mq) for mq in queues]
 
 
-def name_of(session: Session, mq: MessageQueue) -> legacy.QueueName:
-    return legacy.QueueName(topic=resource_of(session, mq.topic), queue_id=mq.queue_id)
+def name_of(session: Session, mq: MessageQueue, generation: int = 0) -> legacy.QueueName:
+    return legacy.QueueName(topic=resource_of(session, mq.topic), queue_id=mq.queue_id, generation=generation)
 
 
 def resource_of(session: Session, name: str) -> pb.Resource:

@@ -165,13 +165,22 @@ class PullConsumer:
         """The offset from which the next poll reads the queue: all before it was returned, or is not wanted."""
         return self._core.position(mq)
 
-    def seek(self, mq: MessageQueue, offset: int) -> None:
+    def generation(self, mq: MessageQueue) -> int:
+        """Tells the queue's topic from others that had its name before, or may have it later; 0 until it is known.
+
+        Keep it beside an offset that you `seek` to later.
+        """
+        return self._core.generation(mq)
+
+    def seek(self, mq: MessageQueue, offset: int, generation: int = 0) -> None:
         """Goes on from there; nothing that was fetched before is returned any more.
 
-        Beyond either end of the queue the server says where to go on, which is logged: at that end.
+        Beyond either end of the queue the server says where to go on, which is logged: at that end. With a `generation`
+        of an earlier topic, the queue begins at its first message.
         """
         require_whole("offset", offset, 0)
-        self._core.seek(mq, offset)
+        require_whole("generation", generation, 0)
+        self._core.seek(mq, offset, generation)
 
     async def seek_to_beginning(self, *mqs: MessageQueue) -> None:
         """Goes on with the oldest message of these queues, or of all that are assigned."""

@@ -52,7 +52,7 @@ from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.domain.transaction import CheckPolicy
 from popserver.store import Database, holds, origins, receiving
-from popserver.store.notices import DUE, EVERYTHING, MEMBERS, PENDING, RESETS, USERS, Notice, Outdated
+from popserver.store.notices import DUE, EVERYTHING, MEMBERS, NEW_TOPIC, PENDING, RESETS, USERS, Notice, Outdated
 
 BATCH_SIZE_MAX = 32
 RETENTION_MS = 72 * HOUR_MS
@@ -331,7 +331,7 @@ class Broker:
         self._ring(notice.rings)
         for what in notice.outdated:
             self.catalog.outdated(what)
-        self._tell_members(notice.outdated)
+        self._tell(notice.outdated)
         if EVERYTHING in notice.words:
             self._look_at_everything()
             return
@@ -363,14 +363,17 @@ class Broker:
             self.wakeups.ring(topic_id)
             self.pulls.parked.ring(topic_id)
 
-    def _tell_members(self, outdated: Iterable[Outdated]) -> None:
+    def _tell(self, outdated: Iterable[Outdated]) -> None:
         for what in outdated:
+            name = Resource(what.namespace, what.name)
             if what.kind in (MEMBERS, RESETS):
-                self.group_members.notices.changed(Resource(what.namespace, what.name))
+                self.group_members.notices.changed(name)
+            elif what.kind == NEW_TOPIC:
+                self.pulls.topic_was_made(name)
 
     def _after_commit(self, committed: Committed) -> None:
         self._ring(committed.rings)
-        self._tell_members(committed.outdated)
+        self._tell(committed.outdated)
         self.maintenance.tell(committed.due_ms)
         self.pending.tell(committed.enters_ms)
         self.transactions.tell(committed.check_ms)

@@ -38,16 +38,24 @@ class Catalog:
         self._fixed: set[tuple[int, Mode]] = set()
         self._changes = 0
 
-    async def topic(self, name: Resource) -> Topic:
-        """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`."""
-        found = self._topics.get(name) or await self._find_topic(name)
+    async def topic(self, name: Resource, generation: int = 0) -> Topic:
+        """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`.
+
+        It is looked up again if its generation is not the one that the caller knows (0: the caller knows none).
+        """
+        found = self._remembered(name, generation) or await self._find_topic(name)
         if found is None:
             found = self._topics[name] = await self._make_topic(name)
         return found
 
-    async def known_topic(self, name: Resource) -> Topic | None:
-        """The topic of that name if there is one; none is made."""
-        return self._topics.get(name) or await self._find_topic(name)
+    async def known_topic(self, name: Resource, generation: int = 0) -> Topic | None:
+        """The same if there is one; none is made."""
+        return self._remembered(name, generation) or await self._find_topic(name)
+
+    def _remembered(self, name: Resource, generation: int) -> Topic | None:
+        """Not if another server may have made it anew."""
+        found = self._topics.get(name)
+        return found if found is None or generation in (0, found.generation) else None
 
     async def topic_to_send(self, name: Resource) -> Topic:
         """The topic of that name, to send to."""

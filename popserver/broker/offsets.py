@@ -9,10 +9,10 @@ from typing import NamedTuple
 from popserver.broker.catalog import Catalog
 from popserver.broker.reader import Reader
 from popserver.broker.writer import Writer
-from popserver.domain.errors import PopError
+from popserver.domain.errors import MadeAnew, PopError
 from popserver.domain.group import Group
 from popserver.domain.names import Resource, check_group
-from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset, queue_numbered
+from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset, check_generation, queue_numbered
 from popserver.domain.topic import MessageQueue, Topic
 from popserver.store import catalog as catalog_store
 from popserver.store import offsets, pulling, seeking
@@ -21,10 +21,11 @@ KEPT_MAX = 100_000
 
 
 class QueueName(NamedTuple):
-    """A message queue as the wire names it."""
+    """A message queue as the wire names it; `generation` 0 for a caller that does not know which topic it is."""
 
     topic: Resource
     number: int
+    generation: int = 0
 
 
 class NamedOffset(NamedTuple):
@@ -61,7 +62,7 @@ class Offsets:
             if not isinstance(found, PopError)
         ]
         outcomes = iter(await self._commit(await self._catalog.group(group_name), good, begins=begins) if good else ())
-        return [Committed(each, NO_PROGRESS) if isinstance(each, PopError) else next(outcomes) for each in named]
+        return [_refused(each) if isinstance(each, PopError) else next(outcomes) for each in named]
 
     async def ride_along(self, group: Group, wish: QueueOffset) -> None:
         """The commit that a pull carries: refused or failed, it does not concern the pull, and the next one repeats
@@ -79,9 +80,10 @@ class Offsets:
 
     async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[Progress]:
         """The group's progress in each of the queues; raises for the first of them that does not exist."""
-        places = [(await self._queue(each))[1] for each in queues]
+        found = [await self._queue(each) for each in queues]
         group = await self._catalog.group(group_name)
-        return await self._reader.read(lambda conn: offsets.fetch(conn, group, places))
+        stored = await self._reader.read(lambda conn: offsets.fetch(conn, group, [place for _, place in found]))
+        return [each._replace(generation=topic.generation) for each, (topic, _) in zip(stored, found, strict=True)]
 
     async def ends(self, name: QueueName) -> pulling.Ends:
         """Where the queue begins and ends."""
@@ -96,13 +98,14 @@ class Offsets:
     async def _commit(self, group: Group, wishes: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
         done = await self._writer.submit(offsets.commit, offsets.Commit(group, wishes, begins))
         self._catalog.has_been_used(group)
-        return done
+        return [_with_generation(each, wish.topic) for each, wish in zip(done, wishes, strict=True)]
 
     async def _queue(self, name: QueueName) -> tuple[Topic, MessageQueue]:
-        """Raises `TopicNotFound` or `BadRequest`; no topic is made for the sake of an offset in it."""
-        topic = await self._catalog.known_topic(name.topic)
+        """Raises `TopicNotFound`, `MadeAnew` or `BadRequest`; no topic is made for the sake of an offset in it."""
+        topic = await self._catalog.known_topic(name.topic, name.generation)
         if topic is None:
             raise catalog_store.topic_not_found(name.topic)
+        check_generation(topic, name.generation)
         return topic, queue_numbered(topic, name.number)
 
     async def _queue_or_refusal(self, name: QueueName) -> tuple[Topic, MessageQueue] | PopError:
@@ -110,3 +113,12 @@ class Offsets:
             return await self._queue(name)
         except PopError as refusal:
             return refusal
+
+
+def _with_generation(done: Committed, topic: Topic) -> Committed:
+    return done._replace(stored=done.stored._replace(generation=topic.generation))
+
+
+def _refused(refusal: PopError) -> Committed:
+    generation = refusal.generation if isinstance(refusal, MadeAnew) else 0
+    return Committed(refusal, NO_PROGRESS._replace(generation=generation))

@@ -7,6 +7,7 @@ wants, or when its time is over: then with the offset it has come to.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import NamedTuple
 
 import structlog
@@ -21,12 +22,13 @@ from popserver.broker.polls import SLOW_LOOK_MS
 from popserver.broker.reader import Reader
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.domain.brake import Brake
-from popserver.domain.errors import TooManyRequests
+from popserver.domain.errors import TooManyRequests, TopicNotFound
 from popserver.domain.filtering import Filter
 from popserver.domain.group import Group
 from popserver.domain.names import Resource
 from popserver.domain.offsets import QueueOffset, queue_numbered
 from popserver.domain.pulling import BATCH_SIZE_MAX, Pulled, PullStatus
+from popserver.domain.topic import Topic
 from popserver.store import pulling
 
 log = structlog.get_logger("popserver.pulls")
@@ -36,6 +38,7 @@ class Pull(NamedTuple):
     """What a member asks of one queue. `until_ms` is how long it may be held.
 
     `commit_offset` is the group's progress, which rides along, on the count of `resets`; None for nothing.
+    `generation` is that of the topic to which both offsets belong (`Topic.generation`); 0 where it is not known.
     """
 
     group: Resource
@@ -47,6 +50,7 @@ class Pull(NamedTuple):
     until_ms: int
     commit_offset: int | None = None
     resets: int | None = None
+    generation: int = 0
 
 
 class Pulls:
@@ -63,6 +67,7 @@ class Pulls:
         self._filters = filters
         self._brake = Brake()
         self._looks = Looks(reader)
+        self._held: dict[Resource, Counter[int]] = {}  # which topics of a name have pulls parked
         self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
 
     async def pull(self, wish: Pull) -> Pulled:
@@ -71,9 +76,13 @@ class Pulls:
         Neither needs nor changes the group's progress, whatever the group's mode. Raises `TopicNotFound`, `BadRequest`
         for a queue that the topic does not have, `TooManyRequests` where it would be held and too many are.
         """
-        group, topic = await self._catalog.group(wish.group), await self._catalog.topic(wish.topic)
+        group, topic = await self._catalog.group(wish.group), await self._catalog.topic(wish.topic, wish.generation)
+        if wish.generation not in (0, topic.generation):
+            return await self._made_anew(topic, wish.queue_number)
         place = queue_numbered(topic, wish.queue_number)
-        request = pulling.Pull(topic, place, wish.offset, min(wish.batch_size, BATCH_SIZE_MAX), wish.wanted)
+        unsure_of = None if wish.generation else group.group_id
+        batch_size = min(wish.batch_size, BATCH_SIZE_MAX)
+        request = pulling.Pull(topic, place, wish.offset, batch_size, wish.wanted, unsure_of)
         with self._filters.held(wish.wanted):
             held = self._look_or_park(group, request, wish.until_ms)
             if wish.commit_offset is None:
@@ -82,12 +91,31 @@ class Pulls:
             pulled, _ = await asyncio.gather(held, along)
             return pulled
 
+    def topic_was_made(self, name: Resource) -> None:
+        """Pulls that are held at an earlier topic of its name look again."""
+        for topic_id in self._held.get(name, ()):
+            self.parked.ring(topic_id)
+
+    async def _made_anew(self, topic: Topic, queue_number: int) -> Pulled:
+        """The answer to a pull that knows an earlier topic of that name. This one may have fewer queues."""
+        ends = await self._reader.read(lambda conn: pulling.ends_of_topic(conn, topic.topic_id))
+        begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
+        return Pulled(PullStatus.MADE_ANEW, [], begin, begin, end, topic.generation)
+
     async def _look_or_park(self, group: Group, request: pulling.Pull, until_ms: int) -> Pulled:
         seat, asked_offset = Seat(group.group_id, request.topic.topic_id), request.offset
         is_woken = False
         while True:
             ring_number = self._wakeups.ring_number(seat.topic_id)
-            pulled = await self._look(group, request)
+            try:
+                pulled = await self._look(group, request)
+            except TopicNotFound:
+                if not is_woken:
+                    raise
+                self._catalog.forget_topic(request.topic.name)
+                if (topic := await self._catalog.known_topic(request.topic.name)) is None:
+                    raise
+                return await self._made_anew(topic, request.queue.number)
             if pulled.status in _IS_AN_ANSWER or not (is_woken or pulled.status is PullStatus.NO_NEW_MSG):
                 return pulled
             request = request._replace(offset=pulled.next_offset)
@@ -96,11 +124,24 @@ class Pulls:
             if pulled.next_offset < pulled.end_offset:
                 continue
             self._check_room(seat, group, request)
-            is_woken = await self.parked.park(seat, request.queue.queue_id, request.offset, ring_number, until_ms)
+            is_woken = await self._park(seat, request, ring_number, until_ms)
             if not is_woken:
                 break
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
+
+    async def _park(self, seat: Seat, request: pulling.Pull, ring_number: int, until_ms: int) -> bool:
+        name = request.topic.name
+        of_name = self._held.setdefault(name, Counter())
+        of_name[seat.topic_id] += 1
+        try:
+            return await self.parked.park(seat, request.queue.queue_id, request.offset, ring_number, until_ms)
+        finally:
+            of_name[seat.topic_id] -= 1
+            if not of_name[seat.topic_id]:
+                del of_name[seat.topic_id]
+            if not of_name and self._held.get(name) is of_name:
+                del self._held[name]
 
     async def _look(self, group: Group, request: pulling.Pull) -> Pulled:
         started_ms = self._clock.now_ms()

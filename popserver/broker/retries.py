@@ -9,7 +9,7 @@ from popserver.broker.offsets import QueueName
 from popserver.broker.writer import Writer
 from popserver.domain.errors import BadRequest, MessageNotFound
 from popserver.domain.names import RETRY_PREFIX, Resource, owner_of
-from popserver.domain.offsets import queue_numbered
+from popserver.domain.offsets import check_generation, queue_numbered
 from popserver.domain.retry import check_delay_level
 from popserver.domain.topic import OFFSET_BITS
 from popserver.store import catalog as catalog_store
@@ -40,7 +40,8 @@ class Retries:
         """Whether the message is a dead letter now; otherwise it comes again. Repeated it changes nothing.
 
         Raises `BadRequest` for a group that consumes message by message, a queue that is not there, a delay level
-        beyond the last and another group's retry; `MessageNotFound`, `ConsumerGroupNotFound`, `TopicNotFound`.
+        beyond the last and another group's retry; `MadeAnew`, `MessageNotFound`, `ConsumerGroupNotFound`,
+        `TopicNotFound`.
         """
         check_delay_level(failed.delay_level)
         name = failed.queue.topic
@@ -48,9 +49,10 @@ class Retries:
             raise BadRequest(
                 f"topic '{name}' holds the retries of another group than '{group_name}'; hand back to that"
             )
-        topic = await self._catalog.known_topic(name)
+        topic = await self._catalog.known_topic(name, failed.queue.generation)
         if topic is None:
             raise catalog_store.topic_not_found(name)
+        check_generation(topic, failed.queue.generation)
         place = queue_numbered(topic, failed.queue.number)
         if not 0 <= failed.offset < 1 << OFFSET_BITS:
             raise MessageNotFound(f"offset {failed.offset} is none that a queue has; name the one that was pulled")

@@ -140,6 +140,14 @@ class RequestTooSlow(BadRequest):
     """The request took too long to arrive; send it again, or split it."""
 
 
+class MadeAnew(TooLate):
+    """The topic was deleted and made anew."""
+
+    def __init__(self, sentence: str | None = None, generation: int = 0) -> None:
+        super().__init__(sentence)
+        self.generation = generation  # of the topic that has the name now
+
+
 class AlreadyExists(BadRequest):
     """It exists already."""
 

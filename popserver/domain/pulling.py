@@ -34,23 +34,34 @@ class PullStatus(StrEnum):
     NO_NEW_MSG = "NO_NEW_MSG"  # its offset is the end
     NO_MATCHED_MSG = "NO_MATCHED_MSG"  # nothing wanted up to the next offset
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # the next offset is the correction
+    MADE_ANEW = "MADE_ANEW"  # the offset is of an earlier topic of that name; the next offset is the queue's beginning
 
 
 class Pulled(NamedTuple):
-    """A pull's outcome; `next_offset` is where to go on, `end_offset` where the queue ended at that moment."""
+    """A pull's outcome; `next_offset` is where to go on, `end_offset` where the queue ended at that moment.
+
+    `generation` is that of the topic (`Topic.generation`).
+    """
 
     status: PullStatus
     messages: list[StoredMessage]
     next_offset: int
     min_offset: int
     end_offset: int
+    generation: int = 0
 
 
-def correction(offset: int, min_offset: int, end_offset: int) -> int | None:
-    """Where a pull must begin instead; None for an offset at which it may (mission row B14)."""
+def correction(offset: int, min_offset: int, end_offset: int, *, is_of_this_topic: bool = True) -> int | None:
+    """Where a pull must begin instead; None for an offset at which it may (mission row B14).
+
+    `is_of_this_topic` is False if the offset may belong to an earlier topic of that name. Then an offset beyond the end
+    leads to the beginning: from the end on, all messages of the new topic would be skipped.
+    """
     if offset < min_offset:
         return min_offset
-    return end_offset if offset > end_offset else None
+    if offset > end_offset:
+        return end_offset if is_of_this_topic else min_offset
+    return None
 
 
 def attempt_of(stored: StoredMessage) -> int:

@@ -14,6 +14,7 @@ QUEUE_COUNT_MAX = 1_024
 OWN_QUEUES = 1  # of a group's own topics: its dead letters, and its retries (mission row E14)
 OFFSET_BITS = 40
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_GENERATION_ID_BITS = 20
 
 
 class MessageQueue(NamedTuple):
@@ -37,6 +38,15 @@ class Topic(NamedTuple):
     def has_message_groups(self) -> bool:
         """Whether messages may be in message groups here."""
         return MessageType.FIFO in self.accepts
+
+    @property
+    def generation(self) -> int:
+        """Tells the topic from others that had its name before. Above 0.
+
+        The time alone is not enough, for two may be made within a millisecond. The id alone is not enough either, for a
+        database that is set up anew counts from 1 again.
+        """
+        return self.created_at_ms << _GENERATION_ID_BITS | self.topic_id % (1 << _GENERATION_ID_BITS)
 
 
 class NewTopic(NamedTuple):

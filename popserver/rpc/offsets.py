@@ -93,8 +93,9 @@ def _of_v2(queue: pb.MessageQueue, caller: Caller) -> QueueName:
 
 
 def _of_v1(queue: legacy_pb2.QueueName, caller: Caller) -> QueueName:
-    return QueueName(convert.resource(queue.topic, caller.namespace), queue.queue_id)
+    return QueueName(convert.resource(queue.topic, caller.namespace), queue.queue_id, queue.generation)
 
 
 def _queue_offset(queue: legacy_pb2.QueueName, stored: Progress) -> legacy_pb2.QueueOffset:
-    return legacy_pb2.QueueOffset(queue=queue, offset=stored.offset, resets=stored.resets)
+    named = legacy_pb2.QueueName(topic=queue.topic, queue_id=queue.queue_id, generation=stored.generation)
+    return legacy_pb2.QueueOffset(queue=named, offset=stored.offset, resets=stored.resets)

@@ -64,7 +64,9 @@ class Pulling:
         queue = request.queue
         asked = Asked(request, queue.topic, queue.queue_id, request.extras if request.HasField("extras") else None)
         pulled = await self._pull("PullBatch", asked, caller)
-        answer = legacy_pb2.PullBatchResponse(status=_status(asked, pulled), next_offset=pulled.next_offset)
+        answer = legacy_pb2.PullBatchResponse(
+            status=_status(asked, pulled), next_offset=pulled.next_offset, generation=pulled.generation
+        )
         for stored in pulled.messages:
             convert.fill_pulled(answer.messages.add(), stored, asked.topic, self._store_host)
         return answer
@@ -104,6 +106,7 @@ class Pulling:
             self._broker.clock.patience_ends_ms(poll_ms),
             commit_offset=extras.commit_offset if commits else None,
             resets=extras.resets,
+            generation=extras.generation,
         )
 
     def _role(self, group: Resource, caller: Caller) -> Role | None:
@@ -167,6 +170,11 @@ def _status(asked: Asked, pulled: Pulled) -> pb.Status:
             pb.ILLEGAL_OFFSET,
             f"offset {offset} is not in {named}, which begins at {pulled.min_offset} and ends at"
             f" {pulled.end_offset}; go on at {pulled.next_offset}",
+        ),
+        PullStatus.MADE_ANEW: (
+            pb.ILLEGAL_OFFSET,
+            f"topic '{asked.topic.name}' was deleted and made anew, and offset {offset} belongs to the topic before;"
+            f" {named} begins at {pulled.next_offset}, go on there",
         ),
     }[pulled.status]
     return pb.Status(code=code, message=sentence)

@@ -17,7 +17,8 @@ class Retries:
         self._retries = broker.retries
 
     async def send_back(self, request: wire.SendBackRequest, caller: Caller) -> wire.SendBackResponse:
-        queue = QueueName(convert.resource(request.queue.topic, caller.namespace), request.queue.queue_id)
+        name = request.queue
+        queue = QueueName(convert.resource(name.topic, caller.namespace), name.queue_id, name.generation)
         failed = HandedBack(
             queue,
             request.offset,

@@ -22,6 +22,7 @@ USERS = "users"  # a user or a policy was changed
 WORDS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
 
 TOPIC = "topic"
+NEW_TOPIC = "new topic"  # made just now; another one may have had its name before
 GROUP = "group"
 MEMBERS = "members"  # of a group that owns whole queues: some came, went, or want something else
 RESETS = "resets"  # of such a group: an operator has moved its progress

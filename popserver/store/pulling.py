@@ -22,20 +22,25 @@ from popserver.store.given import as_given, given
 from popserver.store.message_look import BY_KEY, MessageRow
 from popserver.store.messages import stored_messages
 from popserver.store.packed import PackedLook
-from popserver.store.schema import message, queue
+from popserver.store.schema import message, progress, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.stretch import WITH_TAG, judge, narrowed, of_tags
 from popserver.store.work import WINDOW_OFFSETS, Work
 
 
 class Pull(NamedTuple):
-    """A wish for up to `batch_size` messages of one queue, from `offset` on."""
+    """A wish for up to `batch_size` messages of one queue, from `offset` on.
+
+    `unsure_of` is the group whose progress tells what an offset beyond the end means: without progress in this queue
+    the offset may belong to an earlier topic of that name. None where it is known that it does not.
+    """
 
     topic: Topic
     queue: MessageQueue
     offset: int
     batch_size: int
     wanted: Filter
+    unsure_of: int | None = None
 
 
 class Ends(NamedTuple):
@@ -100,8 +105,8 @@ def _each_once(pulls: Sequence[Pull]) -> str:
     return as_given((queue_id,) for queue_id in sorted({each.queue.queue_id for each in pulls}))
 
 
-def _correction(pull: Pull, ends: Ends) -> int | None:
-    return correction(pull.offset, ends.min_offset, ends.end_offset)
+def _correction(pull: Pull, ends: Ends, *, is_of_this_topic: bool = True) -> int | None:
+    return correction(pull.offset, ends.min_offset, ends.end_offset, is_of_this_topic=is_of_this_topic)
 
 
 def _pulled(
@@ -110,11 +115,20 @@ def _pulled(
     if ends is None:
         return topic_not_found(pull.topic.name)
     if reached is None:
-        corrected = _correction(pull, ends)
+        corrected = _correction(pull, ends, is_of_this_topic=_is_of_this_topic(conn, pull))
         assert corrected is not None, "it was not read on"
-        return Pulled(PullStatus.OFFSET_ILLEGAL, [], corrected, ends.min_offset, ends.end_offset)
-    found = stored_messages(conn, (rows[key] for key in reached.keys), pull.topic)
-    return Pulled(_status(pull, found, reached.offset), found, reached.offset, ends.min_offset, ends.end_offset)
+        status, found, next_offset = PullStatus.OFFSET_ILLEGAL, [], corrected
+    else:
+        found = stored_messages(conn, (rows[key] for key in reached.keys), pull.topic)
+        status, next_offset = _status(pull, found, reached.offset), reached.offset
+    return Pulled(status, found, next_offset, ends.min_offset, ends.end_offset, pull.topic.generation)
+
+
+def _is_of_this_topic(conn: Connection, pull: Pull) -> bool:
+    if pull.unsure_of is None:
+        return True
+    names = {"for_group": pull.unsure_of, "of_queue": pull.queue.queue_id}
+    return conn.execute(_HAS_PROGRESS, names).first() is not None
 
 
 def _status(pull: Pull, found: Sequence[object], next_offset: int) -> PullStatus:
@@ -218,5 +232,8 @@ _ENDS = (
 )
 _ENDS_OF_TOPIC = _ENDS.where(queue.c.topic_id == bindparam("of_topic")).order_by(queue.c.number)
 _ENDS_OF_QUEUE = _ENDS.where(queue.c.queue_id == bindparam("of_queue"))
+_HAS_PROGRESS = select(progress.c.queue_id).where(
+    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+)
 _QUEUES = given("queues", "queue_id")
 _ENDS_OF_QUEUES = PackedLook(Ends, _ENDS.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))

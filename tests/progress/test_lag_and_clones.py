@@ -6,6 +6,7 @@ import pytest
 
 from popserver.domain.errors import BadRequest, ConsumerGroupNotFound, PopError
 from popserver.domain.group import ConsumeFrom, Group
+from popserver.domain.offsets import Progress
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
 from popserver.store import catalog, cloning, lag, queue_locks
@@ -116,7 +117,7 @@ def test_clones_of_pull_groups(store: OpenStore, topic: Topic) -> None:
     source, group = pull_group(store), pull_group(store, "other")
     commit(store, source, topic, 7)
     assert from_to(store.one(cloning.clone, Clone(source, group, [topic]))) == [(-1, 7)], "where it has progress"
-    assert commit(store, group, topic, 3, resets=0).stored == (7, 1)
+    assert commit(store, group, topic, 3, resets=0).stored == Progress(7, 1)
 
 
 def test_what_members_have_handed_back_is_cloned(store: OpenStore) -> None:

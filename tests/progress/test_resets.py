@@ -15,6 +15,7 @@ from popserver.domain.errors import (
     TopicNotFound,
 )
 from popserver.domain.group import HistoryLevel
+from popserver.domain.offsets import Progress
 from popserver.domain.resetting import Edge, Since
 from popserver.domain.retry import Holder
 from popserver.store import catalog, resetting
@@ -118,7 +119,7 @@ def test_a_commit_from_before_is_refused(store: OpenStore) -> None:
     assert store.outdated == {Outdated(RESETS, *group.name)}, "members that are online hear of it"
     late = commit(store, group, topic, 151, resets=0)
     assert isinstance(late.refusal, TooLate)
-    assert late.stored == (20, 1)
+    assert late.stored == Progress(20, 1)
     assert commit(store, group, topic, 21, resets=1).refusal is None
 
 

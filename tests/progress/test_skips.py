@@ -7,6 +7,7 @@ import pytest
 from popserver.domain.delivery import TRANSITIONS, Event, State
 from popserver.domain.errors import TooLate
 from popserver.domain.group import Group, HistoryLevel
+from popserver.domain.offsets import Progress
 from popserver.domain.retry import Holder
 from popserver.domain.skipping import way_out
 from popserver.domain.topic import Topic
@@ -183,4 +184,4 @@ def test_members_that_are_stuck_at_a_message_are_told(store: OpenStore) -> None:
     assert store.outdated == {Outdated(RESETS, *group.name)}
     late = commit(store, group, topic, 4, resets=0)
     assert isinstance(late.refusal, TooLate)
-    assert late.stored == (5, 1)
+    assert late.stored == Progress(5, 1)

@@ -126,7 +126,8 @@ async def test_woken_by_more_than_a_window_it_looks_to_the_end(
 async def test_an_illegal_offset_is_not_held(broker: RunningBroker) -> None:
     await broker.topic()
     await broker.send(3)
-    pulled = await pull(broker, 9, poll_ms=15 * SECOND)
+    topic = await broker.broker.catalog.topic(TOPIC)
+    pulled = await pull(broker, 9, poll_ms=15 * SECOND, generation=topic.generation)
     assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_ILLEGAL, 3)
 
 

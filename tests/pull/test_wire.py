@@ -19,7 +19,7 @@ from popserver.rpc.consuming import poll_ms_of
 from popserver.rpc.limits import Limits
 from popserver.rpc.pulling import EXTRAS_HEADER
 from tests.pull import wire_pull
-from tests.pull.wire_pull import Answer, get_offset, make_topic, queue, settle
+from tests.pull.wire_pull import Answer, get_offset, make_topic, queue, settle, update_offset
 from tests.rpc.door import TOPIC, Door, a_message, opened, receive_request
 from tests.rpc.test_receiving import FOREIGN_TYPE, FakeCaller, sql, tags
 from tests.support import builders
@@ -92,6 +92,7 @@ async def test_the_statuses_of_one_that_finds_nothing(
 ) -> None:
     await make_topic(door)
     await door.send(*(a_message(f"m{number}", tag="B") for number in range(3)))
+    assert (await update_offset(door, 0)).code == pb.OK, "the group has been here: its offsets are of this topic"
     answer = await pull(door, offset, filter_expression=tags("A"))
     assert (answer.code, answer.next_offset, answer.messages) == (code, next_offset, [])
     assert answer.status.message.startswith(sentence)

@@ -130,9 +130,9 @@ async def test_several_offsets_at_once(door: Door) -> None:
         door, "FetchOffsets", words.FetchOffsetsRequest(group=GROUP, queues=[queue_name(1), queue_name(0)])
     )
     assert fetched.status.code == pb.OK
-    assert [(each.queue, each.offset, each.resets) for each in fetched.offsets] == [
-        (queue_name(1), -1, 0),
-        (queue_name(0), 2, 0),
+    assert [(each.queue.topic, each.queue.queue_id, each.offset, each.resets) for each in fetched.offsets] == [
+        (TOPIC, 1, -1, 0),
+        (TOPIC, 0, 2, 0),
     ]
 
 

@@ -15,8 +15,8 @@ import pytest
 from popclient import (
     ClientClosed,
     ConsumeConcurrentlyStatus,
+    Forbidden,
     MessageQueue,
-    NotFound,
     PreconditionFailed,
     QueuePushConsumer,
     UnsupportedByServer,
@@ -72,12 +72,13 @@ async def test_a_consumer_goes_through_its_states_and_never_back(desk: Desk) -> 
 
 @pytest.mark.row("J15")
 async def test_a_start_that_has_failed_is_not_repeated(desk: Desk) -> None:
-    desk.server.widths["t"] = 0
+    routes = desk.server.answers.pop("QueryRoute")
+    desk.server.answers["QueryRoute"] = lambda _: rpc.QueryRouteResponse(status=status(pb.FORBIDDEN))
     core = desk.make()
-    with pytest.raises(NotFound):
+    with pytest.raises(Forbidden):
         await core.start()
     assert core.state is ServiceState.START_FAILED
-    desk.server.widths["t"] = 1
+    desk.server.answers["QueryRoute"] = routes
     with pytest.raises(PreconditionFailed, match="'g' is START_FAILED: its start has failed before; make a new one"):
         await core.start()
     assert not desk.factory._consumers
@@ -87,9 +88,15 @@ async def test_a_start_that_has_failed_is_not_repeated(desk: Desk) -> None:
 @pytest.mark.row("J15")
 @pytest.mark.row("G1")
 async def test_who_could_not_start_is_no_member_and_keeps_no_queue_from_the_others(desk: Desk) -> None:
-    desk.server.widths.update({"t": 4, "missing": 0})
-    ghost = desk.make(topics=["t", "missing"], factory=ClientFactory(desk.clock))
-    with pytest.raises(NotFound):
+    desk.server.widths["t"] = 4
+    routes = desk.server.answers["QueryRoute"]
+
+    def refuse(request: rpc.QueryRouteRequest) -> rpc.QueryRouteResponse:
+        return rpc.QueryRouteResponse(status=status(pb.FORBIDDEN)) if request.topic.name == "no" else routes(request)
+
+    desk.server.answers["QueryRoute"] = refuse
+    ghost = desk.make(topics=["t", "no"], factory=ClientFactory(desk.clock))
+    with pytest.raises(Forbidden):
         await ghost.start()
     assert not ghost.session.healthy
     await until(lambda: not desk.server.members)

@@ -21,7 +21,7 @@ from popserver.store.catalog.queues import (
     queue_rows,
     queue_rows_of_several,
 )
-from popserver.store.notices import TOPIC, Outdated
+from popserver.store.notices import NEW_TOPIC, TOPIC, Outdated
 from popserver.store.schema import AnyRow
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import Transaction
@@ -105,6 +105,7 @@ def _insert_topic(tx: Transaction, new: NewTopic) -> Topic:
         },
     ).scalar_one()
     insert_queues(tx, topic_id, range(new.queue_count))
+    tx.outdate(Outdated(NEW_TOPIC, *new.name))  # pulls may still be held at a deleted one of that name
     queues = message_queues(queue_rows(tx.conn, topic_id))
     return Topic(topic_id, new.name, queues, new.accepts, tx.now_ms, new.queue_count)
 

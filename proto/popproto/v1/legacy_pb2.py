@@ -28,7 +28,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = POOL.AddSerializedFile(b'\n\x15popmq/v1/legacy.proto\x12\x08popmq.v1\x1a#apache/rocketmq/v2/definition.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"J\n\tQueueName\x12+\n\x05topic\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\"\x9c\x01\n\x0bGroupMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12<\n\rsubscriptions\x18\x03 \x03(\x0b\x32%.apache.rocketmq.v2.SubscriptionEntry\x12-\n\tjoined_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"A\n\x12ListMembersRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\"i\n\x13ListMembersResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12&\n\x07members\x18\x02 \x03(\x0b\x32\x15.popmq.v1.GroupMember\"e\n\x11LockQueuesRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12#\n\x06queues\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\"\x96\x01\n\x12LockQueuesResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12#\n\x06locked\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\x12/\n\x0clapses_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"g\n\x13UnlockQueuesRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12#\n\x06queues\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\"B\n\x14UnlockQueuesResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\"Q\n\x0bQueueOffset\x12\"\n\x05queue\x18\x01 \x01(\x0b\x32\x13.popmq.v1.QueueName\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0e\n\x06resets\x18\x03 \x01(\x03\"g\n\x13\x46\x65tchOffsetsRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12#\n\x06queues\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\"j\n\x14\x46\x65tchOffsetsResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12&\n\x07offsets\x18\x02 \x03(\x0b\x32\x15.popmq.v1.QueueOffset\"z\n\x14\x43ommitOffsetsRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12&\n\x07offsets\x18\x02 \x03(\x0b\x32\x15.popmq.v1.QueueOffset\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x08\"r\n\x15\x43ommitOffsetsResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12-\n\x07results\x18\x02 \x03(\x0b\x32\x1c.popmq.v1.CommitOffsetResult\"g\n\x12\x43ommitOffsetResult\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12%\n\x06stored\x18\x02 \x01(\x0b\x32\x15.popmq.v1.QueueOffset\"\xc1\x01\n\x0fSendBackRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12\"\n\x05queue\x18\x02 \x01(\x0b\x32\x13.popmq.v1.QueueName\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x0b\x64\x65lay_level\x18\x04 \x01(\x05\x12 \n\x13max_reconsume_times\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x16\n\x14_max_reconsume_times\"V\n\x10SendBackResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12\x16\n\x0eis_dead_letter\x18\x02 \x01(\x08\"Z\n\nPullExtras\x12\x10\n\x08sys_flag\x18\x01 \x01(\x05\x12\x15\n\rcommit_offset\x18\x02 \x01(\x03\x12\x0e\n\x06resets\x18\x03 \x01(\x03\x12\x13\n\x0bsub_version\x18\x04 \x01(\x03\"\xa7\x02\n\x10PullBatchRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12\"\n\x05queue\x18\x02 \x01(\x0b\x32\x13.popmq.v1.QueueName\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\nbatch_size\x18\x04 \x01(\x05\x12?\n\x11\x66ilter_expression\x18\x05 \x01(\x0b\x32$.apache.rocketmq.v2.FilterExpression\x12\x37\n\x14long_polling_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x06\x65xtras\x18\x07 \x01(\x0b\x32\x14.popmq.v1.PullExtras\"\x83\x01\n\x11PullBatchResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.apache.rocketmq.v2.Message\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x32\x96\x04\n\x06Legacy\x12J\n\x0bListMembers\x12\x1c.popmq.v1.ListMembersRequest\x1a\x1d.popmq.v1.ListMembersResponse\x12G\n\nLockQueues\x12\x1b.popmq.v1.LockQueuesRequest\x1a\x1c.popmq.v1.LockQueuesResponse\x12M\n\x0cUnlockQueues\x12\x1d.popmq.v1.UnlockQueuesRequest\x1a\x1e.popmq.v1.UnlockQueuesResponse\x12M\n\x0c\x46\x65tchOffsets\x12\x1d.popmq.v1.FetchOffsetsRequest\x1a\x1e.popmq.v1.FetchOffsetsResponse\x12P\n\rCommitOffsets\x12\x1e.popmq.v1.CommitOffsetsRequest\x1a\x1f.popmq.v1.CommitOffsetsResponse\x12\x41\n\x08SendBack\x12\x19.popmq.v1.SendBackRequest\x1a\x1a.popmq.v1.SendBackResponse\x12\x44\n\tPullBatch\x12\x1a.popmq.v1.PullBatchRequest\x1a\x1b.popmq.v1.PullBatchResponseb\x06proto3')
+DESCRIPTOR = POOL.AddSerializedFile(b'\n\x15popmq/v1/legacy.proto\x12\x08popmq.v1\x1a#apache/rocketmq/v2/definition.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"^\n\tQueueName\x12+\n\x05topic\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x12\n\ngeneration\x18\x03 \x01(\x03\"\x9c\x01\n\x0bGroupMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12<\n\rsubscriptions\x18\x03 \x03(\x0b\x32%.apache.rocketmq.v2.SubscriptionEntry\x12-\n\tjoined_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"A\n\x12ListMembersRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\"i\n\x13ListMembersResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12&\n\x07members\x18\x02 \x03(\x0b\x32\x15.popmq.v1.GroupMember\"e\n\x11LockQueuesRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12#\n\x06queues\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\"\x96\x01\n\x12LockQueuesResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12#\n\x06locked\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\x12/\n\x0clapses_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"g\n\x13UnlockQueuesRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12#\n\x06queues\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\"B\n\x14UnlockQueuesResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\"Q\n\x0bQueueOffset\x12\"\n\x05queue\x18\x01 \x01(\x0b\x32\x13.popmq.v1.QueueName\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0e\n\x06resets\x18\x03 \x01(\x03\"g\n\x13\x46\x65tchOffsetsRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12#\n\x06queues\x18\x02 \x03(\x0b\x32\x13.popmq.v1.QueueName\"j\n\x14\x46\x65tchOffsetsResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12&\n\x07offsets\x18\x02 \x03(\x0b\x32\x15.popmq.v1.QueueOffset\"z\n\x14\x43ommitOffsetsRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12&\n\x07offsets\x18\x02 \x03(\x0b\x32\x15.popmq.v1.QueueOffset\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x08\"r\n\x15\x43ommitOffsetsResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12-\n\x07results\x18\x02 \x03(\x0b\x32\x1c.popmq.v1.CommitOffsetResult\"g\n\x12\x43ommitOffsetResult\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12%\n\x06stored\x18\x02 \x01(\x0b\x32\x15.popmq.v1.QueueOffset\"\xc1\x01\n\x0fSendBackRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12\"\n\x05queue\x18\x02 \x01(\x0b\x32\x13.popmq.v1.QueueName\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x0b\x64\x65lay_level\x18\x04 \x01(\x05\x12 \n\x13max_reconsume_times\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x16\n\x14_max_reconsume_times\"V\n\x10SendBackResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12\x16\n\x0eis_dead_letter\x18\x02 \x01(\x08\"n\n\nPullExtras\x12\x10\n\x08sys_flag\x18\x01 \x01(\x05\x12\x15\n\rcommit_offset\x18\x02 \x01(\x03\x12\x0e\n\x06resets\x18\x03 \x01(\x03\x12\x13\n\x0bsub_version\x18\x04 \x01(\x03\x12\x12\n\ngeneration\x18\x05 \x01(\x03\"\xa7\x02\n\x10PullBatchRequest\x12+\n\x05group\x18\x01 \x01(\x0b\x32\x1c.apache.rocketmq.v2.Resource\x12\"\n\x05queue\x18\x02 \x01(\x0b\x32\x13.popmq.v1.QueueName\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\nbatch_size\x18\x04 \x01(\x05\x12?\n\x11\x66ilter_expression\x18\x05 \x01(\x0b\x32$.apache.rocketmq.v2.FilterExpression\x12\x37\n\x14long_polling_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12$\n\x06\x65xtras\x18\x07 \x01(\x0b\x32\x14.popmq.v1.PullExtras\"\x97\x01\n\x11PullBatchResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.apache.rocketmq.v2.Status\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.apache.rocketmq.v2.Message\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x32\x96\x04\n\x06Legacy\x12J\n\x0bListMembers\x12\x1c.popmq.v1.ListMembersRequest\x1a\x1d.popmq.v1.ListMembersResponse\x12G\n\nLockQueues\x12\x1b.popmq.v1.LockQueuesRequest\x1a\x1c.popmq.v1.LockQueuesResponse\x12M\n\x0cUnlockQueues\x12\x1d.popmq.v1.UnlockQueuesRequest\x1a\x1e.popmq.v1.UnlockQueuesResponse\x12M\n\x0c\x46\x65tchOffsets\x12\x1d.popmq.v1.FetchOffsetsRequest\x1a\x1e.popmq.v1.FetchOffsetsResponse\x12P\n\rCommitOffsets\x12\x1e.popmq.v1.CommitOffsetsRequest\x1a\x1f.popmq.v1.CommitOffsetsResponse\x12\x41\n\x08SendBack\x12\x19.popmq.v1.SendBackRequest\x1a\x1a.popmq.v1.SendBackResponse\x12\x44\n\tPullBatch\x12\x1a.popmq.v1.PullBatchRequest\x1a\x1b.popmq.v1.PullBatchResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,43 +36,43 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'popproto.v1.legacy_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_QUEUENAME']._serialized_start=137
-  _globals['_QUEUENAME']._serialized_end=211
-  _globals['_GROUPMEMBER']._serialized_start=214
-  _globals['_GROUPMEMBER']._serialized_end=370
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=372
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=437
-  _globals['_LISTMEMBERSRESPONSE']._serialized_start=439
-  _globals['_LISTMEMBERSRESPONSE']._serialized_end=544
-  _globals['_LOCKQUEUESREQUEST']._serialized_start=546
-  _globals['_LOCKQUEUESREQUEST']._serialized_end=647
-  _globals['_LOCKQUEUESRESPONSE']._serialized_start=650
-  _globals['_LOCKQUEUESRESPONSE']._serialized_end=800
-  _globals['_UNLOCKQUEUESREQUEST']._serialized_start=802
-  _globals['_UNLOCKQUEUESREQUEST']._serialized_end=905
-  _globals['_UNLOCKQUEUESRESPONSE']._serialized_start=907
-  _globals['_UNLOCKQUEUESRESPONSE']._serialized_end=973
-  _globals['_QUEUEOFFSET']._serialized_start=975
-  _globals['_QUEUEOFFSET']._serialized_end=1056
-  _globals['_FETCHOFFSETSREQUEST']._serialized_start=1058
-  _globals['_FETCHOFFSETSREQUEST']._serialized_end=1161
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=1163
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=1269
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1271
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=1393
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=1395
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=1509
-  _globals['_COMMITOFFSETRESULT']._serialized_start=1511
-  _globals['_COMMITOFFSETRESULT']._serialized_end=1614
-  _globals['_SENDBACKREQUEST']._serialized_start=1617
-  _globals['_SENDBACKREQUEST']._serialized_end=1810
-  _globals['_SENDBACKRESPONSE']._serialized_start=1812
-  _globals['_SENDBACKRESPONSE']._serialized_end=1898
-  _globals['_PULLEXTRAS']._serialized_start=1900
-  _globals['_PULLEXTRAS']._serialized_end=1990
-  _globals['_PULLBATCHREQUEST']._serialized_start=1993
-  _globals['_PULLBATCHREQUEST']._serialized_end=2288
-  _globals['_PULLBATCHRESPONSE']._serialized_start=2291
-  _globals['_PULLBATCHRESPONSE']._serialized_end=2422
-  _globals['_LEGACY']._serialized_start=2425
-  _globals['_LEGACY']._serialized_end=2959
+  _globals['_QUEUENAME']._serialized_end=231
+  _globals['_GROUPMEMBER']._serialized_start=234
+  _globals['_GROUPMEMBER']._serialized_end=390
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=392
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=457
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=459
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=564
+  _globals['_LOCKQUEUESREQUEST']._serialized_start=566
+  _globals['_LOCKQUEUESREQUEST']._serialized_end=667
+  _globals['_LOCKQUEUESRESPONSE']._serialized_start=670
+  _globals['_LOCKQUEUESRESPONSE']._serialized_end=820
+  _globals['_UNLOCKQUEUESREQUEST']._serialized_start=822
+  _globals['_UNLOCKQUEUESREQUEST']._serialized_end=925
+  _globals['_UNLOCKQUEUESRESPONSE']._serialized_start=927
+  _globals['_UNLOCKQUEUESRESPONSE']._serialized_end=993
+  _globals['_QUEUEOFFSET']._serialized_start=995
+  _globals['_QUEUEOFFSET']._serialized_end=1076
+  _globals['_FETCHOFFSETSREQUEST']._serialized_start=1078
+  _globals['_FETCHOFFSETSREQUEST']._serialized_end=1181
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=1183
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=1289
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1291
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=1413
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=1415
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=1529
+  _globals['_COMMITOFFSETRESULT']._serialized_start=1531
+  _globals['_COMMITOFFSETRESULT']._serialized_end=1634
+  _globals['_SENDBACKREQUEST']._serialized_start=1637
+  _globals['_SENDBACKREQUEST']._serialized_end=1830
+  _globals['_SENDBACKRESPONSE']._serialized_start=1832
+  _globals['_SENDBACKRESPONSE']._serialized_end=1918
+  _globals['_PULLEXTRAS']._serialized_start=1920
+  _globals['_PULLEXTRAS']._serialized_end=2030
+  _globals['_PULLBATCHREQUEST']._serialized_start=2033
+  _globals['_PULLBATCHREQUEST']._serialized_end=2328
+  _globals['_PULLBATCHRESPONSE']._serialized_start=2331
+  _globals['_PULLBATCHRESPONSE']._serialized_end=2482
+  _globals['_LEGACY']._serialized_start=2485
+  _globals['_LEGACY']._serialized_end=3019
 # @@protoc_insertion_point(module_scope)

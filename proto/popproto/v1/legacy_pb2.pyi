@@ -33,7 +33,13 @@ class QueueName(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUE_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
+    generation: _builtins.int
+    """Tells the topic from another one of its name that was deleted before; opaque. Answers fill it in where they tell of
+    progress. In a request 0 means that the caller does not know it; a commit or a send-back that names another
+    generation than the present one is refused.
+    """
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource: ...
     def __init__(
@@ -41,10 +47,11 @@ class QueueName(_message.Message):
         *,
         topic: _definition_pb2.Resource | None = ...,
         queue_id: _builtins.int = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -472,6 +479,7 @@ class PullExtras(_message.Message):
     COMMIT_OFFSET_FIELD_NUMBER: _builtins.int
     RESETS_FIELD_NUMBER: _builtins.int
     SUB_VERSION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     sys_flag: _builtins.int
     """1: commit_offset is meant, 2: may be held, 4: the filter is in the request, 8: class filter"""
     commit_offset: _builtins.int
@@ -479,6 +487,10 @@ class PullExtras(_message.Message):
     """of the progress that commit_offset continues"""
     sub_version: _builtins.int
     """of the subscription that the pull stands on, epoch milliseconds"""
+    generation: _builtins.int
+    """Of the topic that `offset` and `commit_offset` belong to, as QueueName has it. If the topic was made anew since, the
+    answer is ILLEGAL_OFFSET with the beginning of the queue, and nothing is committed.
+    """
     def __init__(
         self,
         *,
@@ -486,10 +498,11 @@ class PullExtras(_message.Message):
         commit_offset: _builtins.int = ...,
         resets: _builtins.int = ...,
         sub_version: _builtins.int = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_offset", b"commit_offset", "resets", b"resets", "sub_version", b"sub_version", "sys_flag", b"sys_flag"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_offset", b"commit_offset", "generation", b"generation", "resets", b"resets", "sub_version", b"sub_version", "sys_flag", b"sys_flag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -547,7 +560,10 @@ class PullBatchResponse(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
+    generation: _builtins.int
+    """of the topic that the messages and the next offset belong to"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
@@ -558,10 +574,11 @@ class PullBatchResponse(_message.Message):
         status: _definition_pb2.Status | None = ...,
         messages: _abc.Iterable[_definition_pb2.Message] | None = ...,
         next_offset: _builtins.int = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "next_offset", b"next_offset", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "messages", b"messages", "next_offset", b"next_offset", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
