@@ -128,6 +128,9 @@ def _add_db(parser: argparse.ArgumentParser) -> None:
         "--reset", action="store_true", help="let the server's time, if it is ahead, begin at the system's clock"
     )
     clock.set_defaults(run=_clock)
+    compact = actions.add_parser("compact", help="give the free space of a SQLite file back, while no server runs")
+    _add_database_url(compact)
+    compact.set_defaults(run=_compact)
 
 
 def _add_database_url(parser: argparse.ArgumentParser) -> None:
@@ -209,6 +212,18 @@ def _check(arguments: argparse.Namespace) -> int:
         return {"store": database.name, "schema": migrate.HEAD, "sound": True}
 
     return _with_database(arguments, check, must_exist=True)
+
+
+def _compact(arguments: argparse.Namespace) -> int:
+    from popserver.store import Database, migrate
+    from popserver.store.compacting import compact
+
+    def work(database: Database) -> dict[str, Any]:
+        migrate.check(database)
+        before, after = compact(database)
+        return {"store": database.name, "bytes_before": before, "bytes": after}
+
+    return _with_database(arguments, work, must_exist=True)
 
 
 def _clock(arguments: argparse.Namespace) -> int:

@@ -131,6 +131,7 @@ class Database:
         file = Path(self.url.database or "").resolve()
         if self._must_exist and not file.exists():
             raise StoreUnavailable(f"{file} does not exist; make it with: popmq db upgrade --database-url {self.name}")
+        _check_one_name(file)
         self._lock_file = _lock(file)
         _make(file)
         shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT", "hide_parameters": True}
@@ -254,6 +255,20 @@ def _shown(url: URL) -> str:
 
 def _is_memory(url: URL) -> bool:
     return url.database in {None, "", ":memory:"}
+
+
+def _check_one_name(database: Path) -> None:
+    """Raise `StoreUnavailable` for a file with hard links: the lock and the WAL go by the name, so a server at each of
+    its names would write it at once."""
+    try:
+        names = database.stat().st_nlink
+    except OSError:
+        return  # it is made, or named by what opens it
+    if names > 1 and database.is_file():
+        raise StoreUnavailable(
+            f"{database} has {names} names (hard links), and servers at two of them would destroy it; remove the other"
+            f" ones, which 'find FOLDER -samefile {database}' lists, or copy the file"
+        )
 
 
 def _lock(database: Path) -> int:

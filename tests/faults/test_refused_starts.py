@@ -11,8 +11,10 @@ import pytest
 from sqlalchemy import text
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.domain.errors import StoreUnavailable
 from popserver.store import Database, migrate
 from popserver.store.database import sqlite_module
+from popserver.store.soundness import check_soundness
 from tests.faults.knocking import assert_is_a_sentence, knocking
 from tests.support.server_process import refused, served
 
@@ -71,6 +73,30 @@ def test_a_damaged_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     before = file.read_bytes()
     _assert_refused(f"sqlite:///{file}", str(file), "damaged", "backup")
     assert file.read_bytes() == before, "what may still be rescued was written to"
+
+
+async def test_a_page_that_is_damaged_elsewhere_is_met_later(tmp_path: Path) -> None:
+    """The start does not read the whole file; who meets the page is told, and the others are served."""
+    file, url = tmp_path / "popmq.db", f"sqlite:///{tmp_path / 'popmq.db'}"
+    async with served(url) as server, knocking(server.endpoint) as here:
+        for number in range(40):
+            assert (await here.send(f"m{number}", b"body %02d" % number + b"x" * 1_500)).code == pb.OK
+    _all_in_the_file(file)
+    data = bytearray(file.read_bytes())
+    page = data.index(b"body 20xxx") // PAGE * PAGE
+    data[page : page + 64] = random.Random(3).randbytes(64)
+    file.write_bytes(data)
+    async with served(url) as server, knocking(server.endpoint) as here:
+        with pytest.raises(AssertionError, match="is damaged"):
+            await here.drain(40)
+        assert server.is_running
+    with pytest.raises(StoreUnavailable, match="the database file is damaged"):
+        database = Database(url)
+        try:
+            with database.read() as conn:
+                check_soundness(conn)
+        finally:
+            database.close()
 
 
 async def test_a_second_server_on_the_same_file(sqlite_url: str) -> None:
@@ -147,7 +173,12 @@ def _made(folder: Path) -> Path:
     database = Database(f"sqlite:///{file}")
     migrate.upgrade(database)
     database.close()
+    _all_in_the_file(file)
+    return file
+
+
+def _all_in_the_file(file: Path) -> None:
+    """Nothing stands in the WAL alone."""
     conn = sqlite_module().connect(str(file))
     conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     conn.close()
-    return file

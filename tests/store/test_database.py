@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from popserver.domain.errors import PopError, StoreUnavailable
 from popserver.store import Database, migrate
+from popserver.store.compacting import compact
 from popserver.store.database import said_plainly
 from popserver.store.given import as_given, given
 from tests.support.open_store import OpenStore
@@ -141,3 +142,41 @@ def test_rows_handed_over_arrive_as_they_are(store: OpenStore) -> None:
     query = handed.select()
     assert [tuple(row) for row in store.conn.execute(query, {"rows": as_given(rows)})] == rows
     assert list(store.conn.execute(query, {"rows": as_given([])})) == []
+
+
+def test_a_file_with_two_names_is_refused_by_both(tmp_path: Path) -> None:
+    """The lock stands beside each name, in perhaps another folder: it would let a second server in."""
+    file, link = tmp_path / "popmq.db", tmp_path / "elsewhere" / "other.db"
+    first = Database(f"sqlite:///{file}")
+    migrate.upgrade(first)
+    link.parent.mkdir()
+    os.link(file, link)
+    with pytest.raises(StoreUnavailable, match=r"other\.db has 2 names \(hard links\)"):
+        Database(f"sqlite:///{link}")
+    first.close()
+    with pytest.raises(StoreUnavailable, match=r"popmq\.db has 2 names"):
+        Database(f"sqlite:///{file}")
+    link.unlink()
+    Database(f"sqlite:///{file}").close()
+
+
+def test_compacting_gives_the_space_of_removed_messages_back(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'popmq.db'}")
+    migrate.upgrade(database)
+    store = OpenStore(database)
+    topic = store.topic()
+    store.send(topic, 500, body=b"x" * 4_000)
+    store.conn.exec_driver_sql("DELETE FROM message WHERE message_key % 10 <> 0")
+    store.conn.close()
+    before, after = compact(database)
+    assert before > 2_000_000
+    assert after < before / 4
+    again = OpenStore(database)
+    assert again.one_value("SELECT COUNT(*) FROM message") == 50
+    again.conn.close()
+    database.close()
+
+
+def test_a_postgres_needs_no_compacting(postgres_url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="is no SQLite file; Postgres reuses free space by itself"):
+        compact(Database(postgres_url))
