@@ -120,7 +120,7 @@ class SystemClock:
 
     def start_at(self, ask: Callable[[], float], ahead_ms: int = 0) -> None:
         """Begin where another clock stands, or as far ahead of it as other servers that follow it are."""
-        theirs_ms = self._read(ask)
+        theirs_ms, _ = self._read(ask)
         with self._lock:
             self._is_wall = False
             self._theirs = self._straight(theirs_ms)
@@ -133,11 +133,11 @@ class SystemClock:
                 self._course = self._straight(stored_ms)
 
     def follow(self, ask: Callable[[], float]) -> None:
-        theirs_ms = self._read(ask)
+        theirs_ms, wrong_ms = self._read(ask)
         with self._lock:
             now_s = self._elapsed()
             step_ms = theirs_ms - self._theirs.at_ms(now_s)
-            if abs(step_ms) >= APART_MS:
+            if abs(step_ms) >= APART_MS + wrong_ms:
                 self.stepped_ms += step_ms
             self._theirs = self._straight(theirs_ms)
             now_ms = self._course.at_ms(now_s)
@@ -191,8 +191,8 @@ class SystemClock:
         now_s = self._elapsed()
         return _Course(now_s, from_ms, 0.0, now_s)
 
-    def _read(self, ask: Callable[[], float]) -> float:
-        """What the other clock says now: as the shortest of a few trips has it, half of which is the error."""
+    def _read(self, ask: Callable[[], float]) -> tuple[float, float]:
+        """What the other clock says now, as the shortest of a few trips has it; and by how much that may be wrong."""
         shortest_s, read_ms, read_s = math.inf, 0.0, 0.0
         for _ in range(TRIPS):
             asked_s = self._elapsed()
@@ -201,7 +201,7 @@ class SystemClock:
             if answered_s - asked_s < shortest_s:
                 shortest_s = answered_s - asked_s
                 read_ms, read_s = theirs_ms, (asked_s + answered_s) / 2
-        return read_ms + (self._elapsed() - read_s) * 1_000
+        return read_ms + (self._elapsed() - read_s) * 1_000, shortest_s * 500
 
 
 def _faster(ahead_ms: float) -> float:

@@ -103,6 +103,22 @@ class TestTheSystemClock:
         if hasattr(time, "CLOCK_BOOTTIME"):
             assert abs(elapsed_s() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 10
 
+    def test_a_slow_answer_is_no_step(self) -> None:
+        machine = Machine()
+        clock = machine.clock()
+
+        def ask() -> float:
+            theirs_ms = machine.wall_ms
+            machine.run(4)
+            return theirs_ms
+
+        clock.start_at(lambda: machine.wall_ms)
+        clock.follow(ask)
+        assert clock.take_step() == 0
+        machine.set_clock(-60_000)
+        clock.follow(ask)
+        assert abs(clock.take_step() + 60_000) <= 4_000
+
     def test_a_patient_caller_waits_real_time(self) -> None:
         machine = Machine()
         clock = machine.clock()
