@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 import grpc
@@ -79,6 +79,7 @@ class Session:
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_refused: Callable[[PopError], None] = lambda _: None
         self.on_orphan: Callable[[rpc.RecoverOrphanedTransactionCommand], None] = lambda _: None
+        self.on_trial: Callable[[pb.Message], Awaitable[pb.Status]] = _no_trial
         self._client_type = client_type
         self._group = None if group is None else convert.resource(group, config.namespace)
         self._pub_sub = pub_sub
@@ -306,9 +307,13 @@ class Session:
         elif kind == "print_thread_stack_trace_command":
             await self._say(_stack_traces(command.print_thread_stack_trace_command.nonce))
         elif kind == "verify_message_command":
-            await self._say(_no_verification(command.verify_message_command.nonce))
+            self._tasks.spawn(self._try_out(command.verify_message_command))
         elif kind == "reconnect_endpoints_command":
             raise _StreamLeft
+
+    async def _try_out(self, asked: rpc.VerifyMessageCommand) -> None:
+        result = rpc.VerifyMessageResult(nonce=asked.nonce)
+        await self._say(rpc.TelemetryCommand(status=await self.on_trial(asked.message), verify_message_result=result))
 
     def _heed(self, refusal: PopError) -> None:
         """Ends the stream, unless the server has failed for now and what was agreed before still holds."""
@@ -475,8 +480,5 @@ def _stack_traces(nonce: str) -> rpc.TelemetryCommand:
     )
 
 
-def _no_verification(nonce: str) -> rpc.TelemetryCommand:
-    return rpc.TelemetryCommand(
-        status=pb.Status(code=pb.NOT_IMPLEMENTED, message="this client tries no messages out"),
-        verify_message_result=rpc.VerifyMessageResult(nonce=nonce),
-    )
+async def _no_trial(_message: pb.Message) -> pb.Status:
+    return pb.Status(code=pb.NOT_IMPLEMENTED, message="only a push consumer tries messages out")

@@ -19,6 +19,8 @@ from popclient._settling import Settling
 from popclient._tracing import Onlooker
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, PopError, for_caller
+from popclient.listening import ConsumeStatus
+from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 
 
@@ -53,6 +55,7 @@ class PushConsumerCore:
             self._handling.strayed,
             self._handling.keeps_up,
         )
+        self.session.on_trial = self._try_out
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -85,6 +88,18 @@ class PushConsumerCore:
             self.refusal = refusal
             log.error("the consumer of group %s ends: %s", self.options.group, refusal)
             self.begin_closing(self.options.drain_timeout)
+
+    async def _try_out(self, message: pb.Message) -> pb.Status:
+        """Has the listener consume a message that nobody holds, for an operator; says how it ended."""
+        try:
+            async with asyncio.timeout(self.options.consumption_timeout):
+                consumption = await self._handling.try_out(MessageView.unheld(message))
+        except TimeoutError:
+            return _failed(f"the listener has not ended within {self.options.consumption_timeout:g} s")
+        if consumption.status is ConsumeStatus.SUCCESS:
+            return pb.Status(code=pb.OK, message=f"consumed in {consumption.seconds:.3f} s")
+        error = "" if consumption.error is None else f": {consumption.error!r}"
+        return _failed(f"the listener ended with {consumption.status}{error}")
 
     def raise_refusal(self) -> None:
         """Raises what the server has ended it with."""
@@ -124,3 +139,7 @@ class PushConsumerCore:
             self._settling.abandon()
             await self.session.close(patience)
             self.when_ended()
+
+
+def _failed(sentence: str) -> pb.Status:
+    return pb.Status(code=pb.FAILED_TO_CONSUME_MESSAGE, message=sentence[:1_000])

@@ -63,6 +63,7 @@ class Handling:
         self._verdicts = Verdicts(settling, onlookers, lambda held: room.leave(held.size), self._ack_came_too_late)
         self._running = 0
         self._nothing_runs = asyncio.Event()
+        self._trials: deque[tuple[Batch, asyncio.Future[Consumption]]] = deque()
         self._here_again: deque[Batch] = deque()  # tried again without the server
         self._here_later: dict[Batch, asyncio.TimerHandle] = {}
         self._tasks = Tasks()
@@ -105,6 +106,9 @@ class Handling:
 
     def _hand_out(self) -> None:
         while self._running < self._options.concurrency and not self._draining:
+            if self._trials:
+                self._run_on_trial(*self._trials.popleft())
+                continue
             batch = self._here_again.popleft() if self._here_again else self._backlog.next_batch()
             if batch is None:
                 return
@@ -114,6 +118,29 @@ class Handling:
             self._running += 1
             self._moved.set()
             self._runner.run(batch, self._ended)
+
+    def try_out(self, view: MessageView) -> asyncio.Future[Consumption]:
+        """Has the listener consume a message that is not held, when its turn comes; the server hears nothing of it."""
+        held = Held(view, 0, Chain((view.topic, None)))
+        held.decided = True
+        ended = asyncio.get_running_loop().create_future()
+        self._trials.append((Batch([held]), ended))
+        self._hand_out()
+        return ended
+
+    def _run_on_trial(self, batch: Batch, ended: asyncio.Future[Consumption]) -> None:
+        def tell(_batch: Batch, consumption: Consumption) -> None:
+            self._running -= 1
+            self._moved.set()
+            if not ended.done():
+                ended.set_result(consumption)
+            self._hand_out()
+            if not self._running:
+                self._nothing_runs.set()
+
+        if not ended.done():
+            self._running += 1
+            self._runner.run(batch, tell)
 
     # ---- Back from the listener ----
 
@@ -250,6 +277,8 @@ class Handling:
         self.begin_no_more()
         for timer in self._here_later.values():
             timer.cancel()
+        for _, ended in self._trials:
+            ended.cancel()
         waiting = self._backlog.withdraw_all()
         for batch in (*self._here_later, *self._here_again):
             waiting += batch.held

@@ -14,6 +14,7 @@ from __future__ import annotations
 from popclient.admin.admin import Admin
 from popclient.admin.facts import (
     Budget,
+    ClientFacts,
     Consumer,
     Explanation,
     ExponentialBackoff,
@@ -33,6 +34,7 @@ from popclient.admin.facts import (
     Status,
     Subscription,
     Topic,
+    Trial,
     User,
     Why,
 )
@@ -50,6 +52,7 @@ from popclient.admin.redrive_facts import (
 __all__ = [
     "Admin",
     "Budget",
+    "ClientFacts",
     "Consumer",
     "DeadLetter",
     "DeadLetterPage",
@@ -77,6 +80,7 @@ __all__ = [
     "Status",
     "Subscription",
     "Topic",
+    "Trial",
     "User",
     "Why",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from popclient.admin.access import Access
 from popclient.admin.answers import status_of
+from popclient.admin.clients import Clients
 from popclient.admin.dead_letters import DeadLetters
 from popclient.admin.facts import Status
 from popclient.admin.groups import Groups
@@ -15,7 +16,7 @@ from popclient.admin.topics import Topics
 from popproto.v1 import admin_pb2 as wire
 
 
-class Admin(Topics, Groups, Progress, Messages, Scheduled, DeadLetters, Redrives, Access):
+class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters, Redrives, Access):
     """The administration of one server.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).

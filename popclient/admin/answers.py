@@ -9,6 +9,7 @@ from typing import Any
 from popclient import _convert as convert
 from popclient.admin.facts import (
     Budget,
+    ClientFacts,
     Consumer,
     Explanation,
     ExponentialBackoff,
@@ -27,6 +28,7 @@ from popclient.admin.facts import (
     Status,
     Subscription,
     Topic,
+    Trial,
     User,
     Why,
 )
@@ -117,6 +119,17 @@ def _consumer_of(consumer: wire.Consumer) -> Consumer:
         ),
         more_subscriptions=consumer.more_subscriptions,
     )
+
+
+def client_facts_of(client: wire.Client) -> ClientFacts:
+    kind = pb.ClientType.Name(client.client_type) if client.client_type else ""
+    return ClientFacts(client.client_id, kind, client.group.name, _time_of(client.last_seen), client.connected)
+
+
+def trial_of(answer: wire.VerifyMessageResponse) -> Trial:
+    code = answer.outcome.code
+    known = code in pb.Code.values()
+    return Trial(pb.Code.Name(code) if known else str(code), answer.outcome.message)
 
 
 def message_facts_of(answer: wire.GetMessageResponse) -> MessageFacts:

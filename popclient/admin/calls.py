@@ -47,8 +47,13 @@ class Calls:
     def _named(self, name: str) -> pb.Resource:
         return convert.resource(name, self._config.namespace)
 
-    def _call(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
+    def _call(
+        self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, takes: float = 0.0
+    ) -> Answer:
+        """`takes`: seconds that the answer may take by its nature."""
         patience = self._patience()
+        if self._transport.reached:
+            patience = max(patience, takes)
         try:
             answer = self._thread.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:

@@ -126,6 +126,38 @@ class ExponentialBackoff:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """A client that is there, as the asked server knows it.
+
+    client_id: with users `USER/ID`. client_type: such as PRODUCER; empty for one that has not told its settings.
+    group: of a consumer, else empty. connected: it has a session (a Telemetry stream) with this server.
+    """
+
+    client_id: str
+    client_type: str
+    group: str
+    last_seen: datetime
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a client's listener ended that consumed a message on trial.
+
+    outcome: OK, FAILED_TO_CONSUME_MESSAGE, NOT_IMPLEMENTED, or another code that the client sent. sentence: the
+    client's own words, or empty.
+    """
+
+    outcome: str
+    sentence: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Did the listener consume it?"""
+        return self.outcome == "OK"
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A consumer group.
 

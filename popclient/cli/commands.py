@@ -24,6 +24,7 @@ def add_commands(commands: Any) -> None:
     """Add the client's commands to the `popmq` command line."""
     _add_topic(add_actions(commands, "topic", "look after topics"))
     _add_group(add_actions(commands, "group", "look after consumer groups"))
+    _add_client(add_actions(commands, "client", "who is connected, and what to ask of one"))
     _add_message(add_actions(commands, "message", "send, receive and look at messages"))
     _add_filter(add_actions(commands, "filter", "try SQL filters"))
     add_dlq(add_actions(commands, "dlq", "look at dead letters, send them back, keep them elsewhere, remove them"))
@@ -67,6 +68,20 @@ def _add_group(actions: Any) -> None:
     _add_policy(update, "", "", "", "")
     _add_delete(actions, "delete a group with its progress and its dead letters", "groups:delete")
     _add_progress(actions)
+
+
+def _add_client(actions: Any) -> None:
+    listed = add_command(actions, "list", "every client that is there; each server knows its own", "clients:list_all")
+    listed.add_argument("--group", help="the consumers of this group alone")
+    stack = add_command(actions, "stack", "what a client's threads are doing now", "clients:stack")
+    verify = add_command(
+        actions, "verify", "have a push consumer's listener consume a message, on trial", "clients:verify"
+    )
+    reconnect = add_command(actions, "reconnect", "have a client open its session anew", "clients:reconnect")
+    for each in (stack, verify, reconnect):
+        each.add_argument("client_id", metavar="CLIENT_ID")
+    verify.add_argument("message_id", metavar="ID")
+    verify.add_argument("--topic", help="look for the message there alone")
 
 
 def _add_progress(actions: Any) -> None:

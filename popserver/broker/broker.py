@@ -15,6 +15,7 @@ from popserver.broker.bulk import Bulk
 from popserver.broker.catalog import Catalog
 from popserver.broker.clients import Clients
 from popserver.broker.clock import Clock
+from popserver.broker.commands import Commands
 from popserver.broker.errands import Errands
 from popserver.broker.filters import Filters
 from popserver.broker.group_members import GroupMembers
@@ -109,6 +110,7 @@ class Broker:
         self.transactions = Transactions(self.reader, self.writer, self.catalog, clock, checks)
         self.errands = Errands(clock)
         self.members = Members(database, self.reader, self.writer, clock, shared=shared)
+        self.commands = Commands()
         self.orphans = Orphans(self.writer, clock, self.errands, self.members)
         self.group_members = GroupMembers(
             self.reader,

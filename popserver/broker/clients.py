@@ -89,6 +89,10 @@ class Clients:
         client = self._known.get(client_id)
         return client is not None and not client.is_gone
 
+    def here(self) -> list[Client]:
+        """Those that are there, by id."""
+        return sorted((each for each in self._known.values() if not each.is_gone), key=lambda client: client.client_id)
+
     def is_attached(self, client_id: str) -> bool:
         """Whether it is a member that has a telemetry stream here: by that it is one, whatever else is heard of it."""
         client = self._known.get(client_id)

@@ -319,7 +319,4 @@ def _new_plan_id() -> str:
 
 
 def _moment(at_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):  # in no year from 1 to 9999
-        return f"{at_ms} ms since 1970"
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")

@@ -148,6 +148,10 @@ class MadeAnew(TooLate):
         self.generation = generation  # of the topic that has the name now
 
 
+class NoAnswer(PopError):
+    """Somebody else who was asked has not answered in time."""
+
+
 class AlreadyExists(BadRequest):
     """It exists already."""
 

@@ -22,6 +22,7 @@ from popserver.domain.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
 from popserver.rpc import admin_convert, calls, convert, status
+from popserver.rpc.admin_clients import ClientDesk
 from popserver.rpc.admin_progress import Progress
 from popserver.rpc.admin_redrives import DeadLetterDesk
 from popserver.rpc.calls import Caller, Verb
@@ -34,7 +35,8 @@ SERVICE = wire.DESCRIPTOR.services_by_name["Admin"]
 
 def service(broker: Broker, version: str, access: Access, incoming: Incoming) -> Any:
     """The service; for admins, where callers must sign. `rpc.server.build` takes this, less `incoming`, in `extra`."""
-    admin = Admin(Operations(broker), version)
+    operations = Operations(broker)
+    admin = Admin(operations, version)
     verbs: dict[str, Callable[..., Awaitable[Any]]] = {
         "CreateTopic": admin.create_topic,
         "UpdateTopic": admin.update_topic,
@@ -54,6 +56,7 @@ def service(broker: Broker, version: str, access: Access, incoming: Incoming) ->
         "TryFilter": admin.try_filter,
         "GetStatus": admin.get_status,
         "ConfirmClock": admin.confirm_clock,
+        **ClientDesk(broker, operations).verbs,
         **DeadLetterDesk(Redrives(broker)).verbs,
         **Progress(GroupProgress(broker)).verbs,
         **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,

@@ -11,7 +11,7 @@ from popserver.broker.broker import Broker
 from popserver.broker.producers import Check
 from popserver.domain.errors import Busy, ClientIdRequired, Internal, PopError
 from popserver.domain.names import check_group
-from popserver.rpc import convert, needs, settings, status
+from popserver.rpc import client_commands, convert, needs, settings, status
 from popserver.rpc.attendance import Attendance
 from popserver.rpc.calls import Caller, Write, readable
 from popserver.rpc.limits import Limits
@@ -58,6 +58,8 @@ class Session:
                 answer = await self._answer(command, caller, attendance, has_agreed=has_agreed)
                 if answer is not None:
                     has_agreed = True
+                    tell = client_commands.teller(caller, say, self._store_host)
+                    self._broker.commands.joined(caller.client_id, stream, tell)
                     await say(answer)
                     attendance.open(answer.settings)
                     if answer.settings.client_type == pb.PRODUCER:
@@ -70,6 +72,7 @@ class Session:
         finally:
             del self._streams[stream]
             attendance.close()
+            self._broker.commands.left(caller.client_id, stream)
             self._broker.transactions.producers.left(caller.client_id, stream)
             if not self._closing:
                 clients.disconnected(caller.client_id, stream)
@@ -117,6 +120,7 @@ class Session:
         """None for a command that needs no answer. Raises the error of settings that are refused."""
         try:
             if not readable(command).HasField("settings"):
+                client_commands.heed(self._broker.commands, caller.client_id, command)
                 return None
             wanted = needs.of_settings(command.settings, caller)
             caller.require(wanted)

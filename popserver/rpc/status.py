@@ -44,6 +44,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.Unsupported: pb.UNSUPPORTED,
     # What it names is not there.
     errors.NotFound: pb.NOT_FOUND,
+    errors.NoAnswer: pb.REQUEST_TIMEOUT,
     errors.TopicNotFound: pb.TOPIC_NOT_FOUND,
     errors.ConsumerGroupNotFound: pb.CONSUMER_GROUP_NOT_FOUND,
     errors.MessageNotFound: pb.MESSAGE_NOT_FOUND,

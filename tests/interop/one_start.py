@@ -120,7 +120,19 @@ def outcomes(start: Start, endpoint: str, home: Path, signing: Mapping[str, str]
     return [line["outcome"] for line in lines]
 
 
-def _runs(start: Start, endpoint: str, home: Path, signing: Mapping[str, str]) -> Iterator[tuple[list[Line], bool]]:
+@contextlib.contextmanager
+def started(start: Start, endpoint: str, home: Path) -> Iterator[None]:
+    """The client has started, and lives as long as the block; one that has no call to make (a push consumer)."""
+    with contextlib.closing(_runs(start, endpoint, home, {})) as runs:
+        lines, has_ended = next(runs)
+        while not lines:
+            assert not has_ended, f"{start} has not started: {_log_below(home)[-3_000:]}"
+            lines, has_ended = next(runs)
+        assert lines[0]["outcome"] == "started", lines
+        yield
+
+
+def _runs(start: Start, endpoint: str, home: Path, signing: Mapping[str, str]) -> Generator[tuple[list[Line], bool]]:
     """What the start has said so far, again and again, and whether that is all."""
     environment = {**os.environ, "HOME": str(home), **signing}
     run = _through_a_pipe if start.language in ("python", "node") else _in_a_program

@@ -12,6 +12,7 @@ from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.access import Rules
+from popserver.domain.acl import given_by
 from popserver.rpc import convert, needs
 from popserver.rpc.calls import Caller
 from tests.pull.wire_pull import get_offset, legacy, make_topic, pull, query_offset, queue, queue_name, update_offset
@@ -194,7 +195,7 @@ async def test_the_legacy_service_asks_for_rights(tmp_path: Path) -> None:
 def test_a_retry_topic_needs_the_right_of_its_group() -> None:
     caller = Caller(FakeContext())
     retry = pb.Resource(name=f"%RETRY%{GROUP.name}")
-    assert needs.sub(retry, caller) == needs.sub_group(GROUP, caller)
+    assert given_by(needs.sub(retry, caller)) == needs.sub_group(GROUP, caller)
 
 
 @pytest.mark.row("H12")

@@ -225,6 +225,26 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessResponse.FromString,
                 _registered_method=True)
+        self.ListClients = channel.unary_unary(
+                '/popmq.v1.Admin/ListClients',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
+                _registered_method=True)
+        self.PrintThreads = channel.unary_unary(
+                '/popmq.v1.Admin/PrintThreads',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsResponse.FromString,
+                _registered_method=True)
+        self.VerifyMessage = channel.unary_unary(
+                '/popmq.v1.Admin/VerifyMessage',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageResponse.FromString,
+                _registered_method=True)
+        self.ReconnectClient = channel.unary_unary(
+                '/popmq.v1.Admin/ReconnectClient',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ReconnectClientRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ReconnectClientResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/popmq.v1.Admin/GetStatus',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
@@ -468,6 +488,31 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListClients(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PrintThreads(self, request, context):
+        """These ask a client over its Telemetry stream, which the asked server must have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyMessage(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReconnectClient(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -672,6 +717,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExplainAccess,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.ExplainAccessResponse.SerializeToString,
+            ),
+            'ListClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClients,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListClientsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListClientsResponse.SerializeToString,
+            ),
+            'PrintThreads': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrintThreads,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsResponse.SerializeToString,
+            ),
+            'VerifyMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyMessage,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageResponse.SerializeToString,
+            ),
+            'ReconnectClient': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReconnectClient,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ReconnectClientRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ReconnectClientResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -1710,6 +1775,114 @@ class Admin(object):
             '/popmq.v1.Admin/ExplainAccess',
             popmq_dot_v1_dot_admin__pb2.ExplainAccessRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.ExplainAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListClients',
+            popmq_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrintThreads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/PrintThreads',
+            popmq_dot_v1_dot_admin__pb2.PrintThreadsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.PrintThreadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/VerifyMessage',
+            popmq_dot_v1_dot_admin__pb2.VerifyMessageRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.VerifyMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReconnectClient(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ReconnectClient',
+            popmq_dot_v1_dot_admin__pb2.ReconnectClientRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ReconnectClientResponse.FromString,
             options,
             channel_credentials,
             insecure,

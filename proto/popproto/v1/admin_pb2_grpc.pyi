@@ -72,6 +72,11 @@ class AdminStub:
     RemovePolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemovePolicyRequest, _admin_pb2.RemovePolicyResponse]
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]
     ExplainAccess: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainAccessRequest, _admin_pb2.ExplainAccessResponse]
+    ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]
+    PrintThreads: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PrintThreadsRequest, _admin_pb2.PrintThreadsResponse]
+    """These ask a client over its Telemetry stream, which the asked server must have."""
+    VerifyMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyMessageRequest, _admin_pb2.VerifyMessageResponse]
+    ReconnectClient: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReconnectClientRequest, _admin_pb2.ReconnectClientResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
     ConfirmClock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]
 
@@ -116,6 +121,11 @@ class AdminAsyncStub(AdminStub):
     RemovePolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemovePolicyRequest, _admin_pb2.RemovePolicyResponse]  # type: ignore[assignment]
     ListPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPoliciesRequest, _admin_pb2.ListPoliciesResponse]  # type: ignore[assignment]
     ExplainAccess: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainAccessRequest, _admin_pb2.ExplainAccessResponse]  # type: ignore[assignment]
+    ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]  # type: ignore[assignment]
+    PrintThreads: _aio.UnaryUnaryMultiCallable[_admin_pb2.PrintThreadsRequest, _admin_pb2.PrintThreadsResponse]  # type: ignore[assignment]
+    """These ask a client over its Telemetry stream, which the asked server must have."""
+    VerifyMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyMessageRequest, _admin_pb2.VerifyMessageResponse]  # type: ignore[assignment]
+    ReconnectClient: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReconnectClientRequest, _admin_pb2.ReconnectClientResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
     ConfirmClock: _aio.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]  # type: ignore[assignment]
 
@@ -385,6 +395,35 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ExplainAccessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ExplainAccessResponse, _abc.Awaitable[_admin_pb2.ExplainAccessResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListClients(
+        self,
+        request: _admin_pb2.ListClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListClientsResponse, _abc.Awaitable[_admin_pb2.ListClientsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def PrintThreads(
+        self,
+        request: _admin_pb2.PrintThreadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PrintThreadsResponse, _abc.Awaitable[_admin_pb2.PrintThreadsResponse]]:
+        """These ask a client over its Telemetry stream, which the asked server must have."""
+
+    @_abc_1.abstractmethod
+    def VerifyMessage(
+        self,
+        request: _admin_pb2.VerifyMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.VerifyMessageResponse, _abc.Awaitable[_admin_pb2.VerifyMessageResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ReconnectClient(
+        self,
+        request: _admin_pb2.ReconnectClientRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReconnectClientResponse, _abc.Awaitable[_admin_pb2.ReconnectClientResponse]]: ...
 
     @_abc_1.abstractmethod
     def GetStatus(

@@ -1,0 +1,84 @@
+"""The part of popmq.v1.Admin that is about clients: who is there, and what an operator may ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from popproto.v1 import admin_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.broker import Broker
+from popserver.broker.clients import Client
+from popserver.broker.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Outcome, PrintThreads, Reconnect, TryMessage
+from popserver.broker.operations import Operations
+from popserver.domain.errors import BadRequest
+from popserver.rpc import convert, settings, status
+from popserver.rpc.calls import Caller
+
+LISTED_MAX = 1_000
+
+
+class ClientDesk:
+    """One method per RPC, in the proto's order."""
+
+    def __init__(self, broker: Broker, operations: Operations) -> None:
+        self._broker = broker
+        self._operations = operations
+        self.verbs: dict[str, Callable[..., Awaitable[Any]]] = {
+            "ListClients": self.list_clients,
+            "PrintThreads": self.print_threads,
+            "VerifyMessage": self.verify_message,
+            "ReconnectClient": self.reconnect_client,
+        }
+
+    async def list_clients(self, request: wire.ListClientsRequest, caller: Caller) -> wire.ListClientsResponse:
+        clients = self._broker.clients.here()
+        if request.HasField("group"):
+            group = convert.resource(request.group, caller.namespace)
+            clients = [each for each in clients if each.role is not None and each.role.group == group]
+        answer = wire.ListClientsResponse(status=status.OK, clients=map(self._client, clients[:LISTED_MAX]))
+        if len(clients) > LISTED_MAX:
+            answer.status.MergeFrom(
+                pb.Status(code=pb.OK, message=f"the first {LISTED_MAX} of {len(clients)} clients; name a group")
+            )
+        return answer
+
+    async def print_threads(self, request: wire.PrintThreadsRequest, _caller: Caller) -> wire.PrintThreadsResponse:
+        trace = await self._broker.commands.ask(_named(request), PrintThreads(), ANSWER_WITHIN_S)
+        return wire.PrintThreadsResponse(status=status.OK, stack_trace=str(trace))
+
+    async def verify_message(self, request: wire.VerifyMessageRequest, caller: Caller) -> wire.VerifyMessageResponse:
+        topic = convert.resource(request.topic, caller.namespace) if request.HasField("topic") else None
+        client_id = _named(request)
+        found = await self._operations.message(topic, request.message_id)
+        outcome = await self._broker.commands.ask(client_id, TryMessage(found.stored), VERIFIED_WITHIN_S)
+        if not isinstance(outcome, Outcome):
+            raise BadRequest(f"client '{client_id}' has answered with the stack traces of its threads; ask it again")
+        return wire.VerifyMessageResponse(
+            status=status.OK,
+            outcome=pb.Status(code=outcome.code, message=outcome.sentence),  # type: ignore[arg-type]
+        )
+
+    async def reconnect_client(
+        self, request: wire.ReconnectClientRequest, _caller: Caller
+    ) -> wire.ReconnectClientResponse:
+        await self._broker.commands.tell(_named(request), Reconnect())
+        return wire.ReconnectClientResponse(status=status.OK)
+
+    def _client(self, client: Client) -> wire.Client:
+        answer = wire.Client(client_id=client.client_id, connected=client.stream is not None)
+        if client.role is not None:
+            answer.client_type = settings.client_type(client.role.kind)
+            group = client.role.group
+            answer.group.MergeFrom(pb.Resource(resource_namespace=group.namespace, name=group.name))
+        elif self._broker.transactions.producers.stream_of(client.client_id) is not None:
+            answer.client_type = pb.PRODUCER
+        convert.set_ms(answer.last_seen, client.last_seen_ms)
+        return answer
+
+
+def _named(request: Any) -> str:
+    if not request.client_id:
+        raise BadRequest("the request names no client; list those that are there with: popmq client list")
+    client_id: str = request.client_id
+    return client_id
