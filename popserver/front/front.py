@@ -25,6 +25,8 @@ PREFACE = ord("P")
 KINDS = (TLS_HANDSHAKE, PREFACE)
 BACKLOG = 1_024
 SAY_FULL_EVERY_S = 60.0
+# So many connections are joined to the server at once: a flood of them must not hold up the calls of others.
+JOINING_MAX = 16
 # When the server has ended its calls, their last bytes are passed on within this time.
 FINISH_S = 1.0
 
@@ -68,6 +70,7 @@ class Front:
         self._said_full_at_s = -math.inf
         self._all_gone = asyncio.Event()
         self._numbers = itertools.count(1)
+        self.joining = asyncio.Semaphore(JOINING_MAX)
         self._joined: dict[int, _Client] = {}  # by number
         self.passed = 0  # bytes of clients, over all connections
 
@@ -234,8 +237,9 @@ class _Client(Side):
     async def _join(self, *, tls: bool) -> None:
         inner = Side(self)
         try:
-            connection = await self._front.inner.connect(tls=tls, peer=self.peer, number=self.number)
-            await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=connection)
+            async with self._front.joining:
+                connection = await self._front.inner.connect(tls=tls, peer=self.peer, number=self.number)
+                await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=connection)
         except OSError as error:
             log.warning("connection turned away", peer=self.peer, reason=str(error))
             self.transport.abort()

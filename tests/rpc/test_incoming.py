@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.http2 import Connection, framed
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
@@ -163,6 +164,42 @@ async def test_through_the_front_a_late_request_counts_what_its_connection_sent(
             await until(lambda: large.used == 5 * SMALL_BYTES)
         await until(lambda: large.used == 0)
         assert large.refused == 0
+
+
+async def test_half_of_a_large_request_is_counted_and_the_newest_of_too_many_are_refused(tmp_path: Path) -> None:
+    """Each of these wants to send 1 MiB, and stops before the end; 3 MiB are allowed."""
+    half = 600_000
+    async with narrow(tmp_path, permissive(tmp_path)) as door:
+        large = budget(door, "large requests")
+        endpoint = f"127.0.0.1:{door.server.port}"
+        connections = [await Connection.to(endpoint, "127.0.0.1") for _ in range(8)]
+        try:
+            calls = [each.call(f"/{SERVICE.full_name}/SendMessage", headers(CLIENT, {})) for each in connections]
+            pieces = [framed(MIB - 5), bytes(half)]
+            sending = [
+                asyncio.ensure_future(each.send(call, pieces, end=False))
+                for each, call in zip(connections, calls, strict=True)
+            ]
+            await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
+            await until(lambda: sum(not call.ended.is_set() for call in calls) <= 5)
+            going = [call for call in calls if not call.ended.is_set()]
+            assert going, "the budget is there to be used"
+            assert len(going) * half * 0.9 <= large.peak <= 3 * MIB
+            assert (await door.send(a_message("small"))).status.code == pb.OK
+        finally:
+            for each in connections:
+                each.close()
+        await until(lambda: large.used == 0)
+
+
+async def test_what_announces_too_much_is_refused_before_it_is_there(door: Door) -> None:
+    """By gRPC itself, as soon as it knows the size."""
+    connection = await Connection.to(f"127.0.0.1:{door.server.port}", "127.0.0.1")
+    call = connection.call(f"/{SERVICE.full_name}/SendMessage", headers(CLIENT, {}))
+    await connection.send(call, [framed(1 << 30)], end=False)
+    await asyncio.wait_for(call.ended.wait(), PATIENCE_S)
+    assert call.outcome == "RESOURCE_EXHAUSTED"
+    connection.close()
 
 
 async def test_a_request_that_comes_too_slowly_is_refused(tmp_path: Path) -> None:
