@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from popclient._queue.local_offset_store import LocalFileOffsetStore
     from popclient._queue.offset_store import OffsetStore, ReadOffsetType
     from popclient._queue.options import MessageModel
-    from popclient._queue.statistics import TopicStatistics
+    from popclient._queue.statistics import TopicStatistics, consumer_statistics
     from popclient.keep_alive import KeepAlive
     from popclient.producer import Producer, Transaction
     from popclient.pull_consumer import PullConsumer
@@ -110,6 +110,7 @@ _MODULE_OF = {
     "ReadOffsetType": "popclient._queue.offset_store",
     "SimpleConsumer": "popclient.simple_consumer",
     "TopicStatistics": "popclient._queue.statistics",
+    "consumer_statistics": "popclient._queue.statistics",
     "Transaction": "popclient.producer",
 }
 
@@ -174,4 +175,5 @@ __all__ = [
     "Unreachable",
     "UnsupportedByServer",
     "UnsupportedByStore",
+    "consumer_statistics",
 ]

@@ -14,7 +14,7 @@ from typing import Self, overload
 from popclient._loop import loop_thread
 from popclient._options import as_timedelta, is_async
 from popclient._push.core import PushConsumerCore
-from popclient._push.options import PushOptions, as_interceptors, consumption_seconds
+from popclient._push.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
 from popclient._push.room import Cached
 from popclient._push.running import Threads
 from popclient.config import ClientConfig
@@ -36,6 +36,7 @@ class PushConsumer:
     batch_size: given, the listener gets a read-only sequence of up to that many messages of one topic, whatever is
         there, and its result counts for all of them.
     concurrency: how many threads call the listener. Messages of one message group come one after the other.
+    receive_batch_size: how many messages one receive asks for, at most 32.
     max_cached_messages, max_cached_bytes: how much may be in this client's hands, bodies counted. No poll asks for more
         messages than fit; the bytes may be exceeded by what one poll brings.
     consumption_timeout, drain_timeout: seconds or timedeltas.
@@ -58,6 +59,7 @@ class PushConsumer:
         *,
         batch_size: None = None,
         concurrency: int = ...,
+        receive_batch_size: int = ...,
         max_cached_messages: int = ...,
         max_cached_bytes: int = ...,
         consumption_timeout: float | timedelta = ...,
@@ -76,6 +78,7 @@ class PushConsumer:
         *,
         batch_size: int,
         concurrency: int = ...,
+        receive_batch_size: int = ...,
         max_cached_messages: int = ...,
         max_cached_bytes: int = ...,
         consumption_timeout: float | timedelta = ...,
@@ -93,6 +96,7 @@ class PushConsumer:
         *,
         batch_size: int | None = None,
         concurrency: int = 20,
+        receive_batch_size: int = RECEIVE_BATCH_MAX,
         max_cached_messages: int = 1024,
         max_cached_bytes: int = 64 * MEBIBYTE,
         consumption_timeout: float | timedelta = 900,
@@ -107,6 +111,7 @@ class PushConsumer:
             listener=listener,
             batch_size=batch_size,
             concurrency=concurrency,
+            receive_batch_size=receive_batch_size,
             max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes,
             consumption_timeout=consumption_seconds(consumption_timeout),

@@ -18,13 +18,14 @@ from popclient._queue.flow import FlowLimits
 from popclient._queue.listening import ConcurrentListener, OrderlyListener, is_async
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.offset_store import OffsetStore
-from popclient._queue.options import MessageModel, QueueOptions
+from popclient._queue.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
+from popclient._queue.pull_arguments import require_aware, require_queue
 from popclient._queue.push_core import MessageQueueListener, QueuePushCore
 from popclient._queue.running import Threads
 from popclient._queue.statistics import TopicStatistics
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
-from popclient.message import FilterExpression
+from popclient.message import FilterExpression, MessageView
 from popclient.push_consumer import _Signals
 from popclient.simple_consumer import Topics, as_topics
 
@@ -56,11 +57,15 @@ class QueuePushConsumer:
     offset_store: your own, derived from OffsetStore, or a LocalFileOffsetStore of another folder; the server's
         (CLUSTERING) or a file's (BROADCASTING) unless given.
     client_name: of this consumer, the same after a restart and of no other; for BROADCASTING.
-    pull_batch_size: messages per pull. pull_interval: seconds between a pull that has found some and the next.
+    pull_batch_size, pull_batch_size_in_bytes: messages per pull, and bytes of their bodies unless the first is larger.
+    pull_interval: seconds between a pull that has found some and the next. pull_delay_when_exception: until a pull that
+        has failed is repeated.
     pull_threshold_for_queue, pull_threshold_size_for_queue, consume_concurrently_max_span: a queue of which more
         messages, MiB, or offsets from the first to the last are here is not pulled until they are fewer.
     pull_threshold_for_topic, pull_threshold_size_for_topic: divided among the queues that are owned; -1: not used.
     consume_message_batch_max_size: messages per call of the listener. consume_threads: how many threads call it.
+    consume_threads_min: how many of them stay when there is nothing to do for a minute; all unless given.
+    persist_interval: seconds between two commits of the progress; the first comes 10 s after the start.
     consume_timeout: what is with a concurrent listener for longer is handed back, and its result counts no more.
     max_reconsume_times: after so many failures a message becomes a dead letter; -1: 16, or as the group says; of an
         orderly listener: never.
@@ -93,7 +98,9 @@ class QueuePushConsumer:
         offset_store: OffsetStore | None = None,
         client_name: str = "DEFAULT",
         pull_batch_size: int = 32,
+        pull_batch_size_in_bytes: int = PULL_BATCH_BYTES_MAX,
         pull_interval: float | timedelta = 0,
+        pull_delay_when_exception: float | timedelta = 3,
         pull_threshold_for_queue: int = 1_000,
         pull_threshold_size_for_queue: int = 100,
         pull_threshold_for_topic: int = -1,
@@ -101,9 +108,11 @@ class QueuePushConsumer:
         consume_concurrently_max_span: int = 2_000,
         consume_message_batch_max_size: int = 1,
         consume_threads: int = 20,
+        consume_threads_min: int | None = None,
         consume_timeout: float | timedelta = 900,
         max_reconsume_times: int = -1,
         suspend_current_queue_time: float | timedelta = 1,
+        persist_interval: float | timedelta = 5,
         post_subscription_when_pull: bool = False,
         offset_illegal_delay: float | timedelta = 0,
         drain_timeout: float | timedelta = 30,
@@ -129,9 +138,13 @@ class QueuePushConsumer:
             ),
             interceptors=tuple(interceptors),
             pull_batch_size=pull_batch_size,
+            pull_batch_size_in_bytes=pull_batch_size_in_bytes,
             pull_interval=as_timedelta("pull_interval", pull_interval),
+            pull_delay_when_exception=as_timedelta("pull_delay_when_exception", pull_delay_when_exception),
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_threads=consume_threads,
+            consume_threads_min=consume_threads_min,
+            persist_interval=as_timedelta("persist_interval", persist_interval),
             consume_timeout=as_timedelta("consume_timeout", consume_timeout),
             max_reconsume_times=max_reconsume_times,
             suspend_current_queue_time=as_timedelta("suspend_current_queue_time", suspend_current_queue_time),
@@ -143,11 +156,12 @@ class QueuePushConsumer:
             raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.QueuePushConsumer")
         self._config = ClientConfig.of(endpoints)
         self._thread = loop_thread()
-        runner = partial(Threads, group, consume_threads, post=self._thread.post)
+        runner = partial(Threads, group, consume_threads, post=self._thread.post, least=consume_threads_min)
         self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
 
     def start(self) -> None:
-        """Opens the session, looks the topics up and joins the group; raises NotFound, UnsupportedByServer and so on.
+        """Opens the session, looks the topics up and joins the group; raises NotFound for a group that does not exist,
+        UnsupportedByServer and so on. A topic that does not exist is consumed as soon as it does.
 
         A consumer that could not be started cannot be started again: make a new one.
         """
@@ -197,6 +211,25 @@ class QueuePushConsumer:
         """What was pulled and consumed in the last minute, by topic."""
         return self._core.parts.statistics.by_topic()
 
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's queues, in order. Raises NotFound."""
+        return self._thread.run(lambda: self._core.queues(topic))
+
+    def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
+        """The offset of the first message that was stored in the queue at that (aware) time or later; its end if there
+        is none."""
+        require_queue(mq)
+        require_aware("moment", moment)
+        return self._thread.run(lambda: self._core.search_offset(mq, moment))
+
+    def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
+        """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
+
+        delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
+        the listener answers for the message counts nevertheless.
+        """
+        return self._thread.run(lambda: self._core.send_message_back(message, delay_level))
+
     def suspend(self) -> None:
         """Pulls nothing more, until `resume`; what is here already is consumed."""
         self._core.suspend()
@@ -205,7 +238,7 @@ class QueuePushConsumer:
         self._thread.post(self._core.resume)
 
     def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
-        """One more topic, or another filter for one; raises NotFound and so on."""
+        """One more topic, or another filter for one. A topic that does not exist is consumed as soon as it does."""
         wanted = as_topics({topic: expression})
         self._thread.run(lambda: self._core.subscribe(topic, wanted[topic]))
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient._options import MILLISECOND, as_timedelta, require_whole
+from popclient._options import MILLISECOND, as_timedelta, require_whole, require_within
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression
 
 # Servers keep a push hold this long at most, whatever its client says (mission row L15): no listener has longer.
 HOLD_MAX: Final = timedelta(hours=3)
+RECEIVE_BATCH_MAX: Final = 32  # servers give no more at once
 HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("_"))
 
 
@@ -20,7 +21,7 @@ HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("
 class PushOptions:
     """Checked here, so that nothing starts which could not work (mission row N8).
 
-    batch_size: None where the listener takes single messages.
+    batch_size: None where the listener takes single messages. receive_batch_size: messages that one receive asks for.
     consumption_timeout, drain_timeout: seconds.
     """
 
@@ -34,6 +35,7 @@ class PushOptions:
     consumption_timeout: float
     drain_timeout: float
     interceptors: Sequence[Interceptor]
+    receive_batch_size: int = RECEIVE_BATCH_MAX
 
     def __post_init__(self) -> None:
         if not isinstance(self.group, str) or not self.group:
@@ -46,6 +48,7 @@ class PushOptions:
             )
         if self.batch_size is not None:
             require_whole("batch_size", self.batch_size)
+        require_within("receive_batch_size", self.receive_batch_size, 1, RECEIVE_BATCH_MAX)
         require_whole("concurrency", self.concurrency)
         require_whole("max_cached_bytes", self.max_cached_bytes)
         require_whole("max_cached_messages", self.max_cached_messages)

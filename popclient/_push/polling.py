@@ -159,7 +159,8 @@ class Polling:
     @property
     def _wanted(self) -> int:
         """How many messages a poll asks for, given room."""
-        return self._session.settings.subscription.receive_batch_size or BATCH_SIZE
+        most = self._session.settings.subscription.receive_batch_size or BATCH_SIZE
+        return min(most, self._options.receive_batch_size)
 
     @property
     def _own_polls(self) -> int:

@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from popclient._options import require_within
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.wire import call, call_legacy, has_legacy, name_of, names_of, queue_of, resource_of
 from popclient._session import Session
 from popclient.errors import BadRequest, NotFound, PopError, error_of
+from popclient.message import MessageView
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+
+DELAY_LEVEL_MAX: Final = 18
 
 
 class Progress(NamedTuple):
@@ -199,3 +203,16 @@ async def send_back(
     )
     answer = await call_legacy(session, "SendBack", lambda link: link.legacy.SendBack, request)
     return answer.is_dead_letter
+
+
+async def send_message_back(
+    session: Session, group: str, message: MessageView, delay_level: int, max_reconsume_times: int | None
+) -> bool:
+    """The same for a message that was pulled."""
+    if not isinstance(message, MessageView):
+        raise TypeError(f"message is {message!r}; hand back a MessageView that was pulled")
+    require_within("delay_level", delay_level, -(2**31), DELAY_LEVEL_MAX)
+    mq = MessageQueue(message._wire.topic.name, message.queue_id)  # of a retry the retry topic's
+    return await send_back(
+        session, group, mq, message.queue_offset, delay_level, max_reconsume_times, message._generation
+    )

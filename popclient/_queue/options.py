@@ -17,6 +17,7 @@ from popclient.listening import Interceptor
 from popclient.message import FilterExpression
 
 PULL_BATCH_SIZE_MAX: Final = 1_024
+PULL_BATCH_BYTES_MAX: Final = 256 * 1024  # servers give no more in one pull
 CONSUME_BATCH_MAX: Final = 1_024
 CONSUME_THREADS_MAX: Final = 1_000
 PULL_INTERVAL_MAX: Final = timedelta(milliseconds=65_535)
@@ -46,9 +47,13 @@ class QueueOptions:
 
     consume_timestamp: as `consume_timestamp_of` takes it; heeded with CONSUME_FROM_TIMESTAMP alone.
     offset_store: the user's own; None: the server for clustering, a file for broadcasting, under `client_name`.
-    pull_batch_size: messages of one pull; servers may give fewer. pull_interval: between two pulls of a queue.
+    pull_batch_size, pull_batch_size_in_bytes: messages and bytes of bodies of one pull; servers may give fewer. A
+    single message may be larger. pull_interval: between two pulls of a queue. pull_delay_when_exception: until a pull
+    that has failed is repeated.
     consume_message_batch_max_size: messages that the listener gets at once.
-    consume_threads: how many call the listener at the same time.
+    consume_threads: how many call the listener at the same time. consume_threads_min: how many of them stay when there
+    is nothing to do for a minute; None: all. Tasks, which asyncio has instead, never stay.
+    persist_interval: between two commits of the progress; the first comes 10 s after the start.
     consume_timeout: with the listener for longer, a message is handed back.
     max_reconsume_times: after so many a failed message becomes a dead letter; -1: the group's own, in order never.
     suspend_current_queue_time: until an orderly listener that has suspended its queue gets the same messages again.
@@ -68,9 +73,13 @@ class QueueOptions:
     flow: FlowLimits
     interceptors: Sequence[Interceptor]
     pull_batch_size: int = 32
+    pull_batch_size_in_bytes: int = PULL_BATCH_BYTES_MAX
     pull_interval: timedelta = timedelta(0)
+    pull_delay_when_exception: timedelta = timedelta(seconds=3)
     consume_message_batch_max_size: int = 1
     consume_threads: int = 20
+    consume_threads_min: int | None = None
+    persist_interval: timedelta = timedelta(seconds=5)
     consume_timeout: timedelta = timedelta(minutes=15)
     max_reconsume_times: int = BY_GROUP
     suspend_current_queue_time: timedelta = timedelta(seconds=1)
@@ -83,6 +92,11 @@ class QueueOptions:
         require_within("pull_batch_size", self.pull_batch_size, 1, PULL_BATCH_SIZE_MAX)
         require_within("consume_message_batch_max_size", self.consume_message_batch_max_size, 1, CONSUME_BATCH_MAX)
         require_within("consume_threads", self.consume_threads, 1, CONSUME_THREADS_MAX)
+        if self.consume_threads_min is not None:
+            require_within("consume_threads_min", self.consume_threads_min, 1, self.consume_threads)
+        require_within("pull_batch_size_in_bytes", self.pull_batch_size_in_bytes, 1, PULL_BATCH_BYTES_MAX)
+        as_timedelta("pull_delay_when_exception", self.pull_delay_when_exception, MILLISECOND)
+        as_timedelta("persist_interval", self.persist_interval, MILLISECOND)
         require_within("max_reconsume_times", self.max_reconsume_times, BY_GROUP, 2**31 - 1)
         as_timedelta("pull_interval", self.pull_interval, most=PULL_INTERVAL_MAX)
         as_timedelta("consume_timeout", self.consume_timeout, MILLISECOND)

@@ -59,6 +59,7 @@ class Parts:
         self.statistics = Statistics(options.group, clock)
         self.offset_store = options.offset_store or self._default_store(on_reset)
         self.generations = Generations()
+        self.sharing = Sharing(self.session, options.group, options.allocate_strategy)
         self.beginning = Beginning(self.session, options, self.offset_store, self.generations)
         self.onlookers = Onlookers([Onlooker(config, options.group), *options.interceptors])
         self.pool = Pool(
@@ -132,7 +133,7 @@ class Parts:
             self._options.group,
             self._clock,
             self.table,
-            Sharing(self.session, self._options.group, self._options.allocate_strategy),
+            self.sharing,
             self.offset_store,
             self.consume_service,
             broadcasting=not self._options.is_clustering,

@@ -268,6 +268,14 @@ class PullConsumerCore:
         for fetcher in self._open_each([mq]):
             fetcher.seek(offset, generation)
 
+    async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
+        await self.start()
+        return await calls.query_offset(self.session, mq, moment)
+
+    async def send_message_back(self, message: MessageView, delay_level: int) -> bool:
+        await self.start()
+        return await calls.send_message_back(self.session, self.options.group, message, delay_level, None)
+
     async def seek_to(self, mqs: Iterable[MessageQueue], where: QueueEnd | datetime) -> None:
         """All of them or, when a server fails on the way, none."""
         fetchers = self._open_each(mqs)

@@ -16,6 +16,7 @@ def pull_extras(
     sub_version: int = 0,
     post_subscription: bool = False,
     generation: int = 0,
+    max_bytes: int = 0,
 ) -> legacy.PullExtras:
     """The extras of one pull, its sysFlag reckoned from them.
 
@@ -25,6 +26,7 @@ def pull_extras(
     sub_version: of the subscription that the pull stands on, epoch milliseconds.
     post_subscription: is the filter in the pull meant to take the place of the one in the client's settings?
     generation: of the topic that the offsets belong to; 0 where it is not known.
+    max_bytes: of bodies in the answer, unless the first message is larger; 0 leaves it to the server.
     """
     return legacy.PullExtras(
         sys_flag=build_sys_flag(
@@ -34,4 +36,5 @@ def pull_extras(
         resets=resets,
         sub_version=sub_version,
         generation=generation,
+        max_bytes=max_bytes,
     )

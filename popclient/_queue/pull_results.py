@@ -27,7 +27,6 @@ from popclient.errors import PopError, TooManyRequests, for_caller
 from popclient.message import MessageView
 
 # Seconds until a queue is pulled again, and why.
-AFTER_EXCEPTION: Final = 3.0
 NOT_RUNNING: Final = 3.0
 NOT_LOCKED: Final = 3.0
 NO_SUBSCRIPTION: Final = 3.0
@@ -215,6 +214,7 @@ class Pulls:
             sub_version=self._standing.sub_version,
             post_subscription=self._options.post_subscription_when_pull,
             generation=request.process_queue.generation,
+            max_bytes=self._options.pull_batch_size_in_bytes,
         )
         return await pull_call.pull(
             self._session,
@@ -232,9 +232,10 @@ class Pulls:
             return SERVER_IS_BUSY
         if version != self._standing.sub_version:  # it was refused, or broke, while the subscription changed
             return 0.0
+        pause = self._options.pull_delay_when_exception.total_seconds()
         if not is_retry_topic(request.message_queue.topic):
-            log.warning("%s is pulled again in %g s: %s", request.message_queue, AFTER_EXCEPTION, failure)
-        return AFTER_EXCEPTION
+            log.warning("%s is pulled again in %g s: %s", request.message_queue, pause, failure)
+        return pause
 
     # ---- Its answer ----
 

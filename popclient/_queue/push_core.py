@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 from popclient._queue import calls
@@ -29,10 +30,10 @@ from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, NotFound, PopError, PreconditionFailed, for_caller
-from popclient.message import FilterExpression
+from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 
-PERSIST_EVERY, PERSIST_FIRST = 5.0, 10.0  # seconds (mission row H7)
+PERSIST_FIRST: Final = 10.0  # seconds (mission row H7)
 RENEW_EVERY, RENEW_FIRST = 20.0, 1.0  # seconds (mission row F3)
 ASK_AGAIN: Final = 1.0  # seconds, when it is not known what an operator has moved
 RESETS: Final = "popmq.resets"
@@ -126,7 +127,7 @@ class QueuePushCore:
     def _join(self, factory: ClientFactory) -> None:
         """In the order of the field: the channel is open, then the beats, pulls, rebalancing."""
         parts, self._factory = self.parts, factory
-        self._beats.every(PERSIST_EVERY, self._persist, PERSIST_FIRST)
+        self._beats.every(self.options.persist_interval.total_seconds(), self._persist, PERSIST_FIRST)
         if parts.locks is not None:
             self._beats.every(RENEW_EVERY, parts.locks.renew, RENEW_FIRST)
         if not parts.orderly:
@@ -279,6 +280,24 @@ class QueuePushCore:
         self.parts.generations.forget(topic)
         await self.parts.subscribed.tell(self.session)
         self._look_again()
+
+    # ---- Asked for by the user ----
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        return await self.parts.sharing.queues(topic)
+
+    async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
+        return await calls.query_offset(self.session, mq, moment)
+
+    async def send_message_back(self, message: MessageView, delay_level: int) -> bool:
+        options = self.options
+        if not options.is_clustering:
+            raise PreconditionFailed(
+                f"the consumer of group {options.group!r} is BROADCASTING and hands nothing back, because each member"
+                " has the message; use CLUSTERING"
+            )
+        most = options.most_reconsume_times
+        return await calls.send_message_back(self.session, options.group, message, delay_level, most)
 
     # ---- The end ----
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from inspect import isawaitable
-from queue import SimpleQueue
-from typing import Any, Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
 
 from popclient._push.looking_on import Onlookers
 from popclient._queue.clock import Clock
@@ -17,6 +17,8 @@ from popclient._session import log
 from popclient.message import MessageView
 
 CONSUME_START_TIME = "CONSUME_START_TIME"  # property: when the listener was called, epoch milliseconds (mission row E6)
+
+KEEP_ALIVE: Final = 60.0  # seconds without work (mission row E1)
 
 
 class Rejected(Exception):
@@ -92,12 +94,24 @@ class Runner(Protocol):
 class Threads:
     """Daemon threads named after the group, started when first needed, at most `most`.
 
-    post: has the event loop call something.
+    post: has the event loop call something. least: so many stay when there was nothing to do for a minute; None: all.
     """
 
-    def __init__(self, group: str, most: int, calling: Calling, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        group: str,
+        most: int,
+        calling: Calling,
+        post: Callable[[Callable[[], None]], None],
+        least: int | None = None,
+        keep_alive: float = KEEP_ALIVE,
+    ) -> None:
         self._group = group
         self._most = most
+        self._least = most if least is None else least
+        self._keep_alive = keep_alive
+        self._started = 0
+        self._mutex = threading.Lock()  # a thread that leaves must not be counted on
         self._calling = calling
         self._post = post
         self._work: SimpleQueue[Job | None] = SimpleQueue()
@@ -105,13 +119,15 @@ class Threads:
         self._unfinished = 0
 
     def run(self, job: Job, /) -> None:
-        if self._unfinished >= len(self._threads) and len(self._threads) < self._most:
-            self._start_another()
-        self._unfinished += 1
-        self._work.put(job)
+        with self._mutex:
+            if self._unfinished >= len(self._threads) and len(self._threads) < self._most:
+                self._start_another()
+            self._unfinished += 1
+            self._work.put(job)
 
     def _start_another(self) -> None:
-        name = f"ConsumeMessageThread_{self._group}_{len(self._threads) + 1}"
+        self._started += 1
+        name = f"ConsumeMessageThread_{self._group}_{self._started}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._threads.add(thread)  # before it runs: its listener may ask whether it is inside
         try:
@@ -126,14 +142,28 @@ class Threads:
         return threading.current_thread() in self._threads
 
     def stop(self) -> None:
-        for _ in self._threads:
-            self._work.put(None)
+        with self._mutex:
+            for _ in self._threads:
+                self._work.put(None)
 
     def _serve(self) -> None:
-        while (job := self._work.get()) is not None:
+        while (job := self._next()) is not None:
             outcome = self._do(job)
             self._post(partial(self._ended, job, outcome))
             del job, outcome  # an idle thread keeps no message
+
+    def _next(self) -> Job | None:
+        """None when the thread may end."""
+        if self._least >= self._most:
+            return self._work.get()
+        while True:
+            try:
+                return self._work.get(timeout=self._keep_alive)
+            except Empty:
+                with self._mutex:
+                    if self._work.empty() and len(self._threads) > self._least:
+                        self._threads.discard(threading.current_thread())
+                        return None
 
     def _do(self, job: Job) -> Outcome | None:
         returned, error = None, None

@@ -1,10 +1,12 @@
-"""What a queue consumer has done lately, by topic (mission row B20)."""
+"""What queue consumers have done lately, by topic, and by topic and group for a whole process (mission row B20)."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from popclient._queue.clock import Clock
 
@@ -29,6 +31,21 @@ class TopicStatistics(NamedTuple):
     consume_failed_msgs: int
 
 
+class Sum(NamedTuple):
+    """Amounts of the last 60 seconds together, and how many they were."""
+
+    total: float
+    times: int
+
+    @property
+    def per_second(self) -> float:
+        return self.total / WINDOW
+
+    @property
+    def average(self) -> float:
+        return self.total / self.times if self.times else 0.0
+
+
 class Series:
     """Amounts of the last 60 seconds, kept by the second."""
 
@@ -44,14 +61,9 @@ class Series:
         self._seconds.append((second, total + amount, times + 1))
         self._forget(now)
 
-    def per_second(self, now: float) -> float:
+    def sum(self, now: float) -> Sum:
         self._forget(now)
-        return sum(total for _, total, _ in self._seconds) / WINDOW
-
-    def average(self, now: float) -> float:
-        self._forget(now)
-        times = sum(times for _, _, times in self._seconds)
-        return sum(total for _, total, _ in self._seconds) / times if times else 0.0
+        return Sum(sum(total for _, total, _ in self._seconds), sum(times for _, _, times in self._seconds))
 
     def _forget(self, now: float) -> None:
         while self._seconds and self._seconds[0][0] <= now - WINDOW:
@@ -67,15 +79,53 @@ class _OfTopic:
         self.consumed_failed = Series()
         self.failed_msgs = 0
 
+    def sums(self, now: float) -> list[Sum]:
+        """Pulls' milliseconds, messages pulled, calls' milliseconds, messages done, messages failed, failed ever."""
+        series = (self.pull_rt, self.pulled, self.consume_rt, self.consumed_ok, self.consumed_failed)
+        return [*(each.sum(now) for each in series), Sum(self.failed_msgs, 0)]
+
+
+def _together(group: str, topic: str, several: Iterable[list[Sum]]) -> TopicStatistics:
+    pull_rt, pulled, consume_rt, consumed_ok, consumed_failed, failed = (
+        Sum(sum(each.total for each in kind), sum(each.times for each in kind)) for kind in zip(*several, strict=True)
+    )
+    return TopicStatistics(
+        group,
+        topic,
+        pull_rt=pull_rt.average,
+        pull_tps=pulled.per_second,
+        consume_rt=consume_rt.average,
+        consume_ok_tps=consumed_ok.per_second,
+        consume_failed_tps=consumed_failed.per_second,
+        consume_failed_msgs=int(failed.total),
+    )
+
+
+_of_process: WeakSet[Statistics] = WeakSet()
+_of_process_mutex = threading.Lock()
+
+
+def consumer_statistics() -> dict[str, TopicStatistics]:
+    """Of all QueuePushConsumers, and PullConsumers with a listener, of this process: by "topic@group"."""
+    with _of_process_mutex:
+        consumers = list(_of_process)
+    by_key: defaultdict[tuple[str, str], list[list[Sum]]] = defaultdict(list)
+    for consumer in consumers:
+        for topic, sums in consumer.sums().items():
+            by_key[topic, consumer.group].append(sums)
+    return {f"{topic}@{group}": _together(group, topic, several) for (topic, group), several in sorted(by_key.items())}
+
 
 class Statistics:
     """Of one consumer. Safe in threads."""
 
     def __init__(self, group: str, clock: Clock) -> None:
-        self._group = group
+        self.group = group
         self._clock = clock
         self._mutex = threading.Lock()
         self._topics: defaultdict[str, _OfTopic] = defaultdict(_OfTopic)
+        with _of_process_mutex:
+            _of_process.add(self)
 
     def pulled(self, topic: str, seconds: float, messages: int) -> None:
         """A pull was answered."""
@@ -93,19 +143,11 @@ class Statistics:
             self._topics[topic].consumed_failed.add(now, failed)
             self._topics[topic].failed_msgs += failed
 
-    def by_topic(self) -> dict[str, TopicStatistics]:
+    def sums(self) -> dict[str, list[Sum]]:
+        """By topic."""
         now = self._clock.now()
         with self._mutex:
-            return {
-                topic: TopicStatistics(
-                    self._group,
-                    topic,
-                    pull_rt=of.pull_rt.average(now),
-                    pull_tps=of.pulled.per_second(now),
-                    consume_rt=of.consume_rt.average(now),
-                    consume_ok_tps=of.consumed_ok.per_second(now),
-                    consume_failed_tps=of.consumed_failed.per_second(now),
-                    consume_failed_msgs=of.failed_msgs,
-                )
-                for topic, of in sorted(self._topics.items())
-            }
+            return {topic: of.sums(now) for topic, of in sorted(self._topics.items())}
+
+    def by_topic(self) -> dict[str, TopicStatistics]:
+        return {topic: _together(self.group, topic, [sums]) for topic, sums in self.sums().items()}

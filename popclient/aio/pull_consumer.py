@@ -13,7 +13,7 @@ from popclient._queue.allocation import AllocateStrategy
 from popclient._queue.calls import QueueEnd
 from popclient._queue.listening import AsyncConcurrentListener, is_async
 from popclient._queue.message_queue import MessageQueue
-from popclient._queue.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware
+from popclient._queue.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware, require_queue
 from popclient._queue.pull_core import PullConsumerCore
 from popclient._queue.pull_listening import PullListening, listening_of
 from popclient._queue.pull_options import pull_options
@@ -194,6 +194,21 @@ class PullConsumer:
         """Goes on with the first message stored at that (aware) time or later."""
         require_aware("moment", moment)
         await self._core.seek_to(mqs, moment)
+
+    async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
+        """The offset of the first message that was stored in the queue at that (aware) time or later; its end if there
+        is none."""
+        require_queue(mq)
+        require_aware("moment", moment)
+        return await self._core.search_offset(mq, moment)
+
+    async def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
+        """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
+
+        delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
+        is polled is committed as ever.
+        """
+        return await self._core.send_message_back(message, delay_level)
 
     # ---- Progress ----
 

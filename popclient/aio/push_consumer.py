@@ -11,7 +11,7 @@ from typing import Self, overload
 
 from popclient._options import as_timedelta, is_async
 from popclient._push.core import PushConsumerCore
-from popclient._push.options import PushOptions, as_interceptors, consumption_seconds
+from popclient._push.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
 from popclient._push.room import Cached
 from popclient._push.running import InTasks
 from popclient.config import ClientConfig
@@ -38,6 +38,7 @@ class PushConsumer:
         *,
         batch_size: None = None,
         concurrency: int = ...,
+        receive_batch_size: int = ...,
         max_cached_messages: int = ...,
         max_cached_bytes: int = ...,
         consumption_timeout: float | timedelta = ...,
@@ -56,6 +57,7 @@ class PushConsumer:
         *,
         batch_size: int,
         concurrency: int = ...,
+        receive_batch_size: int = ...,
         max_cached_messages: int = ...,
         max_cached_bytes: int = ...,
         consumption_timeout: float | timedelta = ...,
@@ -73,6 +75,7 @@ class PushConsumer:
         *,
         batch_size: int | None = None,
         concurrency: int = 20,
+        receive_batch_size: int = RECEIVE_BATCH_MAX,
         max_cached_messages: int = 1024,
         max_cached_bytes: int = 64 * MEBIBYTE,
         consumption_timeout: float | timedelta = 900,
@@ -87,6 +90,7 @@ class PushConsumer:
             listener=listener,
             batch_size=batch_size,
             concurrency=concurrency,
+            receive_batch_size=receive_batch_size,
             max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes,
             consumption_timeout=consumption_seconds(consumption_timeout),

@@ -17,14 +17,15 @@ from popclient._queue.flow import FlowLimits
 from popclient._queue.listening import AsyncConcurrentListener, OrderlyListener, is_async
 from popclient._queue.message_queue import MessageQueue
 from popclient._queue.offset_store import OffsetStore
-from popclient._queue.options import MessageModel, QueueOptions
+from popclient._queue.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
+from popclient._queue.pull_arguments import require_aware, require_queue
 from popclient._queue.push_core import MessageQueueListener, QueuePushCore
 from popclient._queue.running import InTasks
 from popclient._queue.statistics import TopicStatistics
 from popclient.aio.push_consumer import _leave_signals, _take_signals
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
-from popclient.message import FilterExpression
+from popclient.message import FilterExpression, MessageView
 from popclient.simple_consumer import Topics, as_topics
 
 
@@ -50,7 +51,9 @@ class QueuePushConsumer:
         offset_store: OffsetStore | None = None,
         client_name: str = "DEFAULT",
         pull_batch_size: int = 32,
+        pull_batch_size_in_bytes: int = PULL_BATCH_BYTES_MAX,
         pull_interval: float | timedelta = 0,
+        pull_delay_when_exception: float | timedelta = 3,
         pull_threshold_for_queue: int = 1_000,
         pull_threshold_size_for_queue: int = 100,
         pull_threshold_for_topic: int = -1,
@@ -58,9 +61,11 @@ class QueuePushConsumer:
         consume_concurrently_max_span: int = 2_000,
         consume_message_batch_max_size: int = 1,
         consume_threads: int = 20,
+        consume_threads_min: int | None = None,
         consume_timeout: float | timedelta = 900,
         max_reconsume_times: int = -1,
         suspend_current_queue_time: float | timedelta = 1,
+        persist_interval: float | timedelta = 5,
         post_subscription_when_pull: bool = False,
         offset_illegal_delay: float | timedelta = 0,
         drain_timeout: float | timedelta = 30,
@@ -86,9 +91,13 @@ class QueuePushConsumer:
             ),
             interceptors=tuple(interceptors),
             pull_batch_size=pull_batch_size,
+            pull_batch_size_in_bytes=pull_batch_size_in_bytes,
             pull_interval=as_timedelta("pull_interval", pull_interval),
+            pull_delay_when_exception=as_timedelta("pull_delay_when_exception", pull_delay_when_exception),
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_threads=consume_threads,
+            consume_threads_min=consume_threads_min,
+            persist_interval=as_timedelta("persist_interval", persist_interval),
             consume_timeout=as_timedelta("consume_timeout", consume_timeout),
             max_reconsume_times=max_reconsume_times,
             suspend_current_queue_time=as_timedelta("suspend_current_queue_time", suspend_current_queue_time),
@@ -102,11 +111,12 @@ class QueuePushConsumer:
                 " popclient.QueuePushConsumer, which calls it in threads"
             )
         self._config = ClientConfig.of(endpoints)
-        runner = partial(InTasks, consume_threads)
+        runner = partial(InTasks, consume_threads)  # tasks end with their work: there is none to keep
         self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
 
     async def start(self) -> None:
-        """Opens the session, looks the topics up and joins the group; raises NotFound, UnsupportedByServer and so on.
+        """Opens the session, looks the topics up and joins the group; raises NotFound for a group that does not exist,
+        UnsupportedByServer and so on. A topic that does not exist is consumed as soon as it does.
 
         A consumer that could not be started cannot be started again: make a new one.
         """
@@ -160,6 +170,25 @@ class QueuePushConsumer:
         """What was pulled and consumed in the last minute, by topic."""
         return self._core.parts.statistics.by_topic()
 
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's queues, in order. Raises NotFound."""
+        return await self._core.queues(topic)
+
+    async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
+        """The offset of the first message that was stored in the queue at that (aware) time or later; its end if there
+        is none."""
+        require_queue(mq)
+        require_aware("moment", moment)
+        return await self._core.search_offset(mq, moment)
+
+    async def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
+        """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
+
+        delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
+        the listener answers for the message counts nevertheless.
+        """
+        return await self._core.send_message_back(message, delay_level)
+
     def suspend(self) -> None:
         """Pulls nothing more, until `resume`; what is here already is consumed."""
         self._core.suspend()
@@ -168,7 +197,7 @@ class QueuePushConsumer:
         self._core.resume()
 
     async def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
-        """One more topic, or another filter for one; raises NotFound and so on."""
+        """One more topic, or another filter for one. A topic that does not exist is consumed as soon as it does."""
         await self._core.subscribe(topic, as_topics({topic: expression})[topic])
 
     async def unsubscribe(self, topic: str) -> None:

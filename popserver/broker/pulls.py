@@ -27,7 +27,7 @@ from popserver.domain.filtering import Filter
 from popserver.domain.group import Group
 from popserver.domain.names import Resource
 from popserver.domain.offsets import QueueOffset, queue_numbered
-from popserver.domain.pulling import BATCH_SIZE_MAX, Pulled, PullStatus
+from popserver.domain.pulling import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullStatus
 from popserver.domain.topic import Topic
 from popserver.store import pulling
 
@@ -39,6 +39,7 @@ class Pull(NamedTuple):
 
     `commit_offset` is the group's progress, which rides along, on the count of `resets`; None for nothing.
     `generation` is that of the topic to which both offsets belong (`Topic.generation`); 0 where it is not known.
+    `max_bytes` is of bodies, 1 to 256 KiB; a single message may be larger.
     """
 
     group: Resource
@@ -51,6 +52,7 @@ class Pull(NamedTuple):
     commit_offset: int | None = None
     resets: int | None = None
     generation: int = 0
+    max_bytes: int = BATCH_BYTES_MAX
 
 
 class Pulls:
@@ -82,7 +84,7 @@ class Pulls:
         place = queue_numbered(topic, wish.queue_number)
         unsure_of = None if wish.generation else group.group_id
         batch_size = min(wish.batch_size, BATCH_SIZE_MAX)
-        request = pulling.Pull(topic, place, wish.offset, batch_size, wish.wanted, unsure_of)
+        request = pulling.Pull(topic, place, wish.offset, batch_size, wish.wanted, unsure_of, wish.max_bytes)
         with self._filters.held(wish.wanted):
             held = self._look_or_park(group, request, wish.until_ms)
             if wish.commit_offset is None:

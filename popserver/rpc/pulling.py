@@ -20,7 +20,7 @@ from popserver.broker.pulls import Pull
 from popserver.domain.errors import BadRequest, TooLate, Unsupported
 from popserver.domain.filtering import Filter, TagFilter
 from popserver.domain.names import Resource
-from popserver.domain.pulling import BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
+from popserver.domain.pulling import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
 from popserver.rpc import convert, needs, origins
 from popserver.rpc.calls import Caller, Write
 from popserver.rpc.consuming import poll_ms_of
@@ -89,6 +89,10 @@ class Pulling:
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
         extras = _UNSAID if asked.extras is None else asked.extras
+        if extras.max_bytes < 0:
+            raise BadRequest(
+                f"max_bytes is {extras.max_bytes}; ask for 1 to {BATCH_BYTES_MAX} bytes, or 0 for all of them"
+            )
         flags = _flags(extras)
         group = convert.resource(request.group, caller.namespace)
         topic = convert.resource(asked.topic, caller.namespace)
@@ -107,6 +111,7 @@ class Pulling:
             commit_offset=extras.commit_offset if commits else None,
             resets=extras.resets,
             generation=extras.generation,
+            max_bytes=min(extras.max_bytes or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
         )
 
     def _role(self, group: Resource, caller: Caller) -> Role | None:

@@ -33,6 +33,7 @@ class Pull(NamedTuple):
 
     `unsure_of` is the group whose progress tells what an offset beyond the end means: without progress in this queue
     the offset may belong to an earlier topic of that name. None where it is known that it does not.
+    `max_bytes` is of bodies; the first message may be larger.
     """
 
     topic: Topic
@@ -41,6 +42,7 @@ class Pull(NamedTuple):
     batch_size: int
     wanted: Filter
     unsure_of: int | None = None
+    max_bytes: int = BATCH_BYTES_MAX
 
 
 class Ends(NamedTuple):
@@ -140,12 +142,11 @@ def _status(pull: Pull, found: Sequence[object], next_offset: int) -> PullStatus
 def _read_on(conn: Connection, pulls: Sequence[tuple[Pull, Ends]]) -> list[_Reached]:
     """The keys of what is wanted, as much as each answer carries, and the offset to go on at."""
     spans = [_span(pull, ends) for pull, ends in pulls]
-    whole = _whole(
-        conn, [span if pull.wanted.wants_all else None for (pull, _), span in zip(pulls, spans, strict=True)]
-    )
+    limits = [pull.max_bytes if pull.wanted.wants_all else None for pull, _ in pulls]
+    whole = _whole(conn, spans, limits)
     answers: list[_Reached] = []
     for number, ((pull, ends), span) in enumerate(zip(pulls, spans, strict=True)):
-        keys, end_key = _chosen(conn, pull.wanted, span) if number not in whole else _all_of(span)
+        keys, end_key = _chosen(conn, pull, span) if number not in whole else _all_of(span)
         answers.append(_Reached(keys, end_key - message_key(ends.queue_id, 0)))
     return answers
 
@@ -157,12 +158,16 @@ def _span(pull: Pull, ends: Ends) -> dict[str, int]:
     return {"from_key": from_key, "to_key": to_key, "limit": pull.batch_size}
 
 
-def _whole(conn: Connection, spans: Sequence[Mapping[str, int] | None]) -> set[int]:
-    """Of which spans the first messages, as many as are asked for, have no hole among them and fit into an answer."""
-    bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if span is not None]
+def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequence[int | None]) -> set[int]:
+    """Of which spans the first messages, as many as are asked for, have no hole among them and fit into an answer.
+
+    `limits` are the bytes of each answer; None for a span that is read message by message anyway.
+    """
+    bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if limits[number] is not None]
     counts = {number: to_key - from_key for number, from_key, to_key in bounds}
     found = _STRETCHES.rows(conn, {"bounds": as_given(bounds)}) if bounds else []
-    return {each.number for each in found if each.messages == counts[each.number] and each.size <= BATCH_BYTES_MAX}
+    full = [each for each in found if each.messages == counts[each.number]]
+    return {each.number for each in full if each.size <= (limits[each.number] or 0)}
 
 
 def _bounds(span: Mapping[str, int]) -> tuple[int, int]:
@@ -174,9 +179,9 @@ def _all_of(span: Mapping[str, int]) -> tuple[Sequence[int], int]:
     return range(from_key, to_key), to_key
 
 
-def _chosen(conn: Connection, wanted: Filter, span: Mapping[str, int]) -> tuple[Sequence[int], int]:
-    sizes, end_key = _wanted(conn, wanted, span)
-    keys = _within_bytes(sizes)
+def _chosen(conn: Connection, pull: Pull, span: Mapping[str, int]) -> tuple[Sequence[int], int]:
+    sizes, end_key = _wanted(conn, pull.wanted, span)
+    keys = _within_bytes(sizes, pull.max_bytes)
     return keys, end_key if len(keys) == len(sizes) else keys[-1] + 1
 
 
@@ -189,10 +194,9 @@ def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple
     return sizes, sizes[-1].message_key + 1 if is_full else names["to_key"]
 
 
-def _within_bytes(sizes: Sequence[_Size]) -> list[int]:
-    """The keys of as many leading messages as one answer may carry, and always of one."""
+def _within_bytes(sizes: Sequence[_Size], room: int) -> list[int]:
+    """The keys of as many leading messages as have `room` bytes, and always of one."""
     keys: list[int] = []
-    room = BATCH_BYTES_MAX
     for each in sizes:
         room -= each.size
         if keys and room < 0:

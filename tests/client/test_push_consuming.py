@@ -688,3 +688,18 @@ async def test_a_consumer_that_never_reached_a_server_closes_at_once() -> None:
     with pytest.raises(PopError):
         async with aio.PushConsumer(config, "push", "t", Seen()):
             raise AssertionError("it must not get here")
+
+
+@pytest.mark.parametrize(("given", "asked"), [({}, 32), ({"receive_batch_size": 5}, 5)])
+async def test_a_receive_asks_for_so_many(server: ScriptedServer, given: dict[str, Any], asked: int) -> None:
+    put(server, 1)
+    async with consumer_of(server, Seen(), **given):
+        await until(lambda: acked(server))
+    assert {request.batch_size for request in server.requests("ReceiveMessage")} == {asked}
+
+
+@pytest.mark.row("N8")
+@pytest.mark.parametrize("given", [0, 33])
+async def test_a_receive_of_too_many_is_refused_at_the_making(server: ScriptedServer, given: int) -> None:
+    with pytest.raises(ValueError, match=f"receive_batch_size is {given}; it must be from 1 to 32"):
+        consumer_of(server, Seen(), receive_batch_size=given)

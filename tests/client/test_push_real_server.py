@@ -148,6 +148,36 @@ async def _is_in(broker: popserver.EmbeddedBroker, state: str) -> None:
     await eventually(lambda: asyncio.to_thread(look), f"the message is {state}", within_s=5)
 
 
+@pytest.mark.row("L4")
+async def test_what_never_gets_its_turn_uses_up_no_attempt(
+    shared: popserver.EmbeddedBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No listener has seen it, so it has not failed (docs/retries.md); with one attempt it would be a dead letter."""
+    caplog.set_level("INFO", "popclient")
+    group = f"group-of-{topic}"
+    with Admin(shared.endpoint) as admin:
+        admin.create_group(group, max_attempts=1)
+    async with aio.Producer(shared.endpoint) as producer:
+        for text in ("hangs", "waits", "waits"):
+            await producer.send(topic, text)
+    seen: list[tuple[str, int]] = []
+    hanging = False
+
+    async def listener(message: MessageView) -> ConsumeResult:
+        nonlocal hanging
+        if not hanging:
+            hanging = True
+            await asyncio.Event().wait()
+        seen.append((message.text, message.delivery_attempt))
+        return SUCCESS
+
+    async with aio.PushConsumer(shared.endpoint, group, topic, listener, concurrency=1, consumption_timeout=0.6):
+        await until(lambda: "are given back: the listener does not come to them" in caplog.text, 15)
+        await until(lambda: len(seen) == 2, 15)
+        await until(lambda: states(shared, group, topic) == (0, 0, 0, 1), 15)
+    assert [attempt for _, attempt in seen] == [1, 1]
+
+
 async def test_after_the_last_attempt_it_is_a_dead_letter_which_a_push_consumer_reads(
     shared: popserver.EmbeddedBroker, topic: str
 ) -> None:

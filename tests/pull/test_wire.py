@@ -311,3 +311,20 @@ async def test_too_many_are_told_to_come_later(pull: Pull, door: Door, monkeypat
     answer = await pull(door, poll_ms=60_000)
     assert answer.code == pb.TOO_MANY_REQUESTS
     assert "pull again later" in answer.status.message
+
+
+@pytest.mark.row("B12")
+async def test_a_pull_may_limit_its_bytes(pull: Pull, door: Door) -> None:
+    await make_topic(door)
+    await door.send(*(a_message(f"m{number}", body=b"x" * 400) for number in range(5)))
+
+    async def ids(max_bytes: int, filter_expression: pb.FilterExpression | None = None) -> list[str]:
+        extras = {"sys_flag": SUBSCRIPTION, "max_bytes": max_bytes}
+        return (await pull(door, extras=extras, filter_expression=filter_expression)).ids
+
+    assert await ids(1_000) == await ids(1_000, sql("TRUE")) == ["m0", "m1"]
+    assert await ids(1) == ["m0"], "one comes always"
+    assert len(await ids(0)) == len(await ids(2**31 - 1)) == 5
+    refused = await pull(door, extras={"sys_flag": SUBSCRIPTION, "max_bytes": -1})
+    assert refused.code == pb.BAD_REQUEST
+    assert refused.status.message.startswith("max_bytes is -1; ask for 1 to 262144 bytes")

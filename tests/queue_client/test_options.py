@@ -43,6 +43,8 @@ def test_the_defaults_are_the_fields() -> None:
     assert (plain.consume_message_batch_max_size, plain.consume_threads) == (1, 20)
     assert (plain.consume_timeout, plain.suspend_current_queue_time) == (timedelta(minutes=15), timedelta(seconds=1))
     assert (plain.post_subscription_when_pull, plain.offset_illegal_delay) == (False, timedelta(0))
+    assert (plain.pull_batch_size_in_bytes, plain.consume_threads_min) == (256 * 1024, None)
+    assert (plain.pull_delay_when_exception, plain.persist_interval) == (timedelta(seconds=3), timedelta(seconds=5))
     assert plain.flow == FlowLimits(1_000, 100, -1, -1, 2_000)
     assert plain.most_reconsume_times is None
     assert plain.is_clustering
@@ -71,6 +73,13 @@ def test_reconsume_times_may_be_set() -> None:
         ({"pull_batch_size": True}, TypeError, "pull_batch_size is True"),
         ({"consume_message_batch_max_size": 1_025}, ValueError, "consume_message_batch_max_size is 1025"),
         ({"consume_threads": 1_001}, ValueError, "consume_threads is 1001; it must be from 1 to 1000"),
+        ({"consume_threads_min": 0}, ValueError, "consume_threads_min is 0; it must be from 1 to 20"),
+        ({"consume_threads_min": 21}, ValueError, "consume_threads_min is 21; it must be from 1 to 20"),
+        ({"consume_threads_min": 1.5}, TypeError, "consume_threads_min is 1.5; it must be a whole number"),
+        ({"pull_batch_size_in_bytes": 0}, ValueError, "pull_batch_size_in_bytes is 0; it must be from 1 to 262144"),
+        ({"pull_batch_size_in_bytes": 1 << 20}, ValueError, "pull_batch_size_in_bytes is 1048576; it must be from 1"),
+        ({"pull_delay_when_exception": timedelta(0)}, ValueError, "pull_delay_when_exception is 0:00:00; it must be"),
+        ({"persist_interval": timedelta(0)}, ValueError, "persist_interval is 0:00:00; it must be"),
         ({"max_reconsume_times": -2}, ValueError, "max_reconsume_times is -2; it must be from -1"),
         ({"pull_interval": timedelta(seconds=66)}, ValueError, "pull_interval is 0:01:06; it must be"),
         ({"consume_timeout": timedelta(0)}, ValueError, "consume_timeout is 0:00:00; it must be"),

@@ -480,6 +480,7 @@ class PullExtras(_message.Message):
     RESETS_FIELD_NUMBER: _builtins.int
     SUB_VERSION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
     sys_flag: _builtins.int
     """1: commit_offset is meant, 2: may be held, 4: the filter is in the request, 8: class filter"""
     commit_offset: _builtins.int
@@ -491,6 +492,8 @@ class PullExtras(_message.Message):
     """Of the topic that `offset` and `commit_offset` belong to, as QueueName has it. If the topic was made anew since, the
     answer is ILLEGAL_OFFSET with the beginning of the queue, and nothing is committed.
     """
+    max_bytes: _builtins.int
+    """of bodies in the answer, unless the first message is larger; 0, or more than it, the server's"""
     def __init__(
         self,
         *,
@@ -499,10 +502,11 @@ class PullExtras(_message.Message):
         resets: _builtins.int = ...,
         sub_version: _builtins.int = ...,
         generation: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_offset", b"commit_offset", "generation", b"generation", "resets", b"resets", "sub_version", b"sub_version", "sys_flag", b"sys_flag"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_offset", b"commit_offset", "generation", b"generation", "max_bytes", b"max_bytes", "resets", b"resets", "sub_version", b"sub_version", "sys_flag", b"sys_flag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
