@@ -329,6 +329,7 @@ async def test_nobody_behind_is_the_client_s_loss_alone() -> None:
     here = Standing(front)
     assert await (await here.client()).exchange(PREFACE) == b""
     assert await (await here.client()).exchange(TLS_HELLO) == b""
+    here.leave()
     front.close()
     await front.finish()
 
