@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from popproto.v2 import definition_pb2 as pb
 from popserver.domain.errors import BadRequest, Internal, PopError
 from popserver.front.inner import peer_address
-from popserver.rpc import status
+from popserver.rpc import caps, status
 from popserver.rpc.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
 from popserver.rpc.limits import MIB
 from popserver.rpc.wire_fields import has_more_fields
@@ -71,6 +71,12 @@ class Unreadable(NamedTuple):
 
     type_name: str
     size: int
+
+
+class TooMany(NamedTuple):
+    """Stands for a request with a list that is too long."""
+
+    sentence: str
 
 
 class Caller:
@@ -143,6 +149,8 @@ def readable(request: Any) -> Any:
     """The request itself; raise `BadRequest` for bytes that are none."""
     if isinstance(request, Unreadable):
         raise BadRequest(f"the {request.size} bytes sent are no {request.type_name}")
+    if isinstance(request, TooMany):
+        raise BadRequest(request.sentence)
     return request
 
 
@@ -159,7 +167,7 @@ def _handler(
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class: type[Message] = getattr(message_classes, method.input_type.name)
     response_class: type[Message] = getattr(message_classes, method.output_type.name)
-    read = reader(request_class, verb.bytes_max)
+    read = reader(request_class, verb.bytes_max, caps.check(method.name, request_class.DESCRIPTOR))
     call = _Call(method.name, verb, response_class, gate, incoming, read)
     encode: Any = verb.encode or response_class.SerializeToString
     # Every call is a stream of requests to gRPC: of any other it reads the request before it says who calls.
@@ -172,8 +180,10 @@ def _handler(
     return grpc.stream_unary_rpc_method_handler(call.unary, response_serializer=encode)
 
 
-def reader(message_class: type[Message], bytes_max: int) -> Callable[[bytes], Any]:
-    """From bytes to a request, or to what stands for one."""
+def reader(
+    message_class: type[Message], bytes_max: int, too_many: Callable[[Any], str] | None = None
+) -> Callable[[bytes], Any]:
+    """From bytes to a request, or to what stands for one. `too_many` says which of its lists is too long, if one is."""
     parse, type_name = message_class.FromString, message_class.DESCRIPTOR.full_name
 
     def read(data: bytes) -> Any:
@@ -184,9 +194,11 @@ def reader(message_class: type[Message], bytes_max: int) -> Callable[[bytes], An
             if has_more_fields(data, FIELDS_MAX):
                 return Unreadable(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
         try:
-            return parse(data)
+            request = parse(data)
         except DecodeError:
             return Unreadable(type_name, size)
+        refusal = too_many(request) if too_many is not None else ""
+        return TooMany(refusal) if refusal else request
 
     return read
 

@@ -38,6 +38,8 @@ SEND_ATTEMPTS_MAX = 3
 SEND_BACKOFF_MS = (10, 1_000)
 SEND_BACKOFF_MULTIPLIER = 2.0
 
+# Of all that a client wants: to read them takes time, and what came of them is kept while the client is there.
+EXPRESSIONS_LENGTH_MAX = 64 * 1024
 CLIENT_PROPERTIES_MAX = 32
 CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
 CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
@@ -117,6 +119,12 @@ def _filters(sent: pb.Settings, namespace: str) -> list[tuple[Resource, Filter]]
     RocketMQ, and are refused at their first receive.
     """
     found = []
+    characters = sum(len(entry.expression.expression) for entry in sent.subscription.subscriptions)
+    if characters > EXPRESSIONS_LENGTH_MAX:
+        raise BadRequest(
+            f"the subscriptions' expressions have {characters} characters together, at most {EXPRESSIONS_LENGTH_MAX}"
+            " are allowed; use shorter filters or several consumers"
+        )
     for entry in sent.subscription.subscriptions:
         try:
             found.append((convert.resource(entry.topic, namespace), convert.filter_of(entry.expression)))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
 
-from popserver.domain.errors import PopError
+from popserver.domain.errors import PopError, TooManyRequests
 from popserver.domain.group import Group, Model
 from popserver.domain.names import Resource
 from popserver.domain.sharing import Member, Standing
@@ -39,6 +39,10 @@ __all__ = [
     "notify",
     "standing_of",
 ]
+
+
+# What the members of a group may say of themselves together: all of it is in every answer that lists them.
+MEMBERS_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Join(NamedTuple):
@@ -87,7 +91,8 @@ def attend(tx: Transaction, requests: Sequence[Join | Part]) -> list[PopError | 
     there = _groups_there(tx.conn, {each.group.group_id for each in requests})
     before = _rows(tx.conn, places)
     after = dict(before)
-    answers = [_carry_out(each, after, there) for each in requests]
+    others = _bytes_of_others(tx.conn, there, places)
+    answers = [_carry_out(each, after, others) for each in requests]
     _write(tx, before, after)
     seen_anew = {place for place in places if not _look_alike(before.get(place), after.get(place))}
     for name in {each.group.name for each in requests if _place(each) in seen_anew}:
@@ -148,12 +153,27 @@ def _rows(conn: Connection, places: Iterable[_Place]) -> dict[_Place, _Row]:
     return {(row.group_id, row.client_id): _Row(row.server_id, row.model, row.subscription) for row in found}
 
 
-def _carry_out(request: Join | Part, rows: dict[_Place, _Row], there: set[int]) -> PopError | None:
+def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
+    """What the members of each group that is there say of themselves, but for those in these places."""
+    names = {"groups": as_given((each,) for each in sorted(there)), "places": as_given(places)}
+    return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
+
+
+def _carry_out(request: Join | Part, rows: dict[_Place, _Row], others: Mapping[int, int]) -> PopError | None:
+    """`others`: for each group that is there, what its members say whose rows are not among these."""
     place = _place(request)
     if isinstance(request, Join):
-        if request.group.group_id not in there:
+        if request.group.group_id not in others:
             return group_not_found(request.group.name)
-        rows[place] = _Row(request.server_id, request.model.value, _packed(request.wants))
+        new = _Row(request.server_id, request.model.value, _packed(request.wants))
+        among = {each: row for each, row in rows.items() if each[0] == place[0]} | {place: new}
+        size = others[place[0]] + sum(len(each[1]) + len(row.subscription) for each, row in among.items())
+        if size > MEMBERS_BYTES_MAX:
+            return TooManyRequests(
+                f"with client '{request.client_id}' the subscriptions of group '{request.group.name}' have {size}"
+                f" characters, at most {MEMBERS_BYTES_MAX} are allowed; use shorter filters, or fewer consumers"
+            )
+        rows[place] = new
     elif place in rows and rows[place].server_id == request.server_id:
         del rows[place]
     return None
@@ -217,6 +237,15 @@ _INSERT = insert(member).from_select(
         _ROWS.c.subscription,
         bindparam("now_ms", type_=member.c.joined_at_ms.type),
     ),
+)
+_SIZE = func.length(member.c.client_id) + func.length(member.c.subscription)
+_BYTES = (
+    select(member.c.group_id, func.sum(_SIZE).label("size"))
+    .where(
+        member.c.group_id.in_(select(_GROUPS.c.group_id)),
+        tuple_(member.c.group_id, member.c.client_id).not_in(select(_PLACES.c.group_id, _PLACES.c.client_id)),
+    )
+    .group_by(member.c.group_id)
 )
 _SEEN = select(server.c.server_id).where(server.c.last_seen_ms > bindparam("since_ms"))
 _UNSEEN = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from popserver.domain.errors import ConsumerGroupNotFound
+from popserver.domain.errors import ConsumerGroupNotFound, TooManyRequests
 from popserver.domain.filtering import sql, tag
 from popserver.domain.group import Group, Mode, Model
 from popserver.domain.names import Resource
@@ -54,6 +54,24 @@ def test_members_are_listed_by_client_id_on_either_database(store: OpenStore, gr
     for name in names:
         join(store, group, name)
     assert listed(store) == sorted(names)
+
+
+def test_what_all_members_say_has_a_limit(store: OpenStore, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    join(store, group, "c1")
+    size = store.one_value("SELECT LENGTH(client_id) + LENGTH(subscription) FROM member")
+    monkeypatch.setattr(group_members, "MEMBERS_BYTES_MAX", 3 * size)
+    join(store, group, "c2")
+    others = [Join(group, name, "a", Model.CLUSTERING, WANTS) for name in ("c3", "c4")]
+    taken, refused = store.do(group_members.attend, *others)
+    assert taken is None
+    assert isinstance(refused, TooManyRequests)
+    assert all(
+        each in refused.sentence for each in ("'c4'", f"{4 * size} characters", f"at most {3 * size} are allowed")
+    )
+    assert listed(store) == ["c1", "c2", "c3"]
+    join(store, group, "c2", model=Model.BROADCASTING)
+    part(store, group, "c1")
+    join(store, group, "c4")
 
 
 def test_what_nobody_would_see_is_neither_written_nor_told(store: OpenStore, group: Group) -> None:

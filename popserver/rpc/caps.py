@@ -1,0 +1,94 @@
+"""How many entries each list of a request may have.
+
+Asked before anything else is done with a request. Every list of every request has a number here, or a test fails. A
+verb may allow fewer, with a sentence of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+# By the message that has the list and the list's own name.
+ENTRIES_MAX = {
+    "Endpoints.addresses": 64,
+    "MessageQueue.accept_message_types": 16,
+    "SendMessageRequest.messages": 1_024,
+    "Message.user_properties": 1_024,
+    "SystemProperties.keys": 1_024,
+    "AckMessageRequest.entries": 4_096,
+    "CustomizedBackoff.next": 64,
+    "Publishing.topics": 1_024,
+    "Subscription.subscriptions": 1_024,
+    "Settings.client_properties": 64,
+    "SyncLiteSubscriptionRequest.lite_topic_set": 1_024,
+    "CreateTopicRequest.accept_message_types": 16,
+    "UpdateTopicRequest.accept_message_types": 16,
+    "CreateGroupRequest.retry_intervals": 64,
+    "UpdateGroupRequest.retry_intervals": 64,
+    "CancelScheduledRequest.message_ids": 1_000,
+    "DeadLetterSelection.ids": 1_000,
+    "RedriveDeadLettersRequest.orders": 1_000,
+    "Words.words": 1_024,
+    "Pairs.pairs": 1_024,
+    "ImportOffsetsRequest.offsets": 4_096,
+    "AddPolicyRequest.actions": 16,
+    "PullBulkRequest.columns": 64,
+    "ReceiveBulkRequest.columns": 64,
+    # Each is a row that the lock is written to.
+    "LockQueuesRequest.queues": 2_048,
+    "UnlockQueuesRequest.queues": 2_048,
+    "FetchOffsetsRequest.queues": 1_024,
+    "CommitOffsetsRequest.offsets": 1_024,
+}
+
+
+class List(NamedTuple):
+    """A list of a request: the fields that lead to it, and how many entries it may have."""
+
+    path: tuple[Any, ...]
+    entries_max: int
+
+    @property
+    def name(self) -> str:
+        return ".".join(field.name for field in self.path)
+
+
+def check(method: str, request: Any) -> Callable[[Any], str]:
+    """What says which list of this method's requests is too long, or nothing; `request` is their descriptor."""
+    lists = list(lists_of(request))
+
+    def refusal(sent: Any) -> str:
+        for each in lists:
+            for count in _counts(sent, each.path):
+                if count > each.entries_max:
+                    return (
+                        f"{each.name} has {count} entries, at most {each.entries_max} are allowed in one {method};"
+                        " use several requests"
+                    )
+        return ""
+
+    return refusal
+
+
+def lists_of(message: Any, path: tuple[Any, ...] = (), within: frozenset[str] = frozenset()) -> Iterator[List]:
+    """Every list of a request, and of what it has inside. KeyError for one that has no number."""
+    for field in message.fields:
+        if field.is_repeated:
+            yield List((*path, field), ENTRIES_MAX[f"{message.name}.{field.name}"])
+        inside = field.message_type
+        is_map = inside is not None and inside.GetOptions().map_entry
+        if inside is not None and not is_map and inside.full_name not in within:
+            yield from lists_of(inside, (*path, field), within | {inside.full_name})
+
+
+def _counts(sent: Any, path: tuple[Any, ...]) -> Iterator[int]:
+    """The lengths of the list, which is there as often as a list has it that leads to it."""
+    field, *rest = path
+    if not rest:
+        yield len(getattr(sent, field.name))
+    elif field.is_repeated:
+        for each in getattr(sent, field.name):
+            yield from _counts(each, tuple(rest))
+    elif sent.HasField(field.name):
+        yield from _counts(getattr(sent, field.name), tuple(rest))
