@@ -64,7 +64,7 @@ generate: $(VENV)/bin/python ## write proto/popproto anew from the .proto files
 check: lint types ## lint, types, and whether generated code is fresh
 	$(BIN)/python proto/generate.py --check
 
-bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=--help)
+bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=installed; ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove everything that can be made again

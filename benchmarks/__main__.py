@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.abuse_cases import abuse_table
 from benchmarks.bench import VARIANTS, Bench
 from benchmarks.cases import APART, CASES, TOGETHER
+from benchmarks.installed_cases import installed_table
 from benchmarks.machine import Cores, environment
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import summed_up, table, targets, targets_table
@@ -31,7 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = run(names, plan, options.only, options.dir, cores, options.postgres_url, dict(options.popmq))
     options.json.write_text(json.dumps(result, indent=2) + "\n")
     usual = {name: case for name, case in result["cases"].items() if name in CASES}
-    tables = [table(usual) if usual else "", abuse_table(result["cases"]), targets_table(result["targets"])]
+    tables = [
+        table(usual) if usual else "",
+        abuse_table(result["cases"]),
+        installed_table(result["cases"]),
+        targets_table(result["targets"]),
+    ]
     print("\n\n".join([json.dumps(result["environment"]), *filter(None, tables)]))
     print(f"\n{result['took_s']:.0f} s; written to {options.json}")
     return 0

@@ -101,7 +101,7 @@ class AttackLoad:
             stream = connection.call(SERVICE + "SendMessage", (("x-mq-client-id", "bench-attack"),))
             pieces = itertools.chain((framed(size),), itertools.repeat(block, 30))
             sends.append((stream, asyncio.create_task(connection.send(stream, pieces, end=False))))
-        await self._until_ended([stream for stream, _ in sends], until)
+        await self._until_ended([stream for stream, _ in sends], until, wire.SendMessageResponse.FromString)
         await self._close(connections, [task for _, task in sends])
 
     # Complete requests as large as they may be, all at once.

@@ -48,8 +48,9 @@ class Bench:
         popmqs: Mapping[str, Path] | None = None,
     ) -> None:
         self.plan = plan
-        # The installations that are measured as they are, by the name in the table.
-        self.popmqs = popmqs or {"this": Path(sys.executable).with_name("popmq")}
+        # The installations that are measured as they are, by the name in the table; given ones, and otherwise this.
+        self.given_popmqs = popmqs or {}
+        self.popmqs = self.given_popmqs or {"this": Path(sys.executable).with_name("popmq")}
         self.names = [name for name in VARIANTS if name in names]
         self.cores = cores
         self._folder = folder

@@ -9,6 +9,7 @@ from benchmarks.abuse_cases import ABUSE_CASES
 from benchmarks.bench import Bench
 from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Rounds, in_turns, window
 from benchmarks.filling import TAGS
+from benchmarks.installed_cases import INSTALLED_CASES
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
 from benchmarks.queue_cases import bulk_pull, churn, on_large_backlog, pull, rebalance
 from benchmarks.server_cases import door, start, together
@@ -278,6 +279,6 @@ CASES: dict[str, Case] = {
 }
 
 # Measured only when they are named.
-APART: dict[str, Case] = {**ABUSE_CASES}
+APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES}
 # Names for several of them.
 TOGETHER = {"abuse": tuple(ABUSE_CASES)}

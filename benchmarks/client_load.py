@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from benchmarks.groups import BATCH_SIZE, Groups
-from benchmarks.meter import Meter
+from benchmarks.meter import Meter, quantiles_ms
 from benchmarks.raw_load import INVISIBLE_S
+from popclient import Message
 from popclient.aio import Producer, SimpleConsumer
 
 
@@ -78,3 +79,36 @@ class ClientLoad:
 
             workers = [caller() for _ in range(callers)]
             return await meter.measure(workers, warm_up=warm_up, seconds=seconds, server_pid=self._server_pid)
+
+    async def wake(self, topic: str, count: int, pause_s: float) -> dict[str, float]:
+        """How long from a send until a waiting receive has the message; each send finds the receive parked."""
+        taken_s: list[float] = []
+        delivered = asyncio.Event()
+        consumer = SimpleConsumer(self._endpoint, topic, topic, invisible_duration=INVISIBLE_S)
+        async with Producer(self._endpoint, [topic]) as producer, consumer:
+
+            async def receive() -> None:
+                while True:
+                    for each in await consumer.receive(BATCH_SIZE):
+                        taken_s.append(time.perf_counter() - float(each.body))
+                        delivered.set()
+                        await consumer.ack(each)
+
+            receiving = asyncio.create_task(receive())
+            for _ in range(count):
+                # Long enough for the receive to be parked, and for delayed acknowledgements to be in effect.
+                await asyncio.sleep(pause_s)
+                delivered.clear()
+                await producer.send(topic, repr(time.perf_counter()).encode())
+                await asyncio.wait_for(delivered.wait(), 30)
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+        # The first ones make the topic, the group and the connections.
+        return quantiles_ms(taken_s[min(3, count // 2) :])
+
+    async def stock(self, topic: str, count: int, body_bytes: int) -> None:
+        """Send so many messages, for others to receive."""
+        async with Producer(self._endpoint, [topic]) as producer:
+            for _ in range(0, count, 128):
+                batch = [Message(topic, bytes(body_bytes)) for _ in range(128)]
+                (await producer.send_many(batch)).raise_for_failures()

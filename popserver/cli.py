@@ -292,7 +292,7 @@ def _config(arguments: argparse.Namespace) -> Any:
 
 
 def _loop_factory() -> Any:
-    """The faster event loop of the `fast` extra, where it is installed."""
+    """The faster event loop, where it is installed: the `server` extra has it where there are wheels."""
     try:
         import uvloop
     except ImportError:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import run
+from benchmarks.abuse_cases import abuse_table
 from benchmarks.bench import DOORS
 from benchmarks.cases import CASES
 from benchmarks.machine import Cores
@@ -70,6 +71,18 @@ def test_every_case_of_spark_measures_every_store(tmp_path: Path) -> None:
     result = _measured(SPARK, tmp_path)
     for name, ratio in zip(SPARK, ("of_rows", "of_empty", "of_parquet"), strict=True):
         assert all(figures[ratio] > 0 for figures in result["cases"][name]["variants"].values()), name
+
+
+@pytest.mark.timeout(300)
+def test_an_attack_is_measured_beside_a_client(tmp_path: Path) -> None:
+    plan = TINY._replace(abuse_quiet_seconds=0.3, abuse_seconds=1.5, abuse_after_seconds=0.2)
+    result = run(["abuse_bodies"], plan, [], tmp_path, Cores(pin=False))
+    (figures,) = result["cases"]["abuse_bodies"]["variants"]["this"]["rounds"]
+    assert sum(figures["outcome"].values()) == 24
+    assert all(figures["calls"][call]["p99"] > 0 for call in ("send", "receive", "ack"))
+    assert figures["lost"] == 0
+    assert figures["peak_mib"] >= figures["idle_mib"] > 0
+    assert "bodies" in abuse_table(result["cases"])
 
 
 def _measured(names: Sequence[str], folder: Path) -> dict[str, Any]:
