@@ -108,9 +108,15 @@ def test_nor_the_bytes(shared: popserver.EmbeddedBroker, topic: str) -> None:
 
 
 @pytest.mark.row("L1")
-@pytest.mark.row("L5")
+@pytest.mark.parametrize(
+    ("ladder", "waits"),
+    [
+        pytest.param((), (10, 30, 60), marks=pytest.mark.row("L5")),
+        pytest.param((1, 40), (1, 40, 40), marks=pytest.mark.row("L17")),
+    ],
+)
 async def test_a_message_that_always_fails_goes_through_every_state_up_to_the_dead_letters(
-    shared: popserver.EmbeddedBroker, topic: str
+    shared: popserver.EmbeddedBroker, topic: str, ladder: tuple[int, ...], waits: tuple[int, ...]
 ) -> None:
     """The state is the server's word; the interval of each retry is the ladder's, to the second."""
     attempts: list[int] = []
@@ -130,11 +136,11 @@ async def test_a_message_that_always_fails_goes_through_every_state_up_to_the_de
         await asyncio.to_thread(shared.clock.advance, seconds * 1_000)
 
     with Admin(shared.endpoint) as admin:
-        await asyncio.to_thread(admin.create_group, topic, max_attempts=4)
+        await asyncio.to_thread(admin.create_group, topic, max_attempts=4, retry_intervals=ladder)
     async with aio.Producer(shared.endpoint) as producer:
         await producer.send(topic, b"x")
     async with aio.PushConsumer(shared.endpoint, topic, topic, listener):
-        for number, seconds in enumerate((10, 30, 60), start=1):
+        for number, seconds in enumerate(waits, start=1):
             await until(lambda number=number: len(fail) == number)
             await comes_to(0, 1, 0, 0)
             fail[-1].set_result(FAILURE)
