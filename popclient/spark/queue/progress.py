@@ -65,7 +65,10 @@ class Mirror:
     async def _commit(self, session: Session, news: Offsets) -> None:
         await self._learn_resets(session, [queue for queue in news if queue not in self._resets])
         offsets = {queue: Progress(offset, self._resets[queue]) for queue, offset in news.items()}
-        await calls.commit_offsets(session, self._options.group, offsets)
+        committed = await calls.commit_offsets(session, self._options.group, offsets)
+        for each in committed.values():
+            if each.refusal is not None:
+                raise each.refusal
 
     async def _learn_resets(self, session: Session, queues: Collection[MessageQueue]) -> None:
         if queues:
