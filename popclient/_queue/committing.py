@@ -85,7 +85,8 @@ class Committing:
         fetcher = self._fetchers.get(mq)
         if fetcher is None:
             return result.refusal
-        if self._begins_anew(fetcher, result.stored):
+        if _differ(sent, result.stored):
+            self._begins_anew(fetcher, result.stored)  # unless a pull has told it meanwhile
             return None
         if result.refusal is None:
             fetcher.committed = sent.offset
@@ -96,7 +97,7 @@ class Committing:
 
     def _begins_anew(self, fetcher: Fetcher, stored: Progress) -> bool:
         """Is the topic another one than the fetcher's? Then it begins, where another member has brought it to."""
-        if 0 in (fetcher.generation, stored.generation) or stored.generation == fetcher.generation:
+        if not _differ(fetcher, stored):
             return False
         fetcher.begin_anew(stored.generation, max(stored.offset, 0))
         return True
@@ -136,3 +137,8 @@ class Committing:
 
     def _say_not_committed(self, failure: PopError) -> None:
         log.warning("progress of group %s is not committed: %s", self._group, failure)
+
+
+def _differ(one: Fetcher | Progress, other: Progress) -> bool:
+    """Are they of topics of different generations?"""
+    return 0 not in (one.generation, other.generation) and one.generation != other.generation

@@ -70,6 +70,7 @@ class Pulls:
         self._brake = Brake()
         self._looks = Looks(reader)
         self._held: dict[Resource, Counter[int]] = {}  # which topics of a name have pulls parked
+        self._topics_made = 0
         self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
 
     async def pull(self, wish: Pull) -> Pulled:
@@ -94,7 +95,8 @@ class Pulls:
             return pulled
 
     def topic_was_made(self, name: Resource) -> None:
-        """Pulls that are held at an earlier topic of its name look again."""
+        """Pulls that are held at an earlier topic of its name, or are about to be, look again."""
+        self._topics_made += 1
         for topic_id in self._held.get(name, ()):
             self.parked.ring(topic_id)
 
@@ -108,7 +110,7 @@ class Pulls:
         seat, asked_offset = Seat(group.group_id, request.topic.topic_id), request.offset
         is_woken = False
         while True:
-            ring_number = self._wakeups.ring_number(seat.topic_id)
+            ring_number, topics_made = self._wakeups.ring_number(seat.topic_id), self._topics_made
             try:
                 pulled = await self._look(group, request)
             except TopicNotFound:
@@ -126,7 +128,7 @@ class Pulls:
             if pulled.next_offset < pulled.end_offset:
                 continue
             self._check_room(seat, group, request)
-            is_woken = await self._park(seat, request, ring_number, until_ms)
+            is_woken = self._topics_made != topics_made or await self._park(seat, request, ring_number, until_ms)
             if not is_woken:
                 break
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,27 @@ async def test_a_pull_that_is_held_ends_when_the_topic_is_made_anew(either_broke
     await either_broker.broker.catalog.create_topic(NewTopic(TOPIC, 1))
     assert (await waiting).status is PullStatus.MADE_ANEW
     assert not either_broker.broker.pulls._held
+
+
+@pytest.mark.row("B9")
+async def test_so_does_one_that_was_about_to_be_held(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic is made anew between its look and its parking."""
+    await made(broker)
+    pulls = broker.broker.pulls
+    look = pulls._look
+    looks = 0
+
+    async def look_and_make_anew(*given: Any) -> Pulled:
+        nonlocal looks
+        looks += 1
+        found = await look(*given)
+        if looks == 1:
+            await anew(broker)
+        return found
+
+    monkeypatch.setattr(pulls, "_look", look_and_make_anew)
+    async with asyncio.timeout(30):
+        assert (await pull(broker, 0, poll_ms=15 * SECOND)).status is PullStatus.MADE_ANEW
 
 
 async def test_at_two_servers_it_is_the_same(servers: SeveralBrokers) -> None:

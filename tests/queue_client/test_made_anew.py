@@ -22,6 +22,7 @@ from popclient import (
     QueuePushConsumer,
     aio,
 )
+from popclient._queue import calls
 from popclient._queue.local_offset_store import LocalFileOffsetStore
 from popclient._queue.offset_store import OffsetMemory, OffsetStore, ReadOffsetType
 from popserver.domain.group import NewGroup
@@ -316,6 +317,32 @@ async def test_a_pull_consumer_follows_a_topic_with_other_queues(
                     seen.extend(message.text for message in await consumer.poll(timeout=1))
         assert consumer.assignment == [MessageQueue("t", each) for each in range(after)]
     assert sorted(seen) == sorted(told("new", 12))
+
+
+async def test_a_commit_that_a_pull_overtakes_with_the_news_is_no_failure(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await server.make()
+    commit = calls.commit_offsets
+    async with aio.PullConsumer(server.endpoint, "g", consume_from=FIRST) as consumer:
+        await consumer.assign("t")
+        await server.send("old")
+        assert [message.text for message in await consumer.poll(timeout=15)] == ["old"]
+        [fetcher] = consumer._core.fetchers.values()
+        before = fetcher.generation
+        consumer.pause()
+        await server.make_anew()
+
+        async def overtaken(*given: Any, **options: Any) -> Any:
+            results = await commit(*given, **options)
+            [result] = results.values()
+            fetcher.begin_anew(result.stored.generation, 0)
+            return results
+
+        monkeypatch.setattr(calls, "commit_offsets", overtaken)
+        await consumer.commit()
+        assert fetcher.generation != before
+        assert await consumer.committed(MessageQueue("t", 0)) is None
 
 
 @pytest.mark.row("E18")
