@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
+from popserver import logs
 from popserver.app import App
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.config import Config, GivenConfig
@@ -72,6 +75,9 @@ class EmbeddedBroker:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def start(self) -> None:
+        if not structlog.is_configured():
+            # Without a configuration structlog would write every line, debug too, to the program's standard output.
+            logs.configure("info", "console")
         self._thread.start()
         self.run(self.app.start())
 
