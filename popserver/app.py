@@ -76,7 +76,9 @@ class App:
                 shared=not self.database.is_sqlite and isinstance(self.clock, SystemClock),
                 budgets=self.budgets,
                 limits=broker_limits.Limits(
-                    send_backlog_bytes=config.send_backlog * MIB, filter_bytes=config.max_filter_memory * MIB
+                    send_backlog_bytes=config.send_backlog * MIB,
+                    filter_bytes=config.max_filter_memory * MIB,
+                    undelivered_bytes=config.max_undelivered * MIB,
                 ),
             )
             await self._start_broker()

@@ -111,6 +111,9 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--send-backlog", type=int, metavar="MIB", help="how much may wait to be stored (128)")
     parser.add_argument(
+        "--max-undelivered", type=int, metavar="MIB", help="bodies of answers that clients have not taken (96)"
+    )
+    parser.add_argument(
         "--max-filter-memory", type=int, metavar="MIB", help="what filters of receives under way may take (64)"
     )
 

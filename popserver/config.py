@@ -63,6 +63,7 @@ class Config(BaseSettings):
     max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of them
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that may wait to be stored
+    max_undelivered: int = Field(default=96, ge=1)  # MiB of bodies in answers that clients have not taken
     max_filter_memory: int = Field(default=64, ge=1)  # MiB that the filters of receives and pulls under way may take
 
     @field_validator(

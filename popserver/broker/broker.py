@@ -37,6 +37,7 @@ from popserver.broker.retries import Retries
 from popserver.broker.sending import Sending
 from popserver.broker.timekeeper import JUMP_MS_MAX, Timekeeper
 from popserver.broker.transactions import Transactions
+from popserver.broker.undelivered import Undelivered
 from popserver.broker.wakeups import Wakeups
 from popserver.broker.writer import Committed, Writer
 from popserver.domain import receipt
@@ -88,7 +89,16 @@ class Broker:
         self.clock = clock
         self.wakeups = Wakeups(clock)
         backlog = budgets.add("send backlog", limits.send_backlog_bytes, "bytes", "send_backlog")
-        self.writer = Writer(database, clock, self._after_commit, lambda tx: self.members.announcement(tx), backlog)
+        undelivered = budgets.add("undelivered", limits.undelivered_bytes, "bytes", "max_undelivered")
+        self.undelivered = Undelivered(undelivered, clock)
+        self.writer = Writer(
+            database,
+            clock,
+            self._after_commit,
+            lambda tx: self.members.announcement(tx),
+            backlog,
+            self.undelivered.room,
+        )
         self.reader = Reader(database, self.writer)
         self.timekeeper = Timekeeper(
             self.reader,
@@ -137,12 +147,14 @@ class Broker:
         self.redeliveries = Redeliveries(clock.now_ms())
         judging = Judging(self.reader)
         filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))
-        self.polls = Polls(self.writer, clock, self.wakeups, self.orphans, self.redeliveries, judging, filters)
+        self.polls = Polls(
+            self.writer, clock, self.wakeups, self.orphans, self.redeliveries, judging, filters, self.undelivered
+        )
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = Retries(self.writer, self.catalog)
         self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, judging)
-        self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters)
+        self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered)
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None
         # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.

@@ -21,6 +21,8 @@ from popserver.store.pulling import Pull
 MESSAGES_MAX = 1_024
 
 
+# A pull counts as so many at least: each may get a single message of any size.
+_MESSAGES_MIN = 32
 # A lot has so many pulls at most whose SQL filter is to be asked: of each it may do the work of a look.
 _SQL_FILTERS_MAX = 8
 
@@ -72,7 +74,7 @@ class Looks:
         """The next lot: some of those that want to look, and at least one."""
         count, messages = 0, 0
         for each in self._waiting:
-            messages += each.pull.batch_size + _cost_of_filter(each.pull.wanted)
+            messages += max(each.pull.batch_size, _MESSAGES_MIN) + _cost_of_filter(each.pull.wanted)
             if count and messages > MESSAGES_MAX:
                 break
             count += 1

@@ -11,6 +11,7 @@ from popserver.broker.filters import Filters
 from popserver.broker.judging import Judging
 from popserver.broker.orphans import Orphans
 from popserver.broker.redeliveries import Redeliveries
+from popserver.broker.undelivered import Undelivered
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.broker.writer import Writer
 from popserver.domain.brake import Brake
@@ -38,6 +39,7 @@ class Polls:
         redeliveries: Redeliveries,
         judging: Judging,
         filters: Filters,
+        undelivered: Undelivered,
     ) -> None:
         self._writer = writer
         self._clock = clock
@@ -47,6 +49,7 @@ class Polls:
         self.open = 0  # receives that are not answered yet
         self._judging = judging
         self._filters = filters
+        self._undelivered = undelivered
         self._brake = Brake()
 
     async def poll(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
@@ -68,6 +71,7 @@ class Polls:
             if may_be_repeated or not wakeups.is_known_empty(seat, request.wanted):
                 may_be_repeated = False
                 try:
+                    await self._undelivered.wait(poll_until_ms)
                     received = await self._receive(request)
                 except BaseException:
                     if was_woken:

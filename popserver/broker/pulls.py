@@ -20,6 +20,7 @@ from popserver.broker.offsets import Offsets
 from popserver.broker.parked_pulls import ParkedPulls
 from popserver.broker.polls import SLOW_LOOK_MS
 from popserver.broker.reader import Reader
+from popserver.broker.undelivered import Undelivered
 from popserver.broker.wakeups import Seat, Wakeups
 from popserver.domain.brake import Brake
 from popserver.domain.errors import TooManyRequests, TopicNotFound
@@ -59,7 +60,14 @@ class Pulls:
     """Every pull of this server, parked or not."""
 
     def __init__(
-        self, reader: Reader, catalog: Catalog, offsets: Offsets, clock: Clock, wakeups: Wakeups, filters: Filters
+        self,
+        reader: Reader,
+        catalog: Catalog,
+        offsets: Offsets,
+        clock: Clock,
+        wakeups: Wakeups,
+        filters: Filters,
+        undelivered: Undelivered,
     ) -> None:
         self._reader = reader
         self._catalog = catalog
@@ -67,6 +75,7 @@ class Pulls:
         self._clock = clock
         self._wakeups = wakeups
         self._filters = filters
+        self._undelivered = undelivered
         self._brake = Brake()
         self._looks = Looks(reader)
         self._held: dict[Resource, Counter[int]] = {}  # which topics of a name have pulls parked
@@ -112,6 +121,7 @@ class Pulls:
         while True:
             ring_number, topics_made = self._wakeups.ring_number(seat.topic_id), self._topics_made
             try:
+                await self._undelivered.wait(until_ms)
                 pulled = await self._look(group, request)
             except TopicNotFound:
                 if not is_woken:

@@ -32,6 +32,7 @@ from popserver.store.transaction import RepeatedId, Transaction
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
+BATCH_ANSWERS_MAX = 4_096  # messages: small ones are read before anything looks at their size
 TRIES = 3  # of a batch that the database takes back for the sake of another transaction
 
 R = TypeVar("R")
@@ -76,16 +77,19 @@ class Writer:
         after_commit: Callable[[Committed], None],
         announce: Callable[[Transaction], str],
         backlog: Budget,
+        answer_room: Callable[[], int],
     ) -> None:
         """`announce` says what other servers are to hear of a transaction, in the writer's thread.
 
-        `backlog` counts the bytes of requests that are not answered yet.
+        `backlog` counts the bytes of requests that are not answered yet; `answer_room` says how many bytes of bodies a
+        transaction may grant.
         """
         self._database = database
         self._clock = clock
         self._after_commit = after_commit
         self._announce = announce
         self._backlog = backlog
+        self._answer_room = answer_room
         self._batch_bytes = 0  # of the backlog: what is being stored
         self._waiting: list[_Request] = []
         self._batches: queue.SimpleQueue[list[_Request] | None] = queue.SimpleQueue()
@@ -185,10 +189,12 @@ class Writer:
         self._batches.put(batch)
 
     def _take(self) -> list[_Request]:
-        count, size = 0, 0
+        count, size, answers = 0, 0, 0
         for request in self._waiting:
             size += request.size
-            if count and (size > BATCH_BYTES_MAX or count >= BATCH_REQUESTS_MAX):
+            answers += request.answers
+            too_much = size > BATCH_BYTES_MAX or answers > BATCH_ANSWERS_MAX or count >= BATCH_REQUESTS_MAX
+            if count and too_much:
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -236,6 +242,7 @@ class Writer:
             return
         clock = self._clock
         tx = Transaction(conn, clock.now_ms(), careful, clock.calendar_ms(), clock.aged_ms())
+        tx.answer_bytes = self._answer_room()
         try:
             outcomes = _execute(tx, batch)
         except RepeatedId as error:

@@ -124,6 +124,12 @@ class Front:
         if client is not None:
             self._is_signed(client)
 
+    def hang_up(self, number: int, why: str) -> None:
+        """End a connection."""
+        client = self._joined.get(number)
+        if client is not None:
+            client.turn_away(why)
+
     def _is_signed(self, client: _Client) -> None:
         if client in self._all_unsigned:
             del self._all_unsigned[client]

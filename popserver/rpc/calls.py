@@ -20,6 +20,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.broker.undelivered import Undelivered
 from popserver.domain.errors import BadRequest, Internal, PopError
 from popserver.front.inner import peer_address
 from popserver.rpc import caps, status
@@ -71,6 +72,10 @@ class Unreadable(NamedTuple):
 
     type_name: str
     size: int
+
+
+class NotTaken(Exception):
+    """A client does not take its answer; a refusal would only wait behind it."""
 
 
 class TooMany(NamedTuple):
@@ -128,6 +133,12 @@ class Caller:
     def peer(self) -> str:
         """Where the call comes from: `HOST:PORT`, or nothing where that is not known."""
         return peer_address(self._context.peer())
+
+    def carries(self, undelivered: Undelivered, size: int) -> None:
+        """The call's answer has so many bytes of bodies, which are in memory until the call has ended."""
+        if size:
+            undelivered.carry(size)
+            self._context.add_done_callback(lambda _: undelivered.carried(size))
 
     def remaining_ms(self) -> int | None:
         """Until the call's deadline; None where it has none."""
@@ -290,6 +301,9 @@ class _Call:
             await self._verb.answer(request, caller, context.write)
         except PopError as refusal:
             return refusal
+        except NotTaken:
+            self._incoming.hang_up(context)
+            return None
         except grpc.aio.InternalError:
             # A frame could not be written: the connection is gone, and nobody is there to be told.
             return None

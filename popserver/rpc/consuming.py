@@ -16,7 +16,7 @@ from popserver.domain.message import Delivery
 from popserver.domain.names import CONTROL
 from popserver.domain.retry import Holder
 from popserver.rpc import convert, needs, origins, status
-from popserver.rpc.calls import Caller, Write
+from popserver.rpc.calls import Caller, NotTaken, Write
 from popserver.rpc.limits import Limits
 
 # Clients older than this know no ILLEGAL_POLLING_TIME. Compared as text, like the field does (contract 1.7).
@@ -45,6 +45,7 @@ class Consuming:
             clients.pushes(caller.client_id)
         try:
             deliveries = await self._receive(request, caller, client)
+            caller.carries(self._broker.undelivered, sum(len(each.stored.message.body) for each in deliveries))
             await self._check_again(deliveries, request, caller)
         finally:
             clients.call_closed(client)
@@ -158,10 +159,14 @@ class Consuming:
         topic = request.message_queue.topic
         invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
         try:
-            await write(wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING))
-            for delivery in deliveries:
-                await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
-            await write(convert.delivered_at(self._broker.clock.now_ms()))
+            async with asyncio.timeout(self._limits.answer_ms / 1_000):
+                await write(wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING))
+                for delivery in deliveries:
+                    await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
+                await write(convert.delivered_at(self._broker.clock.now_ms()))
+        except TimeoutError:
+            self._broker.orphan(deliveries)
+            raise NotTaken from None
         except BaseException:
             # All of them: clients read a batch to its end before they look at it, so a part of one is nothing.
             self._broker.orphan(deliveries)

@@ -112,6 +112,12 @@ class Incoming:
             return NOTHING._replace(refusal=BadRequest("the call ended without a request; send one"), is_end=True)
         return self._arrived(data, read, is_stranger=is_stranger)
 
+    def hang_up(self, context: Any) -> None:
+        """End the connection of a call, where it came through the front: what it carries is dropped at once."""
+        number = connection_number(context.peer())
+        if self._front is not None and number is not None:
+            self._front.hang_up(number, "it does not take its answers")
+
     def signed(self, context: Any) -> None:
         """The caller has signed: the front keeps its connection when it ends others."""
         if self._front is not None:

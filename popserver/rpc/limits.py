@@ -31,6 +31,7 @@ class Limits(NamedTuple):
     request_ms: int = 60 * SECOND_MS  # from the headers of a call to the end of its request
     unsigned_request_ms: int = 5 * SECOND_MS  # the same, of a caller who must sign and did not
     held_up_max: int = 100  # refused calls that are made to wait at a time
+    answer_ms: int = 30 * SECOND_MS  # until a client has taken the messages of a receive or a pull
     silence_ms: int = 5 * SECOND_MS  # a connection without its first byte
     handshake_ms: int = 10 * SECOND_MS  # one that has begun to speak, but not made itself understood
     silent_max: int = 1_000  # connections without their first byte; of more, the oldest goes

@@ -7,6 +7,7 @@ client that sends none is held when it names a polling time, and wants what its 
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -22,7 +23,7 @@ from popserver.domain.filtering import Filter, TagFilter
 from popserver.domain.names import Resource
 from popserver.domain.pulling import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
 from popserver.rpc import convert, needs, origins
-from popserver.rpc.calls import Caller, Write
+from popserver.rpc.calls import Caller, NotTaken, Write
 from popserver.rpc.consuming import poll_ms_of
 from popserver.rpc.limits import Limits
 
@@ -53,6 +54,13 @@ class Pulling:
         queue = request.message_queue
         asked = Asked(request, queue.topic, queue.id, _extras_of_header(caller))
         pulled = await self._pull("PullMessage", asked, caller)
+        try:
+            async with asyncio.timeout(self._limits.answer_ms / 1_000):
+                await self._write(asked, pulled, write)
+        except TimeoutError:
+            raise NotTaken from None
+
+    async def _write(self, asked: Asked, pulled: Pulled, write: Write) -> None:
         await write(wire.PullMessageResponse(status=_status(asked, pulled)))
         for stored in pulled.messages:
             frame = wire.PullMessageResponse()
@@ -78,6 +86,7 @@ class Pulling:
             pulled = await self._broker.pulls.pull(self._wish(asked, caller))
             # Rights may have changed while it was held.
             caller.require(needs.OF[method](asked.request, caller))
+            caller.carries(self._broker.undelivered, sum(len(each.message.body) for each in pulled.messages))
             keys = [each.message_key for each in pulled.messages]
             await origins.check(self._broker, asked.topic.name, keys, caller)
         finally:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, LargeBinary, Select, cast, func, literal, select
+from sqlalchemy import Connection, LargeBinary, Select, case, cast, func, literal, select
 
 from popserver.store.given import given
 from popserver.store.schema import message
@@ -39,9 +40,25 @@ class MessageRow(NamedTuple):
     body: bytes
 
 
+class Bodies(Enum):
+    """Which bodies a look fetches."""
+
+    ALL = "all"
+    SMALL = "small"  # in place of the others is `LATER`
+    NONE = "none"  # all are empty
+
+
+class Later(bytes):
+    """Stands for a body that was not fetched."""
+
+
+LATER = Later()
+# A body up to this size costs little beside the rest of its message.
+SMALL_BODY_BYTES = 16 * 1024
 COLUMNS = tuple(message.c[name] for name in MessageRow._fields)
 _BLOBS = ("message_id", "digest")
 _NO_BODY = literal(b"", LargeBinary).label("body")
+_SMALL_BODY = case((func.length(message.c.body) <= SMALL_BODY_BYTES, message.c.body)).label("body")
 
 
 class MessageLook:
@@ -49,15 +66,18 @@ class MessageLook:
 
     def __init__(self, narrow: Callable[[Select[Any]], Select[Any]]) -> None:
         self.query = narrow(select(*COLUMNS))
-        self._bare = narrow(select(*COLUMNS[:-1], _NO_BODY))
-        self._as_one_row = _as_one_row(self.query)
-        self._bare_as_one_row = _as_one_row(self._bare)
+        self._queries = {
+            Bodies.ALL: self.query,
+            Bodies.SMALL: narrow(select(*COLUMNS[:-1], _SMALL_BODY)),
+            Bodies.NONE: narrow(select(*COLUMNS[:-1], _NO_BODY)),
+        }
+        self._as_one_row = {bodies: _as_one_row(query) for bodies, query in self._queries.items()}
 
-    def rows(self, conn: Connection, names: Mapping[str, Any], *, bodies: bool = True) -> list[MessageRow]:
-        """What it finds, in its order; without `bodies` they are empty, and none is read."""
+    def rows(self, conn: Connection, names: Mapping[str, Any], *, bodies: Bodies = Bodies.ALL) -> list[MessageRow]:
+        """What it finds, in its order."""
         if conn.dialect.name != "sqlite":
-            return [MessageRow._make(row) for row in conn.execute(self.query if bodies else self._bare, names)]
-        columns, joined = conn.execute(self._as_one_row if bodies else self._bare_as_one_row, names).one()
+            return [_with_body(MessageRow._make(row)) for row in conn.execute(self._queries[bodies], names)]
+        columns, joined = conn.execute(self._as_one_row[bodies], names).one()
         return _unpack(json.loads(columns), joined)
 
 
@@ -69,12 +89,16 @@ def _as_one_row(query: Select[Any]) -> Select[Any]:
     return select(packed, cast(func.group_concat(found.c.body, ""), LargeBinary))
 
 
+def _with_body(row: MessageRow) -> MessageRow:
+    return row._replace(body=LATER) if row.body is None else row
+
+
 def _unpack(listed: list[list[Any]], bodies: bytes | None) -> list[MessageRow]:
     rows: list[MessageRow] = []
     start = 0
     for columns in listed:
-        size = columns[-1]
-        columns[-1] = bodies[start : start + size] if bodies else b""
+        size = columns[-1] or 0
+        columns[-1] = LATER if columns[-1] is None else bodies[start : start + size] if bodies else b""
         columns[_ID], columns[_DIGEST] = bytes.fromhex(columns[_ID]), bytes.fromhex(columns[_DIGEST])
         rows.append(MessageRow._make(columns))
         start += size

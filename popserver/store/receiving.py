@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from popserver.domain import receipt
 from popserver.domain.delivery import Event, State, sources, target
@@ -28,19 +28,22 @@ from popserver.domain.names import is_system_derived
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
-from popserver.store import open_groups, replay, scan
+from popserver.store import holds, open_groups, replay, scan
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.message_groups import Member
-from popserver.store.message_look import BY_KEY
+from popserver.store.message_look import BY_KEY, LATER, Bodies
 from popserver.store.messages import stored_messages
 from popserver.store.open_groups import Run
+from popserver.store.packed import PackedLook
 from popserver.store.replay import Held
-from popserver.store.schema import AnyRow, delivery, in_states
+from popserver.store.schema import AnyRow, delivery, in_states, message
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 from popserver.store.wish import NOTHING_JUDGED, Found, Judged, Wish
 
 _NEW_OF_ROOM = 8
+# Of bodies in one answer; a single message may be larger.
+RECEIVE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Receive(NamedTuple):
@@ -78,6 +81,11 @@ class Taken(NamedTuple):
     more: bool
 
 
+class _Size(NamedTuple):
+    message_key: int
+    size: int
+
+
 class _Grant(NamedTuple):
     found: Found
     receipt: Receipt
@@ -105,7 +113,7 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
 
 def take(tx: Transaction, request: Receive) -> Taken:
     """Grant messages to one request, whatever its attempt id holds already; their bodies are not read."""
-    wish = wish_of([request])._replace(bodies=False)
+    wish = wish_of([request])._replace(bodies=Bodies.NONE)
     takers, left_over = _find_and_grant(tx, wish, [request])
     return Taken([(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room)
 
@@ -175,8 +183,64 @@ def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Rece
     if not several:
         return []
     wish = wish._replace(room=sum(request.batch_size for request in several))
+    if tx.answer_bytes <= 0:
+        return [Received([], more=True) for _ in several]
     takers, left_over = _find_and_grant(tx, wish, several)
-    return _answers(tx, wish, takers, left_over=left_over)
+    has_left = _keep_within_bytes(tx, takers)
+    return _answers(tx, wish, takers, left_over=left_over or has_left)
+
+
+def _keep_within_bytes(tx: Transaction, takers: Sequence[_Taker]) -> bool:
+    """Give back unused what is more than an answer carries, and fetch the bodies of the rest; whether any was.
+
+    An answer always has one message, as long as this transaction may grant anything.
+    """
+    excess: list[Receipt] = []
+    bodies = [grant.found.row.body for taker in takers for grant in taker.grants]
+    if not any(body is LATER for body in bodies):
+        # A few small ones more than there is room for do no harm.
+        tx.answer_bytes -= sum(map(len, bodies))
+        return False
+    sizes = _sizes(tx, takers)
+    for taker in takers:
+        kept = _kept(tx, [sizes[grant.receipt.message_key] for grant in taker.grants])
+        excess += [grant.receipt for grant in taker.grants[kept:]]
+        del taker.grants[kept:]
+    if excess:
+        holds.withdraw(tx, [holds.Withdraw(excess)])
+    for taker in takers:
+        _fetch_bodies(tx, taker)
+    return bool(excess)
+
+
+def _sizes(tx: Transaction, takers: Sequence[_Taker]) -> dict[int, int]:
+    named = {"keys": as_given((grant.receipt.message_key,) for taker in takers for grant in taker.grants)}
+    return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
+
+
+def _kept(tx: Transaction, sizes: Sequence[int]) -> int:
+    """How many messages of these sizes, from the first on, one answer carries."""
+    room = RECEIVE_BYTES_MAX
+    for kept, size in enumerate(sizes):
+        if tx.answer_bytes <= 0 or (kept and size > min(room, tx.answer_bytes)):
+            return kept
+        room -= size
+        tx.answer_bytes -= size
+    return len(sizes)
+
+
+def _fetch_bodies(tx: Transaction, taker: _Taker) -> None:
+    large = [grant.receipt.message_key for grant in taker.grants if grant.found.row.body is LATER]
+    if not large:
+        return
+    rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in large)})
+    bodies = {row.message_key: row.body for row in rows}
+    taker.grants = [
+        grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))
+        if grant.receipt.message_key in bodies
+        else grant
+        for grant in taker.grants
+    ]
 
 
 def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> tuple[list[_Taker], bool]:
@@ -343,6 +407,13 @@ def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
     return Delivery(stored, receipt.encode(held, stored.message.message_id), attempt, held.ends_at_ms)
 
 
+_KEYS = given("keys", "message_key")
+_SIZES = PackedLook(
+    _Size,
+    select(message.c.message_key, func.length(message.c.body).label("size")).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
+)
 _READY_AGAIN = (
     select(delivery.c.message_key, delivery.c.attempt)
     .where(

@@ -12,6 +12,7 @@ from popserver.store.notices import Outdated
 
 # No statement touches more rows than this; longer work comes in steps with requests in between.
 STEP_ROWS_MAX = 1_000
+ANSWER_BYTES_MAX = 32 * 1024 * 1024
 
 
 class RepeatedId(Exception):
@@ -50,6 +51,8 @@ class Transaction:
     returns: list[Return] = field(default_factory=list)
     outdated: set[Outdated] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
+    # How many bytes of bodies may still be granted: they are all in memory until they are answered.
+    answer_bytes: int = ANSWER_BYTES_MAX
 
     def __post_init__(self) -> None:
         self.calendar_ms = self.calendar_ms or self.now_ms

@@ -10,7 +10,7 @@ from popserver.domain.filtering import Filter
 from popserver.domain.group import Group
 from popserver.domain.topic import Topic
 from popserver.store.message_groups import Member
-from popserver.store.message_look import MessageRow
+from popserver.store.message_look import Bodies, MessageRow
 
 
 class Stretch(NamedTuple):
@@ -49,7 +49,7 @@ class Wish(NamedTuple):
     """What receives that want the same ask for together; `rotation` says at which queue to start.
 
     `keeps_order` is false in a dead-letter topic, whose messages are taken one by one whatever group they were in.
-    Without `bodies` the rows that are found have empty ones. A SQL filter is not asked: its answers are in `judged`.
+    A SQL filter is not asked: its answers are in `judged`.
     """
 
     group: Group
@@ -58,7 +58,7 @@ class Wish(NamedTuple):
     room: int
     rotation: int
     keeps_order: bool
-    bodies: bool = True
+    bodies: Bodies = Bodies.SMALL
     judged: Judged = NOTHING_JUDGED
 
     @property

@@ -353,6 +353,9 @@ class FakeCaller:
     def require(self, _needs: object) -> None:
         """It may everything."""
 
+    def carries(self, _undelivered: object, _size: int) -> None:
+        """There is no call whose end would give anything back."""
+
     def header(self, _name: str) -> str:
         return self._version
 

@@ -1,0 +1,84 @@
+"""A receive carries so many bytes of bodies, and so does a transaction."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from popserver.domain.message import MessageType
+from popserver.store import receiving
+from popserver.store.message_look import SMALL_BODY_BYTES
+from popserver.store.transaction import Transaction
+from tests.support import open_store
+from tests.support.builders import a_message, in_order
+from tests.support.open_store import OpenStore, a_receive
+
+LARGE = SMALL_BODY_BYTES + 1
+
+
+@pytest.fixture(autouse=True)
+def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "RECEIVE_BYTES_MAX", 3 * LARGE)
+
+
+def a_body(number: int, size: int) -> bytes:
+    return bytes([number]) * size
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [
+        ([LARGE] * 7, [3, 3, 1]),
+        ([LARGE, 4 * LARGE, LARGE], [1, 1, 1]),
+        ([10 * LARGE], [1]),
+        ([1] * 31 + [LARGE] * 4, [32, 3]),
+        ([LARGE - 1, LARGE, LARGE - 1, LARGE], [3, 1]),
+        ([LARGE - 1] * 5, [5]),
+    ],
+    ids=["alike", "one above all", "alone", "small before", "mixed", "small ones are not counted"],
+)
+def test_fewer_messages_come_where_they_are_large(store: OpenStore, sizes: list[int], batches: list[int]) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    sent = [a_message(body=a_body(number, size)) for number, size in enumerate(sizes)]
+    store.send(topic, sent)
+    came: list[int] = []
+    bodies: list[bytes] = []
+    more = True
+    while more:
+        received = store.one(receiving.receive, a_receive(group, topic))
+        came.append(len(received.deliveries))
+        bodies += [each.stored.message.body for each in received.deliveries]
+        assert all(each.attempt == 1 for each in received.deliveries), "what was left out has not failed"
+        store.ack(group, *received.deliveries)
+        more = received.more
+    assert [count for count in came if count] == batches
+    assert sorted(bodies) == sorted(each.body for each in sent)
+
+
+def test_what_is_left_out_of_a_message_group_comes_in_order(store: OpenStore) -> None:
+    topic = store.topic(accepts=(MessageType.FIFO,))
+    group = store.group(meets=[topic])
+    store.send(topic, [each._replace(body=a_body(n, LARGE)) for n, each in enumerate(in_order("g", 8))])
+    came: list[int] = []
+    while deliveries := store.receive(group, topic):
+        assert len(deliveries) <= 3
+        came += [each.stored.message.body[0] for each in deliveries]
+        store.ack(group, *deliveries)
+    assert came == list(range(8))
+
+
+def test_a_transaction_carries_so_many_for_all(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(6)])
+    monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=4 * LARGE))
+    several = store.do(receiving.receive, *(a_receive(group, topic, 2, client_id=client) for client in "abc"))
+    assert [len(each.deliveries) for each in several] == [2, 2, 0]  # type: ignore[union-attr]
+    assert all(each.more for each in several)  # type: ignore[union-attr]
+    monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=0))
+    received = store.one(receiving.receive, a_receive(group, topic, 2))
+    assert (received.deliveries, received.more) == ([], True)
+    monkeypatch.undo()
+    assert len(store.receive(group, topic)) == 2
