@@ -13,8 +13,8 @@ def serve(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="popmq")
     parser.add_argument("--json", action="store_true")
     add_commands(parser.add_subparsers(required=True))
-    # Plaintext: the front, too, would be measured, on top of what a case is about. A later option wins.
-    always = ["--port", "0", "--log-level", "warning", "--tls", "plaintext"]
+    # The default kind of port, TLS and plaintext on one: what users get is what is measured. A later option wins.
+    always = ["--port", "0", "--log-level", "warning"]
     parsed = parser.parse_args(["--json", "serve", *always, *arguments])
     return int(parsed.run(parsed))
 
