@@ -26,7 +26,7 @@ from popserver.front.inner import peer_address
 from popserver.rpc import caps, status
 from popserver.rpc.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
 from popserver.rpc.limits import MIB
-from popserver.rpc.wire_fields import has_more_fields
+from popserver.rpc.wire_fields import bytes_beside_bodies, has_more_fields
 
 log = structlog.get_logger("popserver.rpc")
 
@@ -34,6 +34,8 @@ log = structlog.get_logger("popserver.rpc")
 OTHER_REQUEST_BYTES_MAX = 4 * MIB
 # A request of so many fields is not decoded: it holds no legal list, and would take fifty times its size.
 FIELDS_MAX = 16_384
+# So many fields are looked at for bodies: in a legal request all bodies are among them.
+FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
 
 # Writes one frame of a streamed answer.
 Write = Callable[[Any], Awaitable[None]]
@@ -192,7 +194,7 @@ def _handler(
 
 
 def reader(
-    message_class: type[Message], bytes_max: int, too_many: Callable[[Any], str] | None = None
+    message_class: type[Message], bytes_max: int, too_many: Callable[[Any, int], str] | None = None
 ) -> Callable[[bytes], Any]:
     """From bytes to a request, or to what stands for one. `too_many` says which of its lists is too long, if one is."""
     parse, type_name = message_class.FromString, message_class.DESCRIPTOR.full_name
@@ -204,11 +206,15 @@ def reader(
                 return Unreadable(f"{type_name}, which has at most {bytes_max} bytes", size)
             if has_more_fields(data, FIELDS_MAX):
                 return Unreadable(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
+        if size > OTHER_REQUEST_BYTES_MAX:
+            beside = bytes_beside_bodies(data, message_class.DESCRIPTOR, FIELDS_TO_BODIES_MAX)
+            if beside > OTHER_REQUEST_BYTES_MAX:
+                return Unreadable(f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size)
         try:
             request = parse(data)
         except DecodeError:
             return Unreadable(type_name, size)
-        refusal = too_many(request) if too_many is not None else ""
+        refusal = too_many(request, size) if too_many is not None else ""
         return TooMany(refusal) if refusal else request
 
     return read

@@ -6,7 +6,8 @@ verb may allow fewer, with a sentence of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 # By the message that has the list and the list's own name. Where a verb has a limit of its own, this one is larger.
@@ -54,18 +55,17 @@ class List(NamedTuple):
         return ".".join(field.name for field in self.path)
 
 
-def check(method: str, request: Any) -> Callable[[Any], str]:
-    """What says which list of this method's requests is too long, or nothing; `request` is their descriptor."""
-    lists = list(lists_of(request))
+def check(method: str, request: Any) -> Callable[[Any, int], str]:
+    """What says which list of this method's requests is too long, or nothing; `request` is their descriptor.
 
-    def refusal(sent: Any) -> str:
-        for each in lists:
-            for count in _counts(sent, each.path):
-                if count > each.entries_max:
-                    return (
-                        f"{each.name} has {count} entries, at most {each.entries_max} are allowed in one {method};"
-                        " use several requests"
-                    )
+    It is given a request and its size in bytes: each entry of a list takes one at least, and most take two.
+    """
+    lists = [(each.entries_max, _entry_bytes_min(each), _lengths(each.path), each.name) for each in lists_of(request)]
+
+    def refusal(sent: Any, size: int) -> str:
+        for most, entry_bytes, lengths, name in lists:
+            if size > most * entry_bytes and (count := lengths(sent)) > most:
+                return f"{name} has {count} entries, at most {most} are allowed in one {method}; use several requests"
         return ""
 
     return refusal
@@ -82,13 +82,24 @@ def lists_of(message: Any, path: tuple[Any, ...] = (), within: frozenset[str] = 
             yield from lists_of(inside, (*path, field), within | {inside.full_name})
 
 
-def _counts(sent: Any, path: tuple[Any, ...]) -> Iterator[int]:
-    """The lengths of the list, which is there as often as a list has it that leads to it."""
-    field, *rest = path
-    if not rest:
-        yield len(getattr(sent, field.name))
-    elif field.is_repeated:
-        for each in getattr(sent, field.name):
-            yield from _counts(each, tuple(rest))
-    elif sent.HasField(field.name):
-        yield from _counts(getattr(sent, field.name), tuple(rest))
+def _entry_bytes_min(each: List) -> int:
+    """Numbers may be packed; every other entry has a tag and a length."""
+    field = each.path[-1]
+    return 2 if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING, field.TYPE_BYTES) else 1
+
+
+def _lengths(path: Sequence[Any]) -> Callable[[Any], int]:
+    """What says how long the list is; of several, as a list has it that leads to it, the longest."""
+    *leading, last = [index for index, field in enumerate(path) if field.is_repeated]
+    names = [field.name for field in path]
+    starts = [0, *(index + 1 for index in leading)]
+    steps = [attrgetter(".".join(names[start : index + 1])) for start, index in zip(starts, leading, strict=False)]
+    list_of = attrgetter(".".join(names[starts[-1] : last + 1]))
+
+    def longest(sent: Any) -> int:
+        holders: Iterable[Any] = (sent,)
+        for step in steps:
+            holders = [each for holder in holders for each in step(holder)]
+        return max((len(list_of(holder)) for holder in holders), default=0)
+
+    return longest

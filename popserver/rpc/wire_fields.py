@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def has_more_fields(data: bytes, most: int) -> bool:
     """Whether an encoded message has more than `most` fields, each entry of a list counted; nested ones are not.
 
-    Bytes that are no message have as many fields as can be read of them.
+    What a group holds is counted as well: no message of ours has one, and a decoder takes them. Bytes that are no
+    message have as many fields as can be read of them.
     """
     place, size = 0, len(data)
     for _ in range(most):
         if place >= size:
             return False
-        tag, place = _varint(data, place)
-        kind = tag & 7
-        if kind == _VARINT:
-            _, place = _varint(data, place)
-        elif kind == _BYTES:
-            length, place = _varint(data, place)
-            place += length
-        elif kind in (_FIXED64, _FIXED32):
-            place += 8 if kind == _FIXED64 else 4
-        else:
+        place, kind, length = _field(data, place)
+        if kind > _FIXED32:
             return False
+        place += length
     return place < size
+
+
+def bytes_beside_bodies(data: bytes, message: Any, fields_max: int) -> int:
+    """How many of an encoded message's bytes are not in a field of type `bytes`, of its own or of its entries.
+
+    `message` is its descriptor. After `fields_max` fields all that is left counts.
+    """
+    beside, ends = len(data), [(len(data), message)]
+    place = 0
+    for _ in range(fields_max):
+        while ends and place >= ends[-1][0]:
+            ends.pop()
+        if not ends:
+            break
+        tag, _ = _varint(data, place)
+        place, kind, length = _field(data, place)
+        field = ends[-1][1].fields_by_number.get(tag >> 3) if kind == _BYTES else None
+        if field is not None and field.type == field.TYPE_MESSAGE and len(ends) == 1:
+            ends.append((place + length, field.message_type))
+            continue
+        if field is not None and field.type == field.TYPE_BYTES:
+            beside -= min(length, len(data) - place)
+        place += length
+    return beside
+
+
+def _field(data: bytes, place: int) -> tuple[int, int, int]:
+    """Where the content of the field that stands there begins, of which kind it is, and how long its content is."""
+    tag, place = _varint(data, place)
+    kind = tag & 7
+    if kind == _VARINT:
+        _, place = _varint(data, place)
+    elif kind == _BYTES:
+        length, place = _varint(data, place)
+        return place, kind, length
+    return place, kind, {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from popserver.rpc.incoming import SMALL_BYTES
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.rpc.server import SERVICE
-from popserver.rpc.wire_fields import has_more_fields
+from popserver.rpc.wire_fields import bytes_beside_bodies, has_more_fields
 from tests.rpc.door import CLIENT, LIMITS, Door, a_message, headers, opened
 from tests.support.waiting import eventually
 
@@ -37,6 +37,7 @@ PATIENCE_S = 30
 NARROW = LIMITS._replace(incoming_bytes_max=4 * MIB, request_bytes_max=MIB)
 SECRET = "a-secret-of-root"
 EMPTY_ENTRY = b"\x0a\x00"
+EMPTY_GROUP = b"\x7b\x7c"  # of a field that no message has
 
 
 @contextmanager
@@ -256,9 +257,34 @@ async def test_only_sends_may_be_large(door: Door, method: str) -> None:
 async def test_a_list_of_empty_entries_is_not_decoded(door: Door, method: str) -> None:
     """Decoded, each entry of two bytes takes a hundred."""
     response: Any = getattr(wire, SERVICE.methods_by_name[method].output_type.name)
-    answer = response.FromString(await door.raw(method, EMPTY_ENTRY * 1_000_000))
+    for before in (b"", EMPTY_GROUP):  # the decoder passes over the second
+        answer = response.FromString(await door.raw(method, before + EMPTY_ENTRY * 1_000_000))
+        assert answer.status.code == pb.BAD_REQUEST
+        assert "at most 16384 fields" in answer.status.message
+
+
+async def test_a_list_of_empty_entries_inside_of_a_message_is_not_decoded(door: Door) -> None:
+    with_keys = pb.Message()
+    with_keys.system_properties.keys.extend([""] * (2 * MIB + 1))
+    data = wire.SendMessageRequest(messages=[with_keys]).SerializeToString()
+    answer = wire.SendMessageResponse.FromString(await door.raw("SendMessage", data))
     assert answer.status.code == pb.BAD_REQUEST
-    assert "at most 16384 fields" in answer.status.message
+    assert f"at most {4 * MIB} bytes beside bodies" in answer.status.message
+
+
+def test_bodies_are_told_from_what_is_beside_them() -> None:
+    message = a_message()
+    message.user_properties["a"] = "b"
+    message.body = b"x" * 1_000
+    request = wire.SendMessageRequest(messages=[message] * 5)
+    data, kind = request.SerializeToString(), wire.SendMessageRequest.DESCRIPTOR
+    assert bytes_beside_bodies(data, kind, 100) == len(data) - 5_000
+    assert bytes_beside_bodies(data, kind, 0) == len(data)
+
+
+@given(st.binary(max_size=200), st.integers(0, 20))
+def test_any_bytes_can_be_weighed(data: bytes, most: int) -> None:
+    assert 0 <= bytes_beside_bodies(EMPTY_ENTRY + data, wire.SendMessageRequest.DESCRIPTOR, most) <= 2 + len(data)
 
 
 @given(st.lists(st.sampled_from(["entry", "topic", "group"]), max_size=40), st.integers(0, 50))
