@@ -30,6 +30,7 @@ class BesideLoad:
         self._samples: dict[str, list[tuple[float, float]]] = {}
         self._refused: Counter[str] = Counter()
         self._owed: set[str] = set()  # sent with an OK, and not yet delivered
+        self._delivered: set[str] = set()  # some before their OK was seen
         self._next = time.time_ns()
 
     async def work(
@@ -42,6 +43,7 @@ class BesideLoad:
         self._samples = {"send": [], "receive": [], "ack": [], "newcomer": []}
         self._refused.clear()
         self._owed.clear()
+        self._delivered.clear()
         headers = HEADERS if user is None else (*HEADERS, *_signature(*user))
         own, until = Wire(self._endpoint, headers=headers), time.monotonic() + seconds
         works = [self._work(own, number, until, 1 / rounds_per_s) for number in range(workers)]
@@ -77,7 +79,7 @@ class BesideLoad:
         request = wire.SendMessageRequest(messages=[new_message(topic, message_id, b"beside")])
         done = await self._timed(what, own.send(request.SerializeToString(), timeout_s))
         if done is not None:
-            self._owed.add(f"{topic} {message_id}")
+            self._owed |= {f"{topic} {message_id}"} - self._delivered
         return done is not None
 
     async def _receive_and_ack(self, own: Wire, topic: str) -> None:
@@ -85,7 +87,9 @@ class BesideLoad:
         received: list[pb.Message] = await self._timed("receive", call) or []
         if not received:
             return
-        self._owed -= {f"{topic} {each.system_properties.message_id}" for each in received}
+        keys = {f"{topic} {each.system_properties.message_id}" for each in received}
+        self._delivered |= keys
+        self._owed -= keys
         await self._timed("ack", own.ack(topic, topic, received))
 
     async def _timed(self, what: str, call: Awaitable[Any]) -> Any:

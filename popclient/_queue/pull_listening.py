@@ -79,6 +79,7 @@ class PullListening:
         self._done: dict[MessageQueue, int] = {}
         self._beats = Beats(clock)
         self._changed = asyncio.Event()
+        self._told_missing = ""  # what the log has of a topic that is not there
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, topics: Sequence[str]) -> None:
@@ -98,13 +99,18 @@ class PullListening:
     async def _take(self) -> list[tuple[Fetcher, list[MessageView]]]:
         """What has come. A topic that was deleted is waited for: it may be made anew."""
         try:
-            return await self._core.take(TAKE_WITHIN, self._core.options.max_cached_messages)
+            taken = await self._core.take(TAKE_WITHIN, self._core.options.max_cached_messages)
         except NotFound as failure:
             if failure.code != pb.TOPIC_NOT_FOUND:
                 raise
-            log.warning("the listener of group %s waits: %s", self._core.options.group, failure)
+            if str(failure) != self._told_missing:  # once; the topic may be away for long
+                log.warning("the listener of group %s waits: %s", self._core.options.group, failure)
+            self._told_missing = str(failure)
             await asyncio.sleep(TAKE_WITHIN)
             return []
+        if taken:
+            self._told_missing = ""
+        return taken
 
     def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
         """The queue is consumed up to there."""

@@ -72,6 +72,7 @@ class QueuePushCore:
         self._beats = Beats(self._clock)
         self._rebalancing = RebalanceService(self._clock, self)
         self._tasks = Tasks()
+        self._agreeing = asyncio.Lock()  # the server judges one change of the subscription at a time
         self._shifted = False  # is some topic's part another since this round began?
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -261,17 +262,18 @@ class QueuePushCore:
     async def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """One more topic, or another filter for one. One that is not there yet is picked up when it is."""
         await self._look_up(topic)
-        subscribed, before = self.parts.subscribed, self.parts.subscribed.get(topic)
-        subscribed.put(topic, expression)
-        try:
-            await subscribed.agree(self.session)
-        except PopError:
-            if before is None:
-                subscribed.remove(topic)
-            else:
-                subscribed.put(topic, before.filter_expression)
-            subscribed.note(self.session)
-            raise
+        async with self._agreeing:
+            subscribed, before = self.parts.subscribed, self.parts.subscribed.get(topic)
+            subscribed.put(topic, expression)
+            try:
+                await subscribed.agree(self.session)
+            except PopError:
+                if before is None:
+                    subscribed.remove(topic)
+                else:
+                    subscribed.put(topic, before.filter_expression)
+                subscribed.note(self.session)
+                raise
         self._look_again()
 
     async def unsubscribe(self, topic: str) -> None:

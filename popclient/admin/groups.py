@@ -67,8 +67,8 @@ class Groups(Calls):
 def _set_intervals(request: Any, intervals: Iterable[float | timedelta] | ExponentialBackoff) -> None:
     if isinstance(intervals, ExponentialBackoff):
         backoff = request.exponential_retry
-        backoff.initial.FromTimedelta(intervals.initial)
-        backoff.max.FromTimedelta(intervals.longest)
+        backoff.initial.FromTimedelta(as_timedelta("initial", intervals.initial))
+        backoff.max.FromTimedelta(as_timedelta("longest", intervals.longest))
         backoff.multiplier = intervals.multiplier
         return
     for interval in intervals:

@@ -22,7 +22,7 @@ from popclient import (
     QueuePushConsumer,
     aio,
 )
-from popclient._queue import calls
+from popclient._queue import calls, pull_listening
 from popclient._queue.local_offset_store import LocalFileOffsetStore
 from popclient._queue.offset_store import OffsetMemory, OffsetStore, ReadOffsetType
 from popserver.domain.group import NewGroup
@@ -364,6 +364,40 @@ async def test_a_pull_consumers_listener_gets_all_of_the_new_topic(server: Serve
         await until(lambda: len(seen) == 8, 15)
     await consuming
     assert seen == told("old", 5) + told("new", 3)
+
+
+@pytest.mark.row("E18")
+async def test_a_listener_whose_topic_is_away_waits_and_says_so_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    async def listener(messages: Any, _: Any) -> ConsumeConcurrentlyStatus:
+        seen.extend(message.text for message in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    monkeypatch.setattr(pull_listening, "TAKE_WITHIN", 0.02)
+    await server.make()
+    async with aio.PullConsumer(server.endpoint, "g") as consumer:
+        take, refusals = consumer._core.take, list[NotFound]()
+
+        async def counted(*given: Any) -> Any:
+            try:
+                return await take(*given)
+            except NotFound as refusal:
+                refusals.append(refusal)
+                raise
+
+        monkeypatch.setattr(consumer._core, "take", counted)
+        consuming = asyncio.create_task(consumer.consume("t", listener))
+        await until(lambda: MessageQueue("t", 0) in consumer.assignment)
+        await server.delete()
+        await until(lambda: len(refusals) >= 3)
+        assert caplog.text.count("the listener of group g waits") == 1
+        await server.make()
+        await server.send("new")
+        await until(lambda: seen == ["new"])
+    await consuming
 
 
 # ---- Topics that come later ----

@@ -297,3 +297,24 @@ async def test_a_refused_subscription_is_raised_and_the_consumer_goes_on(
         async with aio.Producer(shared.endpoint) as producer:
             await producer.send(Message(topic, "after"))
         await until(lambda: heard == ["before", "after"], 20)
+
+
+async def test_subscriptions_that_are_asked_for_together_are_judged_one_by_one(
+    shared: popserver.EmbeddedBroker, topic: str
+) -> None:
+    async def listener(messages: Any, _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        return SUCCESS
+
+    for name in (topic, f"{topic}-good", f"{topic}-bad", f"{topic}-more"):
+        send(shared, name, ["here"])
+    async with aio.QueuePushConsumer(shared.endpoint, topic, topic, listener, consume_from=FIRST) as consumer:
+        good, bad, more = await asyncio.gather(
+            consumer.subscribe(f"{topic}-good"),
+            consumer.subscribe(f"{topic}-bad", FilterExpression.sql("a >")),
+            consumer.subscribe(f"{topic}-more"),
+            return_exceptions=True,
+        )
+        assert isinstance(bad, BadRequest)
+        assert (good, more) == (None, None)
+        wanted = {topic, f"{topic}-good", f"{topic}-more", f"%RETRY%{topic}"}
+        await until(lambda: {mq.topic for mq in consumer.message_queues} == wanted, 60)
