@@ -79,7 +79,8 @@ class Judging:
         self._leave(seat)
 
     async def _known(self, ahead: _Ahead, request: Receive) -> Judged:
-        if ahead.left < request.batch_size or ahead.judged.behind:
+        # What is urgent may have come since, and goes before what is known.
+        if ahead.left < request.batch_size or ahead.judged.behind or request.topic.has_priorities:
             # All who wait go on at the same moment, and so into one transaction.
             await asyncio.shield(self._looking(ahead, request))
         ahead.left -= request.batch_size

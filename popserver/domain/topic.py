@@ -40,6 +40,11 @@ class Topic(NamedTuple):
         return MessageType.FIFO in self.accepts
 
     @property
+    def has_priorities(self) -> bool:
+        """Whether messages may have priorities here."""
+        return MessageType.PRIORITY in self.accepts
+
+    @property
     def generation(self) -> int:
         """Tells the topic from others that had its name before. Above 0.
 

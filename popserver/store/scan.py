@@ -29,7 +29,6 @@ from sqlalchemy import (
 )
 
 from popserver.domain.filtering import SqlFilter, TagFilter
-from popserver.domain.message import MessageType
 from popserver.domain.names import owner_of
 from popserver.domain.topic import message_key, offset_of
 from popserver.store.given import as_given, given
@@ -77,10 +76,15 @@ def places_of(conn: Connection, wish: Wish) -> list[AnyRow]:
 
 
 def _in_turn(wish: Wish, rows: Sequence[AnyRow]) -> list[AnyRow]:
-    if MessageType.PRIORITY in wish.topic.accepts and wish.rotation % FAIR_EVERY:
+    if is_by_priority(wish):
         return list(reversed(rows))
     start = wish.rotation % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]]
+
+
+def is_by_priority(wish: Wish) -> bool:
+    """Whether the places come with the most urgent first."""
+    return wish.topic.has_priorities and wish.rotation % FAIR_EVERY != 0
 
 
 def is_more(tx: Transaction, wish: Wish) -> bool:
@@ -105,6 +109,10 @@ def read_on(tx: Transaction, wish: Wish, places: Sequence[AnyRow], limit: int, *
             left_over = True
             break
         rows, next_offset = _read_on(tx, wish, place, limit - len(found), min(window, WINDOW_OFFSETS))
+        if next_offset == place.next_offset and is_by_priority(wish):
+            # The filter was not asked about what is urgent: less urgent messages must not go before it.
+            left_over = True
+            break
         if takes_groups(wish) or not wish.wanted.wants_all:
             window -= next_offset - place.next_offset + _cost_of_asking(wish)
         found += [_found(wish, place, row) for row in _not_in_hand(tx, wish, rows)]

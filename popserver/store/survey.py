@@ -54,8 +54,11 @@ def look(conn: Connection, request: Receive, known: Judged, enough: int, work: W
     behind = Unjudged([], 0)
     if scan.takes_groups(wish):
         behind = open_groups.to_judge(conn, wish, places, wanted, work.messages(wanted))
-    missing = enough - sum(len(each.wanted) for each in stretches.values())
-    asked = _to_ask(places, stretches, work.messages(wanted)) if missing > 0 else []
+    if scan.is_by_priority(wish):
+        stretches, is_short = _most_urgent(places, stretches, enough)
+    else:
+        is_short = sum(len(each.wanted) for each in stretches.values()) < enough
+    asked = _to_ask(places, stretches, work.messages(wanted), enough) if is_short else []
     bounds = as_given((each.from_key, each.to_key) for each in asked)
     ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
     is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, stretches)
@@ -99,12 +102,30 @@ def _known(known: Judged, place: AnyRow) -> Stretch:
     return known.stretch(place.queue_id, from_key) or Stretch(from_key, from_key, ())
 
 
-def _to_ask(places: Iterable[AnyRow], stretches: dict[int, Stretch], count: int) -> list[Stretch]:
+def _most_urgent(
+    places: Iterable[AnyRow], stretches: dict[int, Stretch], enough: int
+) -> tuple[dict[int, Stretch], bool]:
+    """The stretches with the most urgent messages, `enough` of them; and whether more must be asked about.
+
+    That is so if something may be more urgent than they are. The other stretches are forgotten: all of them together
+    would be without a bound.
+    """
+    needed: dict[int, Stretch] = {}
+    count, is_short = 0, False
+    for place in places:
+        if place.queue_id in stretches and count < enough:
+            known = needed[place.queue_id] = stretches[place.queue_id]
+            count += len(known.wanted)
+            is_short = is_short or (count < enough and known.to_key < message_key(place.queue_id, place.end_offset))
+    return needed, is_short
+
+
+def _to_ask(places: Iterable[AnyRow], stretches: dict[int, Stretch], count: int, enough: int) -> list[Stretch]:
     """The stretches behind those that are known, in the places' order; so many offsets together."""
     asked: list[Stretch] = []
     for place in places:
         known = stretches.get(place.queue_id)
-        if known is None or count <= 0:
+        if known is None or count <= 0 or len(known.wanted) >= enough:
             continue
         to_key = min(message_key(place.queue_id, place.end_offset), known.to_key + count)
         if to_key > known.to_key:

@@ -12,7 +12,7 @@ from popserver.domain.filtering import Filter, SqlFilter, sql, tag
 from popserver.domain.message import MessageType
 from popserver.domain.names import Resource
 from popserver.domain.retry import Holder
-from tests.support.builders import GROUP, TOPIC, a_message, in_order
+from tests.support.builders import GROUP, TOPIC, a_message, in_order, messages_of
 from tests.support.running_broker import PATIENCE_S, RunningBroker, ids, running_broker
 
 MANY = 40  # queues
@@ -148,3 +148,22 @@ async def test_messages_of_open_groups_are_asked_about_too(broker: RunningBroker
         seen += ids(held)
         assert await broker.ack(*held) == [None]
     assert seen == [each.message_id for each in sent[::3]]
+
+
+async def test_what_is_urgent_goes_before_what_the_filter_was_asked_about_earlier(broker: RunningBroker) -> None:
+    await broker.topic(queues=4)
+    await broker.broker.catalog.update_topic(TOPIC, accepts=(MessageType.PRIORITY,))
+
+    async def send(body: bytes, priority: int, count: int = 1) -> None:
+        kind, properties = MessageType.PRIORITY, {"a": "1"}
+        several = messages_of(count, body=body, priority=priority, message_type=kind, properties=properties)
+        await broker.send(several)
+
+    await send(b"low", 0, 40)
+    found = []
+    for _ in range(8):
+        assert await receive(broker, sql.parse("a = '1'"), 1)
+        await send(b"urgent", 3)
+        found += await receive(broker, sql.parse("a = '1'"), 1)
+    # Every eighth look begins anywhere, and may leave one urgent message to the next receive.
+    assert found.count(b"urgent") >= 6
