@@ -5,6 +5,7 @@ The file is a list in one place, so that the time of `make test` can be kept by 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,8 +21,8 @@ class Full:
 
     def __init__(self, text: str | None = None) -> None:
         lines = [line for line in (text or LIST.read_text()).splitlines() if line and not line.startswith("#")]
-        self._kept = tuple(line.removeprefix("! ") for line in lines if line.startswith("! "))
-        self._named = tuple(line for line in lines if not line.startswith("! "))
+        self._kept = [_Line(line.removeprefix("! ")) for line in lines if line.startswith("! ")]
+        self._named = [_Line(line) for line in lines if not line.startswith("! ")]
 
     @pytest.hookimpl(tryfirst=True)  # before -m takes tests away
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -33,9 +34,21 @@ class Full:
 
     def is_full(self, name: str, fixtures: Iterable[str]) -> bool:
         """Whether the list leaves this test to `make test-all`."""
-        return not name.startswith(self._kept) and (name.startswith(self._named) or "spark" in fixtures)
+        is_named = "spark" in fixtures or any(line.names(name) for line in self._named)
+        return is_named and not any(line.names(name) for line in self._kept)
 
     def unused(self, names: Iterable[str]) -> list[str]:
         """Lines that no test's name begins with."""
         known = list(names)
-        return [line for line in self._kept + self._named if not any(name.startswith(line) for name in known)]
+        return [line.text for line in self._kept + self._named if not any(line.names(name) for name in known)]
+
+
+class _Line:
+    """The beginning of tests' names; "*" stands for anything."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._pattern = re.compile(re.escape(text).replace(r"\*", ".*"))
+
+    def names(self, name: str) -> bool:
+        return self._pattern.match(name) is not None

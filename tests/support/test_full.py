@@ -10,6 +10,7 @@ TEXT = """# a remark
 tests/heavy/
 ! tests/heavy/test_a.py::test_one
 tests/b.py::test_two[sqlite]
+tests/c.py::*postgres
 """
 
 
@@ -22,6 +23,8 @@ tests/b.py::test_two[sqlite]
         ("tests/b.py::test_two[sqlite]", (), True),
         ("tests/b.py::test_two[postgres]", (), False),
         ("tests/b.py::test_three", ("spark",), True),
+        ("tests/c.py::test_four[postgres-1]", (), True),
+        ("tests/c.py::test_four[sqlite-1]", (), False),
     ],
 )
 def test_the_list_decides(name: str, fixtures: tuple[str, ...], *, expected: bool) -> None:
@@ -29,5 +32,5 @@ def test_the_list_decides(name: str, fixtures: tuple[str, ...], *, expected: boo
 
 
 def test_a_line_that_names_no_test_is_found() -> None:
-    names = ["tests/heavy/test_a.py::test_one", "tests/b.py::test_two[postgres]"]
+    names = ["tests/heavy/test_a.py::test_one", "tests/b.py::test_two[postgres]", "tests/c.py::test_four[postgres]"]
     assert Full(TEXT).unused(names) == ["tests/b.py::test_two[sqlite]"]
