@@ -51,6 +51,7 @@ class Server:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
+            self._end()
             raise RuntimeError(f"the {variant.name} server did not start: {log.read_text()[-2_000:]}")
         self.ready_s = time.perf_counter() - begun
         self.facts = json.loads(line)
@@ -69,12 +70,17 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        assert self.process.stdout is not None
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(READY_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.process.stdout.close()
 
 
 def _command(variant: Variant) -> list[str]:

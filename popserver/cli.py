@@ -17,7 +17,7 @@ OK, REFUSED, USAGE = 0, 1, 2
 def add_commands(commands: Any) -> None:
     """Add this room's commands to the `popmq` command line."""
     _add_serve(commands.add_parser("serve", help="run a broker", description=_SERVE))
-    _add_db(commands.add_parser("db", help="look after the database's schema"))
+    _add_db(commands.add_parser("db", help="look after the database"))
 
 
 _SERVE = (
