@@ -107,7 +107,7 @@ class Session:
         return self._connected and not self.closing
 
     async def start(self) -> None:
-        """Opens the session if it is not open; waits for the server's settings, but not for ever.
+        """Opens the session if it is not open; waits a limited time for the server's settings.
 
         Raises the server's refusal, or its failure if it has answered the settings with nothing else.
         """
@@ -274,7 +274,7 @@ class Session:
     async def agree(self) -> None:
         """Tells the settings anew and waits for the server's judgement, if there is a stream; raises its refusal.
 
-        Whoever changed the settings must take the change back then, before the session is opened again.
+        After a refusal the caller must take its change back before the session is opened again.
         """
         if self._stream is None:
             return
@@ -347,7 +347,7 @@ class Session:
                 self._call_back(self.on_notice, name)
 
     def _refused(self, refusal: PopError, *, is_final: bool) -> None:
-        """Whoever waits in `start` or `agree` gets it raised. Where nobody does the log has it, not at each new try."""
+        """Raised in `start` or `agree` if one of them waits; otherwise logged, but not at each new try."""
         if self._judged(refusal):
             return
         if not self._waiting and str(refusal) != self._told_refusal:
@@ -360,7 +360,7 @@ class Session:
             self._call_back(self.on_refused, refusal)
 
     def _judged(self, refusal: PopError | None) -> bool:
-        """Tells whoever waits in `agree`. Was there anybody?"""
+        """Tells a caller that waits in `agree`. Was there one?"""
         judgement = self._judgement
         if judgement is None or judgement.done():
             return False

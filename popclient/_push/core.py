@@ -90,7 +90,7 @@ class PushConsumerCore:
             self.begin_closing(self.options.drain_timeout)
 
     async def _try_out(self, message: pb.Message) -> pb.Status:
-        """Has the listener consume a message that nobody holds, for an operator; says how it ended."""
+        """Has the listener consume a message without a hold, for an operator; says how it ended."""
         try:
             async with asyncio.timeout(self.options.consumption_timeout):
                 consumption = await self._handling.try_out(MessageView.unheld(message))

@@ -32,7 +32,7 @@ class Begins(Protocol):
     """Where queues begin."""
 
     async def of(self, mq: MessageQueue, /) -> int:
-        """Negative if nobody knows (mission row I6)."""
+        """Negative if that is not known (mission row I6)."""
 
     async def meet(self, mq: MessageQueue, /) -> None:
         """The consumer has no queue of this topic, of which this is one."""

@@ -95,7 +95,7 @@ class Board:
         notice = decode(payload)
         if notice is UNREADABLE:
             now = asyncio.get_running_loop().time()
-            # Whoever may connect to the database can send as many as he likes.
+            # Every user of the database can send any number of them.
             if self._told_at is None or now - self._told_at >= UNREADABLE_AGAIN_S:
                 self._told_at = now
                 log.warning("a notice cannot be read; looking at everything", payload=payload[:PAYLOAD_LOGGED_MAX])

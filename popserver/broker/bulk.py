@@ -145,7 +145,7 @@ class Bulk:
             yield page
 
     async def withdraw(self, group: Resource, topic: Resource, attempt_id: str) -> None:
-        """Nothing of what the attempt holds was told to anybody: Ready again at once, and the attempts do not count."""
+        """No client was told what the attempt holds: it is Ready again at once, and the attempts do not count."""
         attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
         receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))
         if receipts:

@@ -101,7 +101,7 @@ class Commands:
             del self._asked[nonce]
 
     def answered(self, client_id: str, nonce: str, answer: Answer) -> None:
-        """The client said this; what nobody has asked it, or asks any more, is dropped."""
+        """The client said this. It is dropped if it was not asked for, or is not waited for any more."""
         asked = self._asked.get(nonce)
         if asked is not None and asked.client_id == client_id and not asked.answer.done():
             asked.answer.set_result(answer)

@@ -126,7 +126,7 @@ class Judging:
 
 
 def _taken_note_of(look: asyncio.Task[None]) -> None:
-    """A look that fails is told to those who wait for it; there may be nobody."""
+    """A look that fails is told to the callers that wait for it, if there are any."""
     if not look.cancelled():
         look.exception()
 

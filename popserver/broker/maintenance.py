@@ -59,7 +59,7 @@ class Maintenance:
         self._sleeper.look()
 
     def age(self) -> None:
-        """Something may be old of which nobody knew: at a start, or as a jump of the clock is believed now."""
+        """Something may be old that was not known to be: at a start, or when a jump of the clock is believed."""
         if self._retention_ms:
             self._retainer.tell(self._clock.now_ms())
         if self._key_window_ms:

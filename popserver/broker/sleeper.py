@@ -33,7 +33,7 @@ class Sleeper:
         self._set_alarm()
 
     def look(self) -> None:
-        """Something may be due of which nobody told; or the clock was set, and the alarm is late."""
+        """Something may be due without a notice; or the clock was set, and the alarm is late."""
         if not self._closed:
             self._due_ms = self._clock.now_ms()
             self._set_alarm()

@@ -1,4 +1,4 @@
-"""What an attempt id is kept as: it names a receive to the caller who made it, and to nobody else.
+"""What an attempt id is kept as: it names a receive only to the caller that made it.
 
 A ReceiveMessage belongs to its client; where callers sign, to the user's client. A bulk receive is repeated, renewed
 and acknowledged by any process of one user: the workers of a Spark stream have no client id in common. Where callers do

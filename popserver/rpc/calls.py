@@ -61,7 +61,7 @@ class Verb(NamedTuple):
     answer: Callable[..., Awaitable[Any]]
     refuse: Callable[[Any, pb.Status], list[Any]] | None = None
     anonymous: bool = False  # may come without a client id, and then unsigned
-    # Waits before a refused (request, caller) ends, where a client would ask again at once for ever.
+    # Waits before a refused (request, caller) ends, where a client would ask again at once, without end.
     hold_up: Callable[[Any, Caller], Awaitable[None]] | None = None
     # How a frame becomes bytes, where it is not always the method's own message.
     encode: Callable[[Any], bytes] | None = None

@@ -26,7 +26,7 @@ def teller(caller: Caller, say: Write, store_host: str) -> Callable[[Command, st
 
 
 def heed(commands: Commands, client_id: str, frame: wire.TelemetryCommand) -> None:
-    """Hand a client's answer to whoever asked for it."""
+    """Hand a client's answer to the operator's call that asked for it."""
     kind = frame.WhichOneof("command")
     if kind == "thread_stack_trace":
         trace = frame.thread_stack_trace

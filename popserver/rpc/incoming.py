@@ -27,7 +27,7 @@ SWEEP_EACH_S = 50e-6  # so many requests may be late that a sweep over all of th
 # counts as the largest one, so they get a little longer.
 LATE_S = 0.05
 LATE_WITHOUT_FRONT_S = 0.1
-SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before anybody reads
+SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before the server reads
 
 
 class Arrived(NamedTuple):

@@ -93,7 +93,7 @@ def build(
 ) -> PopServer:
     """A server bound to host and port (0: any free one, see `.port`). Call it in the running event loop.
 
-    `extra` make further services with `calls.handlers`. Without `access` nobody need sign. Raises
+    `extra` make further services with `calls.handlers`. Without `access` callers need not sign. Raises
     `CannotListen` where the address is taken.
     """
     access = access or Access(broker.reader, broker.clock)
@@ -133,7 +133,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # So is one that is mute: keepalive asks its machine alone, not whether it wants anything.
         ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
-        # What a client may send of a request that nobody reads yet. gRPC would raise it to 4 MiB for a fast client,
+        # What a client may send of a request that is not read yet. gRPC would raise it to 4 MiB for a fast client,
         # on each of its streams.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", SMALL_BYTES),

@@ -1,7 +1,7 @@
 """Asking a SQL filter about what a group may read next, before a receive reads it.
 
 To ask takes time, and the receive's transaction is the only one that writes. So the filter is asked here, outside of
-it and without a lock; the receive then grants what is wanted of what nobody has taken meanwhile. Messages never change:
+it and without a lock; the receive then grants those of them that are wanted and still free. Messages never change:
 an answer stays true whatever else happens to the group's progress.
 """
 
