@@ -141,8 +141,10 @@ class Front:
 
     def _make_room(self, host: str) -> None:
         """For one more from there, the oldest that never signed has to go; those that signed stay."""
-        if self._shares.has_all(host) and host in self._unsigned:
-            self._end_oldest(self._unsigned[host], self.connections)
+        if self._shares.has_all(host):
+            # Another address has to give nothing up: this one gets no more.
+            if host in self._unsigned:
+                self._end_oldest(self._unsigned[host], self.connections)
         elif self._all_unsigned and len(self._all_unsigned) >= self.unsigned.limit:
             self._end_oldest(self._all_unsigned, self.unsigned)
         elif self._all_unsigned and self.connections.used >= self.connections.limit:

@@ -240,6 +240,19 @@ async def test_signed_connections_of_one_address_leave_room_for_another() -> Non
         assert here.front.connections.used == 8
 
 
+async def test_an_address_that_has_its_share_drives_no_other_out() -> None:
+    async with standing(wait, limits=Limits(connections_max=8, must_sign=True)) as here:
+        for _ in range(4):
+            _, number = await joined(here)
+            here.front.signed(number)
+        for _ in range(4):
+            await joined(here, local="127.0.0.2")
+        for _ in range(3):
+            assert await (await here.client()).rest() == b""
+        assert (here.front.unsigned.used, here.front.unsigned.refused) == (4, 0)
+        assert here.front.connections.used == 8
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_the_server_sees_the_client_s_address(host: str) -> None:
     async with standing(host=host) as here:
