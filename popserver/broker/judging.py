@@ -21,7 +21,7 @@ from popserver.store.work import Work
 
 # A look begins before so many receives are left without messages: they need not wait for it then.
 _RECEIVES_AHEAD = 4
-# What is known of so many groups and filters is remembered between receives: about 100 KB each.
+# What is known of so many groups and filters is remembered between receives: about 100 KB each, and the filter.
 _REMEMBERED_BYTES = 8 * 1024 * 1024
 _BYTES_EACH = 100 * 1024
 # A filter of more operands and operators than this waits where the costly ones wait.
@@ -122,7 +122,7 @@ class Judging:
             self._in_use[seat] = ahead, users - 1
             return
         del self._in_use[seat]
-        self._remembered.put(seat, ahead, _BYTES_EACH)
+        self._remembered.put(seat, ahead, _BYTES_EACH + seat[2].memory)
 
 
 def _taken_note_of(look: asyncio.Task[None]) -> None:

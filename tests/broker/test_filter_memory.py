@@ -10,6 +10,8 @@ from popserver.broker.filters import Filters
 from popserver.domain.budget import Budget
 from popserver.domain.errors import TooManyRequests
 from popserver.domain.filtering import sql, tag
+from popserver.domain.retry import Holder
+from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker
 
 
@@ -38,3 +40,22 @@ async def test_a_receive_that_waits_holds_its_filter_and_gives_it_back(broker: R
     await asyncio.wait([poll])
     assert (budget.used, budget.refused) == (0, 1)
     assert await broker.receive(wanted="c") == []
+
+
+async def test_filters_whose_answers_are_remembered_count_with_their_size(broker: RunningBroker) -> None:
+    await broker.topic()
+    for number in range(20):
+        wanted = sql.parse(f"a = '{number}{'x' * 16_000}'")
+        found = await broker.broker.receive(
+            GROUP,
+            TOPIC,
+            wanted=wanted,
+            batch_size=1,
+            invisible_ms=30_000,
+            holder=Holder.SIMPLE,
+            client_id="c1",
+            poll_until_ms=broker.clock.now_ms(),
+        )
+        assert found == []
+    remembered = broker.broker.polls._judging._remembered
+    assert 1 <= len(remembered) <= remembered.size // wanted.memory
