@@ -127,7 +127,7 @@ class Timekeeper:
         clock = self._clock
         if clock is None:
             return "this server runs on a manual clock"
-        doubted_ms, clock.doubted_ms = clock.doubted_ms, 0
+        doubted_ms = clock.doubted_ms
         await self._note(clock, confirms=True)
         if not doubted_ms:
             return "no jump of the system clock was doubted"

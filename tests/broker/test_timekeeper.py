@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import structlog
@@ -133,6 +134,20 @@ class TestAJumpBetweenTwoRuns:
         removed = [line for line in logged if line["event"] == "old messages removed"]
         assert [(line["topic"], line["count"]) for line in removed] == [("orders", 20)]
         assert removed[0]["oldest"].startswith("2025-01-01 00:00:00")
+
+    async def test_stays_doubted_when_the_confirmation_cannot_be_written_down(
+        self, database_url: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with a_server(database_url, machine) as server:
+            await server.send(20)
+        machine.set_clock(100 * HOUR)
+        async with a_server(database_url, machine) as server:
+            with monkeypatch.context() as broken:
+                broken.setattr(server.broker.writer, "submit", AsyncMock(side_effect=StoreUnavailable()))
+                with pytest.raises(StoreUnavailable):
+                    await server.broker.timekeeper.confirm()
+            assert "popmq clock confirm" in server.hints()
+            assert await server.retain() == 20
 
     async def test_that_is_taken_back_has_removed_nothing(self, database_url: str, machine: Machine) -> None:
         async with a_server(database_url, machine) as server:
