@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from popserver.domain.errors import NoAnswer, NotFound, TooManyRequests
+from popserver.domain.errors import NoAnswer, NotFound, PopError, TooManyRequests
 from popserver.domain.message import StoredMessage
 
 WAITING_MAX = 100  # commands at a time; each may have a message with it
@@ -48,7 +48,7 @@ Tell = Callable[[Command, str], Awaitable[None]]
 
 class _Asked(NamedTuple):
     client_id: str
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[Answer | PopError]
 
 
 class Commands:
@@ -69,7 +69,7 @@ class Commands:
         del self._streams[client_id]
         for asked in self._asked.values():
             if asked.client_id == client_id and not asked.answer.done():
-                asked.answer.set_exception(NotFound(f"client '{client_id}' has left before it answered"))
+                asked.answer.set_result(NotFound(f"client '{client_id}' has left before it answered"))
 
     async def tell(self, client_id: str, command: Command, nonce: str = "") -> None:
         """Write it to the client's stream. Raises `NotFound` where the client has none here, `NoAnswer`."""
@@ -90,15 +90,19 @@ class Commands:
             raise TooManyRequests(
                 f"{WAITING_MAX} commands wait for their clients' answers, which is the limit; ask later"
             )
-        nonce, answer = uuid.uuid4().hex, asyncio.get_running_loop().create_future()
+        nonce = uuid.uuid4().hex
+        answer: asyncio.Future[Answer | PopError] = asyncio.get_running_loop().create_future()
         self._asked[nonce] = _Asked(client_id, answer)
         try:
             await self.tell(client_id, command, nonce)
-            return await asyncio.wait_for(answer, within_s)
+            said = await asyncio.wait_for(answer, within_s)
         except TimeoutError:
             raise _no_answer(client_id, within_s) from None
         finally:
             del self._asked[nonce]
+        if isinstance(said, PopError):
+            raise said
+        return said
 
     def answered(self, client_id: str, nonce: str, answer: Answer) -> None:
         """The client said this. It is dropped if it was not asked for, or is not waited for any more."""

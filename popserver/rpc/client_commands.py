@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import grpc
+
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.commands import Command, Commands, Outcome, PrintThreads, TryMessage
 from popserver.domain.acl import Action, ResourceKind, Right
+from popserver.domain.errors import NotFound
 from popserver.rpc import convert
 from popserver.rpc.calls import Caller, Write
 
@@ -20,7 +23,10 @@ def teller(caller: Caller, say: Write, store_host: str) -> Callable[[Command, st
     async def tell(command: Command, nonce: str) -> None:
         if isinstance(command, TryMessage):
             caller.require([(Right(Action.SUB, ResourceKind.TOPIC, command.stored.message.topic),)])
-        await say(_frame(command, nonce, store_host))
+        try:
+            await say(_frame(command, nonce, store_host))
+        except grpc.aio.InternalError:
+            raise NotFound(f"client '{caller.client_id}' has left before it was told") from None
 
     return tell
 

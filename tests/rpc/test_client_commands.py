@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
+import grpc
 import pytest
 
 from popproto.v1 import admin_pb2 as admin
@@ -16,8 +19,9 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker import commands
 from popserver.broker.access import Rules
+from popserver.domain.errors import NoAnswer, NotFound
 from popserver.rpc import admin_clients
-from popserver.rpc.client_commands import STACK_TRACE_LENGTH_MAX
+from popserver.rpc.client_commands import STACK_TRACE_LENGTH_MAX, teller
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 from tests.rpc.test_access import ADMIN, SECRET, as_, give
 from tests.support.running_broker import until
@@ -206,3 +210,31 @@ async def test_a_message_is_not_told_to_a_user_who_may_not_read_it(tmp_path: Pat
             assert "user 'alice' may not SUB topic 'flights'" in status.message
             await give(door, "ALLOW SUB topic:flights")
             assert (await ask(door, "VerifyMessage", **wish)).outcome.code == pb.OK
+
+
+async def test_a_client_that_leaves_while_it_is_told_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream takes nothing, and is gone before the command is given up."""
+    monkeypatch.setattr(commands, "WRITTEN_WITHIN_S", 0.05)
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
+    known, stream, blocked = commands.Commands(), object(), asyncio.Event()
+
+    async def tell(_command: commands.Command, _nonce: str) -> None:
+        blocked.set()
+        await asyncio.Event().wait()
+
+    known.joined("c1", stream, tell)
+    asking = asyncio.create_task(known.ask("c1", commands.PrintThreads(), 1))
+    await blocked.wait()
+    known.left("c1", stream)
+    await asyncio.wait([asking])
+    assert isinstance(asking.exception(), NoAnswer)
+    del asking
+    gc.collect()
+    assert unheard == []
+
+
+async def test_a_stream_that_breaks_while_a_command_is_written_is_a_client_that_left() -> None:
+    caller, say = Mock(client_id="c1"), AsyncMock(side_effect=grpc.aio.InternalError())
+    with pytest.raises(NotFound, match="client 'c1' has left"):
+        await teller(caller, say, "host:8081")(commands.Reconnect(), "nonce")
