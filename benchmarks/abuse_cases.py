@@ -38,6 +38,7 @@ ATTACKS = (
     Attack("filter", "receives whose filter has 500 terms, 64,000 messages in 256 queues"),
     Attack("filters", "distinct filters of 16 KB on an empty topic"),
     Attack("bodies", "24 unfinished sends of 31 MiB, unsigned", auth=True),
+    Attack("frames", "24 unfinished Telemetry frames of 31 MiB"),
     Attack("sends", "40 sends of 28 MiB at once"),
     Attack("watches", "10,000 health watches on one connection, unsigned", auth=True),
     Attack("connections", "6,600 connections with a health watch each, unsigned", auth=True),

@@ -93,15 +93,21 @@ class AttackLoad:
     # Messages that never end: nobody has signed, and the server has asked for it.
 
     async def bodies(self, until: float) -> None:
+        await self._unfinished("SendMessage", until, wire.SendMessageResponse.FromString)
+
+    async def frames(self, until: float) -> None:
+        await self._unfinished("Telemetry", until, wire.TelemetryCommand.FromString)
+
+    async def _unfinished(self, method: str, until: float, read: Callable[[bytes], Any]) -> None:
         size, block = 31 * MIB, bytes(MIB)
         connections = [await self._connect() for _ in range(2)]
         sends = []
         for number in range(24):
             connection = connections[number % 2]
-            stream = connection.call(SERVICE + "SendMessage", (("x-mq-client-id", "bench-attack"),))
+            stream = connection.call(SERVICE + method, (("x-mq-client-id", "bench-attack"),))
             pieces = itertools.chain((framed(size),), itertools.repeat(block, 30))
             sends.append((stream, asyncio.create_task(connection.send(stream, pieces, end=False))))
-        await self._until_ended([stream for stream, _ in sends], until, wire.SendMessageResponse.FromString)
+        await self._until_ended([stream for stream, _ in sends], until, read)
         await self._close(connections, [task for _, task in sends])
 
     # Complete requests as large as they may be, all at once.

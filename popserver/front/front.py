@@ -166,6 +166,10 @@ class Front:
         client = self._joined.get(number)
         return None if client is None else client.passed
 
+    def connection(self, number: int) -> _Client | None:
+        """The connection with its `passed` and `returned`, which grow; None when it has ended."""
+        return self._joined.get(number)
+
     def left(self, client: _Client) -> None:
         if client not in self._clients:
             return
@@ -201,6 +205,7 @@ class _Client(Side):
         self.host = ""
         self.number = 0  # from its first byte on
         self.passed = 0  # bytes
+        self.returned = 0  # bytes that the server sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -243,7 +248,7 @@ class _Client(Side):
         self._joining = asyncio.get_running_loop().create_task(self._join(tls=first == TLS_HANDSHAKE))
 
     async def _join(self, *, tls: bool) -> None:
-        inner = Side(self)
+        inner = _Inner(self)
         try:
             async with self._front.joining:
                 connection = await self._front.inner.connect(tls=tls, peer=self.peer, number=self.number)
@@ -265,6 +270,18 @@ class _Client(Side):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+class _Inner(Side):
+    """The server's end of a client's connection."""
+
+    def __init__(self, client: _Client) -> None:
+        super().__init__(client)
+        self._client = client
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._client.returned += len(data)
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

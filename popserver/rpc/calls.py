@@ -24,6 +24,7 @@ from popserver.broker.undelivered import Undelivered
 from popserver.domain.errors import BadRequest, Internal, PopError
 from popserver.front.inner import peer_address
 from popserver.rpc import caps, status
+from popserver.rpc.half_sent import Frames
 from popserver.rpc.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
 from popserver.rpc.limits import MIB
 from popserver.rpc.wire_fields import bytes_beside_bodies, has_more_fields
@@ -185,9 +186,7 @@ def _handler(
     encode: Any = verb.encode or response_class.SerializeToString
     # Every call is a stream of requests to gRPC: of any other it reads the request before it says who calls.
     if method.client_streaming:
-        return grpc.stream_stream_rpc_method_handler(
-            call.conversation, request_deserializer=read, response_serializer=encode
-        )
+        return grpc.stream_stream_rpc_method_handler(call.conversation, response_serializer=encode)
     if method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(call.stream, response_serializer=encode)
     return grpc.stream_unary_rpc_method_handler(call.unary, response_serializer=encode)
@@ -280,14 +279,17 @@ class _Call:
         # At once: one client says nothing before it has seen the headers (contract 3.1).
         await context.send_initial_metadata(())
         caller = Caller(context)
+        frames: Frames | None = None
         try:
             self._enter(caller, context)
-            refusal = await self._answer_stream(requests, caller, context)
+            with self._incoming.frames(context, requests, self._read) as frames:
+                refusal = await self._answer_stream(frames, caller, context)
         except PopError as refused:
             refusal = refused
         if refusal is not None:
             await self._write(self._refusal(requests, refusal), context)
-            await self._hold_up(requests, caller)
+            if frames is None or frames.refusal is None:  # else the frame goes on to arrive
+                await self._hold_up(requests, caller)
             code, sentence = status.end_of_stream(refusal)
             context.set_code(code)
             context.set_details(sentence)

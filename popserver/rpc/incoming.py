@@ -5,20 +5,26 @@ announces, up to the largest request, before anything of it is seen here. So a r
 needs a place for what it may bring; the newest that find none are refused, and what they sent is dropped. Requests
 that are there count with their size, before they are decoded, until they are answered. Small requests have a budget of
 their own, that large ones cannot use up, and so have callers who did not sign although they should.
+
+What `half_sent` finds of frames counts like a large request. Where there is no room for all of that, the streams of the
+connection that sent most of it end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import grpc
+import structlog
 
 from popserver.domain.budget import Budget, Budgets
 from popserver.domain.errors import BadRequest, PopError, RequestTooSlow
 from popserver.front.front import Front
-from popserver.front.inner import connection_number
+from popserver.front.inner import connection_number, peer_address
+from popserver.rpc.half_sent import SLACK_BYTES, Frames, Unread
 from popserver.rpc.limits import Limits
 
 SWEEP_S = 0.025
@@ -28,6 +34,11 @@ SWEEP_EACH_S = 50e-6  # so many requests may be late that a sweep over all of th
 LATE_S = 0.05
 LATE_WITHOUT_FRONT_S = 0.1
 SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before the server reads
+LOOK_EACH_S = 20e-6  # so many connections may have a stream open that a look at all of them takes its time
+LOOKS = 6  # after the last bytes that came: by then none of them are new
+SAY_ENDED_EVERY_S = 60.0
+
+log = structlog.get_logger("popserver.rpc")
 
 
 class Arrived(NamedTuple):
@@ -86,6 +97,12 @@ class Incoming:
         self._late = (_Late(self._large), _Late(self._unsigned))  # likewise
         self._readings: dict[asyncio.Task[Any], _Reading] = {}  # the oldest first
         self._alarm: asyncio.TimerHandle | None = None
+        self._unread: dict[str, Unread] = {}  # by the peer of its calls; connections with an open stream of requests
+        self._expected_of: dict[int | None, int] = {}  # of late requests, by connection
+        self._half_sent = 0  # bytes, in the budget of large requests
+        self._looked_at = 0  # what had passed through the front
+        self._looks = 0  # so many are still to be made
+        self._said_ended_at_s = -math.inf
 
     async def receive(self, context: Any, read: Callable[[bytes], Any], *, is_stranger: bool) -> Arrived:
         """The next message of a call, as `read` decodes it; the caller gives its size back to its budget in the end.
@@ -97,8 +114,7 @@ class Incoming:
         loop = task.get_loop()
         passed = 0 if self._front is None else self._front.passed
         reading = self._readings[task] = _Reading(task, context, is_stranger, loop.time(), passed)
-        if self._alarm is None:
-            self._alarm = loop.call_later(SWEEP_S, self._sweep)
+        self._keep_sweeping(loop)
         try:
             data = await context.read()
         except asyncio.CancelledError:
@@ -110,6 +126,10 @@ class Incoming:
             del self._readings[task]
         if data is grpc.aio.EOF:
             return NOTHING._replace(refusal=BadRequest("the call ended without a request; send one"), is_end=True)
+        if self._unread:
+            unread = self._unread.get(context.peer())
+            if unread is not None:
+                unread.read(len(data))
         return self._arrived(data, read, is_stranger=is_stranger)
 
     def hang_up(self, context: Any) -> None:
@@ -117,6 +137,24 @@ class Incoming:
         number = connection_number(context.peer())
         if self._front is not None and number is not None:
             self._front.hang_up(number, "it does not take its answers")
+
+    def frames(self, context: Any, requests: Any, read: Callable[[bytes], Any]) -> Frames:
+        """The messages of a stream of requests. One that takes too long, or finds no room, ends the stream."""
+        loop = asyncio.get_running_loop()
+        peer = context.peer()
+        number = connection_number(peer)
+        traffic = None if self._front is None or number is None else self._front.connection(number)
+        if traffic is None:
+            return Frames(requests, read, None, _nothing)
+        unread = self._unread.get(peer)
+        if unread is None:
+            unread = self._unread[peer] = Unread(traffic, loop.time())
+        self._keep_sweeping(loop)
+        return Frames(requests, read, unread, lambda: self._frames_end(peer))
+
+    def _frames_end(self, peer: str) -> None:
+        if not self._unread[peer].frames:
+            del self._unread[peer]
 
     def signed(self, context: Any) -> None:
         """The caller has signed: the front keeps its connection when it ends others."""
@@ -147,12 +185,64 @@ class Incoming:
                     self._refuse(reading, RequestTooSlow(f"the request had not arrived after {patience_s:g} s"))
                 else:
                     late[reading.is_stranger].append(reading)
+        self._expected_of.clear()
         for place, readings in zip(self._late, late, strict=True):
             self._make_room(place, readings)
+        self._look(now_s)
         self._alarm = None
-        if self._readings:
-            pause_s = max(SWEEP_S, SWEEP_EACH_S * (len(late[0]) + len(late[1])))
+        if self._readings or self._unread or self._half_sent:
+            pause_s = SWEEP_EACH_S * (len(late[0]) + len(late[1])) + LOOK_EACH_S * len(self._unread)
+            self._keep_sweeping(loop, max(SWEEP_S, pause_s))
+
+    def _keep_sweeping(self, loop: asyncio.AbstractEventLoop, pause_s: float = SWEEP_S) -> None:
+        if self._alarm is None:
             self._alarm = loop.call_later(pause_s, self._sweep)
+
+    def _look(self, now_s: float) -> None:
+        """Count what was half sent, and end streams for which there is no room, or that take too long."""
+        if not self._has_to_look():
+            return
+        self._large.give_back(self._half_sent)
+        found: dict[str, int] = {}
+        for peer, unread in self._unread.items():
+            size = unread.look(now_s)
+            if size:
+                size -= self._expected_of.get(connection_number(peer), 0)
+            if size > 0 and unread.waits:
+                found[peer] = size
+            else:
+                unread.late_since_s = None
+        ended: dict[str, int] = {}
+        self._half_sent = sum(found.values())
+        while not self._large.take(self._half_sent):
+            worst = max(found, key=found.__getitem__)
+            ended[worst] = found.pop(worst)
+            self._half_sent -= ended[worst]
+        for peer, size in ended.items():
+            self._end(peer, size, self._large.refusal("one more frame that takes long to arrive"), now_s)
+        patience_s = self._patience_s[False]
+        for peer, size in found.items():
+            unread = self._unread[peer]
+            if unread.late_since_s is None:
+                unread.late_since_s = now_s
+            elif now_s - unread.late_since_s > patience_s:
+                self._end(peer, size, RequestTooSlow(f"a frame had not arrived after {patience_s:g} s"), now_s)
+
+    def _has_to_look(self) -> bool:
+        passed = 0 if self._front is None else self._front.passed
+        if passed - self._looked_at >= SLACK_BYTES:
+            self._looked_at = passed
+            self._looks = LOOKS
+        self._looks -= 1
+        return self._looks >= 0 or self._half_sent > 0
+
+    def _end(self, peer: str, size: int, refusal: PopError, now_s: float) -> None:
+        self._unread[peer].refuse(refusal)
+        if now_s - self._said_ended_at_s >= SAY_ENDED_EVERY_S:  # a flood must not fill the log as well
+            self._said_ended_at_s = now_s
+            log.warning(
+                "streams with a half-sent frame ended", peer=peer_address(peer), bytes=size, reason=str(refusal)
+            )
 
     def _make_room(self, place: _Late, late: list[_Reading]) -> None:
         place.budget.give_back(place.expected)
@@ -171,6 +261,8 @@ class Incoming:
             expected[reading.number] = self._expected(reading.number, there)
             total += expected[reading.number]
         place.expected = total
+        for number, size in expected.items():
+            self._expected_of[number] = self._expected_of.get(number, 0) + size
         for reading in refused:
             self._refuse(reading, place.budget.refusal("one more request that takes long to arrive"))
 
@@ -204,3 +296,7 @@ class Incoming:
     def _refuse(self, reading: _Reading, refusal: PopError) -> None:
         reading.refusal = refusal
         reading.task.cancel()
+
+
+def _nothing() -> None:
+    """A stream whose connection is not known leaves nothing behind."""

@@ -137,6 +137,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # on each of its streams.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", SMALL_BYTES),
+        # Nothing but identity. A packed request would be unpacked before it is counted, to a thousand times its size.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         # By default gRPC drops calls at random once a thousand arrive faster than they are taken up.
         ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
