@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -39,6 +40,7 @@ class Subscribing:
         self._meet = meet
         self._shares: dict[str, list[MessageQueue]] = {}
         self._changed_at = 0.0
+        self._told_failure = ""
         self._noticed = asyncio.Event()
 
     async def subscribe(self, topics: Mapping[str, FilterExpression]) -> None:
@@ -100,8 +102,12 @@ class Subscribing:
             known = await self._look()
             await self._take()
         except Exception as failure:  # noqa: BLE001  a strategy of the user's may raise anything
-            log.warning("the queues stay as they are: %s", failure)
+            # Once as a warning: it is tried again every second.
+            level = logging.DEBUG if str(failure) == self._told_failure else logging.WARNING
+            log.log(level, "the queues stay as they are: %s", failure)
+            self._told_failure = str(failure)
             return False
+        self._told_failure = ""
         return known and asyncio.get_running_loop().time() - self._changed_at >= PAUSE
 
     async def _look(self) -> bool:

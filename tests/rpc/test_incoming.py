@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.rpc.server import SERVICE
 from popserver.rpc.wire_fields import bytes_beside_bodies, has_more_fields
 from tests.rpc.door import CLIENT, LIMITS, Door, a_message, headers, opened
-from tests.support.waiting import eventually
+from tests.support.running_broker import until
 
 MIB = 1024 * 1024
 PATIENCE_S = 30
@@ -58,13 +58,6 @@ async def first(call: Any) -> pb.Status:
     assert answer is not grpc.aio.EOF
     status: pb.Status = answer.status
     return status
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async def holds() -> bool:
-        return fact()
-
-    await eventually(holds, "the budget as expected", within_s=PATIENCE_S)
 
 
 def budget(door: Door, name: str) -> Budget:

@@ -21,7 +21,7 @@ from popserver.store import Database, migrate
 from popserver.store.soundness import check_soundness
 from tests.support.builders import GROUP, TOPIC, a_new_topic, messages_of
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class RunningBroker:
