@@ -69,7 +69,6 @@ class Polls:
         while True:
             ring_number = wakeups.ring_number(seat.topic_id)
             if may_be_repeated or not wakeups.is_known_empty(seat, request.wanted):
-                may_be_repeated = False
                 try:
                     await self._undelivered.wait(poll_until_ms)
                     received = await self._receive(request)
@@ -82,6 +81,7 @@ class Polls:
                     # It goes on elsewhere: where it was may be much to look at that it does not want.
                     request = request._replace(rotation=request.rotation + 1)
                     continue
+                may_be_repeated = False
                 if received.more:
                     wakeups.pass_on(seat)
                 if received.more or received.deliveries:

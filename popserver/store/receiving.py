@@ -163,6 +163,9 @@ def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[i
     answers: dict[int, Received] = {}
     for index, attempt_id in by_attempt.items():
         if attempt_id in held:
+            if not held[attempt_id]:
+                answers[index] = Received([], more=True)
+                continue
             held[attempt_id] = _taken_back(tx, several[index], held[attempt_id])
             answers[index] = _again(tx, wish, held[attempt_id])
     return answers

@@ -1,8 +1,8 @@
 """A receive that is repeated: its answer was lost on the way, what it was granted is still held.
 
 The attempt id a client gives its receive names what was granted by it (docs/design/0012). The repetition gets the same
-messages with the same attempts and handles, as a read, whoever asks; what has been acked or has ended is not among
-them. Holds that the lost answer orphaned are their client's again.
+messages with the same attempts and handles, as a read; what has been acked or has ended is not among them. Holds that
+the lost answer orphaned are their client's again.
 """
 
 from __future__ import annotations
@@ -31,17 +31,28 @@ class Held(NamedTuple):
 
 
 def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str, list[Held]]:
-    """What is held by receives of these attempt ids in this group and topic; those that hold nothing are left out."""
+    """What is held by receives of these attempt ids in this group and topic; those that hold nothing are left out.
+
+    Nothing is in the list of one whose bodies find no room in this transaction.
+    """
     names = {"attempts": sorted(set(attempt_ids)), "now_ms": tx.now_ms}
     rows = tx.conn.execute(_HELD, wish.names | names).all()
     if not rows:
         return {}
+    by_attempt: dict[str, list[AnyRow]] = {}
+    for row in rows:
+        by_attempt.setdefault(row.attempt_id, []).append(row)
+    held: dict[str, list[Held]] = {}
+    for attempt_id, several in by_attempt.items():
+        held[attempt_id] = _loaded(tx, wish, several) if tx.answer_bytes > 0 else []
+        tx.answer_bytes -= sum(len(each.row.body) for each in held[attempt_id])
+    return held
+
+
+def _loaded(tx: Transaction, wish: Wish, rows: Sequence[AnyRow]) -> list[Held]:
     messages = BY_KEY.rows(tx.conn, {"keys": as_given((row.message_key,) for row in rows)})
     by_key = {each.message_key: each for each in messages}
-    held: dict[str, list[Held]] = {}
-    for row in rows:
-        held.setdefault(row.attempt_id, []).append(Held(by_key[row.message_key], _receipt(wish, row), row.attempt))
-    return held
+    return [Held(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
 
 
 def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: str, until_ms: int) -> list[Held]:

@@ -82,3 +82,16 @@ def test_a_transaction_carries_so_many_for_all(store: OpenStore, monkeypatch: py
     assert (received.deliveries, received.more) == ([], True)
     monkeypatch.undo()
     assert len(store.receive(group, topic)) == 2
+
+
+def test_so_do_receives_that_are_repeated(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(6)])
+    receives = [a_receive(group, topic, 2, client_id=name, attempt_id=name) for name in "abc"]
+    first = store.do(receiving.receive, *receives)
+    monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=3 * LARGE))
+    again = store.do(receiving.receive, *receives)
+    assert [len(each.deliveries) for each in again] == [2, 2, 0]  # type: ignore[union-attr]
+    assert again[2].more, "it is not over"  # type: ignore[union-attr]
+    assert store.one(receiving.receive, receives[2]) == first[2]._replace(more=True)  # type: ignore[union-attr]
