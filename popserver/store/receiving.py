@@ -263,8 +263,10 @@ def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> 
         heads_only=heads_only,
     )
     in_runs = [each for run in runs for each in run.found]
-    reserved = len(in_runs) + max(kept, min(len(ready_again), before - len(in_runs)))
-    new = scan.read_on(tx, wish, places, wish.room - reserved, beside_runs=bool(in_runs))
+    # What was found before and given back unused is as good as new: what waits so must not become more and more.
+    unused = sum(row.attempt == 0 for row in ready_again)
+    reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
+    new = scan.read_on(tx, wish, places, max(0, wish.room - reserved), beside_runs=bool(in_runs))
     # New ones may be fewer than the room left for them, or none that the filter wants.
     again = _load(tx, wish, ready_again[: wish.room - len(in_runs) - len(new.found)])
     room = wish.room - len(in_runs) - len(new.found) - len(again)

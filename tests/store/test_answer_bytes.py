@@ -95,3 +95,17 @@ def test_so_do_receives_that_are_repeated(store: OpenStore, monkeypatch: pytest.
     assert [len(each.deliveries) for each in again] == [2, 2, 0]  # type: ignore[union-attr]
     assert again[2].more, "it is not over"  # type: ignore[union-attr]
     assert store.one(receiving.receive, receives[2]) == first[2]._replace(more=True)  # type: ignore[union-attr]
+
+
+def test_what_is_left_out_does_not_become_more_and_more(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    for start in range(0, 160, 40):
+        store.send(topic, [a_message(body=a_body(start + number, LARGE)) for number in range(40)])
+    came: list[int] = []
+    for _ in range(40):
+        deliveries = store.receive(group, topic, 8)
+        came += [each.stored.message.body[0] for each in deliveries]
+        store.ack(group, *deliveries)
+        assert store.one_value("SELECT count(*) FROM delivery") <= 8
+    assert len(came) == len(set(came)) == 120
