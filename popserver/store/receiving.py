@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 from sqlalchemy import bindparam, func, insert, select, update
@@ -271,12 +271,25 @@ def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> 
     again = _load(tx, wish, ready_again[: wish.room - len(in_runs) - len(new.found)])
     room = wish.room - len(in_runs) - len(new.found) - len(again)
     rest = [] if heads_only else open_groups.rest_of(tx, wish, runs, room)
-    takers, left = _deal(tx, several, [*again, *in_runs, *rest, *new.found])
+    takers, left = _deal(tx, several, _in_turn(again, [*in_runs, *rest, *new.found]))
     still_open = _settle_runs(tx, wish, runs, takers)
     scan.leave(tx, wish, _of_the_scan(left, runs))
     _grant(tx, wish, [grant for taker in takers for grant in taker.grants])
     left_over = new.left_over or still_open or bool(left) or not is_all
     return takers, left_over or _is_hidden(tx, wish, takers)
+
+
+def _in_turn(again: Sequence[Found], others: Sequence[Found]) -> list[Found]:
+    """What is ready again, which is in no message group, and then the others.
+
+    Where large ones are among them those that failed before and the rest come by turns: the bytes of an answer may be
+    enough for the first few alone.
+    """
+    if not any(each.row.body is LATER for each in again):
+        return [*again, *others]
+    failed = [each for each in again if each.attempt > 1]
+    rest = [*(each for each in again if each.attempt == 1), *others]
+    return [each for pair in zip_longest(failed, rest) for each in pair if each is not None]
 
 
 def _share_of_before(wish: Wish, *, new_waits: bool) -> int:

@@ -109,3 +109,22 @@ def test_what_is_left_out_does_not_become_more_and_more(store: OpenStore) -> Non
         store.ack(group, *deliveries)
         assert store.one_value("SELECT count(*) FROM delivery") <= 8
     assert len(came) == len(set(came)) == 120
+
+
+def test_large_messages_that_fail_again_and_again_leave_bytes_to_new_ones(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic], max_attempts=500)
+    store.send(topic, [a_message(body=a_body(0, LARGE)) for _ in range(12)])
+    failing = [each for _ in range(4) for each in store.receive(group, topic)]
+    assert len(failing) == 12
+    store.send(topic, [a_message(body=a_body(1, LARGE)) for _ in range(10)])
+    done = 0
+    for _ in range(20):
+        for each in failing:
+            store.change(group, each, 1)
+        store.end_due(after_ms=10)
+        came = store.receive(group, topic)
+        failing = [each for each in came if each.stored.message.body[0] == 0]
+        done += len(came) - len(failing)
+        store.ack(group, *(each for each in came if each not in failing))
+    assert done == 10
