@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO, cast
 
 import structlog
 
@@ -23,5 +23,15 @@ def configure(level: str, form: Literal["console", "json"]) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
     )
+
+
+class _StandardError:
+    """What `sys.stderr` is when a line is written: pytest gives each test another one, and closes it."""
+
+    def write(self, words: str) -> None:
+        sys.stderr.write(words)
+
+    def flush(self) -> None:
+        sys.stderr.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 import popclient.cli
 from popserver import EmbeddedBroker
 
+# What the server says in its log, which is in this process too.
+_LOGGED = re.compile(r"^\d{4}-\d\d-\d\dT[0-9:.]+Z \[\w+ *\] .*\n", re.MULTILINE)
 POPMQ = str(Path(sys.executable).with_name("popmq"))
 
 
@@ -58,7 +61,8 @@ class Shell:
             status = popclient.cli.main(["--endpoint", self.endpoint, *words])
         except SystemExit as end:
             status = int(end.code or 0)
-        return Said(status, *self._capture.readouterr())
+        out, err = self._capture.readouterr()
+        return Said(status, out, _LOGGED.sub("", err))
 
     def ok(self, *words: str, stdin: bytes = b"") -> Said:
         """One command that must succeed."""
