@@ -55,7 +55,10 @@ def hint(details: str, tls: Tls | None) -> str | None:
     if not any(mark in details for mark in _HUNG_UP) or "failed to connect" not in details:
         return None
     if tls is None:
-        return f"it hung up at the first word, as a server does that speaks TLS alone; set tls ({_reason(details)})"
+        return (
+            "it hung up at the first word, as a server does that speaks TLS alone, or has reached its limit of"
+            f" connections: see the server's log; set tls if it speaks TLS ({_reason(details)})"
+        )
     if tls.cert is None:
         return (
             "it hung up after the TLS handshake, as a server does that asks clients for a certificate;"

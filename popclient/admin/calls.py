@@ -51,9 +51,7 @@ class Calls:
         self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, takes: float = 0.0
     ) -> Answer:
         """`takes`: seconds that the answer may take by its nature."""
-        patience = self._patience()
-        if self._transport.reached:
-            patience = max(patience, takes)
+        patience = self._patience(takes)
         try:
             answer = self._thread.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:
@@ -63,9 +61,9 @@ class Calls:
         check(answer.status)  # type: ignore[attr-defined]
         return answer
 
-    def _patience(self) -> float:
+    def _patience(self, takes: float = 0.0) -> float:
         """Seconds for the next call: that nobody listens is told early, an answer may take its time."""
-        timeout, to_connect = self._config.request_timeout, self._connect_timeout
+        timeout, to_connect = max(self._config.request_timeout, takes), self._connect_timeout
         if self._transport.reached or self._thread.run(lambda: self._transport.connects(to_connect)):
             return timeout
         return min(timeout, to_connect)

@@ -6,7 +6,7 @@ from typing import Final
 
 _TRUST: Final = "with --ca FILE, or take whatever it shows with --ca any"
 _OPTIONS: Final = (
-    ("; set tls", f"; name the CA, or the server's own certificate, {_TRUST}"),
+    ("; set tls if it speaks TLS", f"; if it speaks TLS, name the CA, or the server's own certificate, {_TRUST}"),
     ("with Tls(ca=…), or take whatever it shows with Tls(insecure=True)", _TRUST),
     ("; leave tls out", "; leave out --ca, POPMQ_CA and https://, or start it with --tls permissive"),
     ("or give it as Tls(server_name=…)", "or take whatever it shows with --ca any"),

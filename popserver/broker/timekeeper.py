@@ -222,8 +222,8 @@ def _sentences(clock: SystemClock, believed_at_ms: int) -> list[str]:
     if clock.doubted_ms:
         found.append(
             f"the system clock is {_to_the_second(clock.doubted_ms)} ahead of where it was last seen: the server was"
-            " stopped for so long, or the clock is wrong; what is old is not removed by that time before"
-            f" {utc(system_ms + max(0, believed_at_ms - clock.now_ms()))}; if the clock is right: popmq clock confirm"
+            " stopped for so long, or the clock is wrong; nothing is removed for its age until"
+            f" {utc(system_ms + max(0, believed_at_ms - clock.now_ms()))}, unless you run: popmq clock confirm"
         )
     return found
 

@@ -186,8 +186,8 @@ def _commit(found: Evidence, _when: When) -> str:
     if found.group.history is HistoryLevel.ALL:
         return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
     return (
-        f"COMMIT: acked, or refused by the filter of a consumer of group '{found.group.name}'; which of the two is not"
-        f" remembered with history '{found.group.history}'"
+        f"COMMIT: acked, or refused by the filter of a consumer of group '{found.group.name}', or skipped by an"
+        f" operator; which of these is not remembered with history '{found.group.history}'"
     )
 
 

@@ -63,7 +63,7 @@ def test_a_dead_letter(made: Desk) -> None:
     assert "after attempt 2: the hold's time ended, and no attempt remains" in why(made, "m0")
 
 
-@pytest.mark.parametrize(("history", "says"), [("all", "is done with it"), ("errors", "refused by the filter")])
+@pytest.mark.parametrize(("history", "says"), [("all", "is done with it"), ("errors", "or skipped by an operator")])
 def test_a_message_that_is_done(made: Desk, history: str, says: str) -> None:
     made.make_group("others", history=history)
     made.send("flights", "m0")

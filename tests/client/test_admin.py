@@ -10,9 +10,11 @@ import pytest
 
 from popclient import ClientConfig, Unreachable, UnsupportedByServer
 from popclient.admin import Admin
+from popclient.cli import REFUSED, main
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from popproto.v2 import definition_pb2 as pb
+from popserver.broker.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S
 from tests.client.scripted import ServerThread
 
 
@@ -32,8 +34,46 @@ def test_nobody_there_is_told_fast() -> None:
 
 
 class _Present(AdminServicer):
+    def __init__(self) -> None:
+        self.remaining: list[float] = []  # s, of the calls about a client
+
     def GetStatus(self, request: wire.GetStatusRequest, context: object) -> wire.GetStatusResponse:  # noqa: N802
         return wire.GetStatusResponse(status=pb.Status(code=pb.OK), version="1")
+
+    def PrintThreads(  # noqa: N802
+        self, request: wire.PrintThreadsRequest, context: grpc.ServicerContext
+    ) -> wire.PrintThreadsResponse:
+        self.remaining.append(context.time_remaining())
+        return wire.PrintThreadsResponse(status=_NO_ANSWER)
+
+    def VerifyMessage(  # noqa: N802
+        self, request: wire.VerifyMessageRequest, context: grpc.ServicerContext
+    ) -> wire.VerifyMessageResponse:
+        self.remaining.append(context.time_remaining())
+        return wire.VerifyMessageResponse(status=_NO_ANSWER)
+
+
+_NO_ANSWER = pb.Status(code=pb.REQUEST_TIMEOUT, message="client 'c' has not answered within 5 s")
+
+
+@pytest.mark.parametrize(
+    ("words", "server_waits_s"), [(("stack", "c"), ANSWER_WITHIN_S), (("verify", "c", "m"), VERIFIED_WITHIN_S)]
+)
+def test_the_first_call_of_an_operator_waits_longer_than_the_server(
+    words: tuple[str, ...], server_waits_s: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server says that a client has not answered; an operator who gave up earlier would not read it."""
+    present, server = _Present(), grpc.server(ThreadPoolExecutor(1))
+    add_AdminServicer_to_server(present, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert main(["--endpoint", f"127.0.0.1:{port}", "client", *words]) == REFUSED
+    finally:
+        server.stop(0).wait()
+    assert "client 'c' has not answered within 5 s" in capsys.readouterr().err
+    (remaining,) = present.remaining
+    assert remaining > server_waits_s
 
 
 def test_whoever_listens_may_take_his_time() -> None:

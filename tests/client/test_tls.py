@@ -144,7 +144,8 @@ def test_a_client_shows_its_certificate(authority: Authority, clients: Authority
 
 def test_the_wrong_mode_is_said(authority: Authority) -> None:
     with certified(authority) as endpoint:
-        assert "speaks TLS alone; set tls" in words(endpoint, tls=False)
+        said = words(endpoint, tls=False)
+        assert "speaks TLS alone, or has reached its limit of connections: see the server's log; set tls" in said
     with served("plaintext") as endpoint:
         assert "speaks no TLS there" in words(endpoint, Tls(ca=authority.ca))
         assert "speaks no TLS there" in words(endpoint, Tls(insecure=True))
