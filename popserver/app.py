@@ -122,6 +122,7 @@ class App:
             await self.broker.members.list_at(self.config.advertise or self._own_address())
             await self.server.start()
             self._announce(listening)
+            self._say_lowered(self.server.connections_max)
         except BaseException:
             await self.broker.stop()
             raise
@@ -160,6 +161,17 @@ class App:
             from popserver.front.source import announce
 
             announce(listening.certificate, datetime.now(UTC))
+
+    def _say_lowered(self, allowed: int) -> None:
+        """Fewer connections than the default are no news; fewer than an operator asked for are."""
+        asked = self.config.max_connections
+        if allowed < asked and "max_connections" in self.config.model_fields_set:
+            log.warning(
+                "fewer connections than --max-connections asks for: the process may not open enough files;"
+                " raise its limit (ulimit -n)",
+                asked=asked,
+                allowed=allowed,
+            )
 
     def _place_of_own_certificate(self) -> tuple[Path | None, str]:
         """The folder, and what file names there begin with."""

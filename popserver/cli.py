@@ -26,6 +26,13 @@ _SERVE = (
 )
 
 
+def _mib(written: str) -> int:
+    """A number of MiB."""
+    if not written.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"'{written}' is not a whole number of MiB; write 64 for 64 MiB")
+    return int(written)
+
+
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8081); 0 takes a free one")
@@ -100,7 +107,7 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-request-rate", type=int, metavar="N", help="requests a user may make per second (0)")
     parser.add_argument(
-        "--max-incoming", type=int, metavar="MIB", help="how much may be on its way in, or not answered yet (96)"
+        "--max-incoming", type=_mib, metavar="MIB", help="how much may be on its way in, or not answered yet (96)"
     )
     parser.add_argument(
         "--max-watches", type=int, metavar="N", help="health watches at a time, and as many reflection streams (1000)"
@@ -109,12 +116,12 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-connections-per-address", type=int, metavar="N", help="of them, from one address; 0: half of all (0)"
     )
-    parser.add_argument("--send-backlog", type=int, metavar="MIB", help="how much may wait to be stored (128)")
+    parser.add_argument("--send-backlog", type=_mib, metavar="MIB", help="how much may wait to be stored (128)")
     parser.add_argument(
-        "--max-undelivered", type=int, metavar="MIB", help="bodies of answers that clients have not taken (96)"
+        "--max-undelivered", type=_mib, metavar="MIB", help="bodies of answers that clients have not taken (96)"
     )
     parser.add_argument(
-        "--max-filter-memory", type=int, metavar="MIB", help="what filters of receives under way may take (64)"
+        "--max-filter-memory", type=_mib, metavar="MIB", help="what filters of receives under way may take (64)"
     )
 
 

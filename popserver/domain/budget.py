@@ -6,6 +6,7 @@ lists them with what is used, the highest use so far, and how often a caller was
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from popserver.domain.errors import TooManyRequests
@@ -74,12 +75,18 @@ class Budgets:
 
 
 class Shares:
-    """A budget of which no holder may take more than a share."""
+    """A budget of which no holder may take more than a share.
 
-    def __init__(self, budget: Budget, share: int) -> None:
+    `each`: a budget for the share of one holder; it shows the holder that takes up most, and counts the refusals of
+    holders that have their whole share. Without it the refusals count for the whole budget.
+    """
+
+    def __init__(self, budget: Budget, share: int, each: Budget | None = None) -> None:
         self.budget = budget
         self.share = share
+        self.each = each
         self._held: dict[str, int] = {}
+        self._holders: Counter[int] = Counter()  # how many holders have so many; tells the most without a search
 
     def has_all(self, holder: str) -> bool:
         """Whether the holder has its whole share."""
@@ -88,11 +95,11 @@ class Shares:
     def take(self, holder: str) -> bool:
         """Whether there was room for one more of this holder."""
         if self.has_all(holder):
-            self.budget.refused += 1
+            (self.each or self.budget).refused += 1
             return False
         if not self.budget.take():
             return False
-        self._held[holder] = self._held.get(holder, 0) + 1
+        self._hold(holder, self._held.get(holder, 0) + 1)
         return True
 
     def refusal(self, wanted: str, holder: str) -> TooManyRequests:
@@ -104,6 +111,18 @@ class Shares:
     def give_back(self, holder: str) -> None:
         """End the use of one that the holder took."""
         self.budget.give_back()
-        self._held[holder] -= 1
-        if not self._held[holder]:
-            del self._held[holder]
+        self._hold(holder, self._held[holder] - 1)
+
+    def _hold(self, holder: str, now: int) -> None:
+        before = self._held.pop(holder, 0)
+        if now:
+            self._held[holder] = now
+        if self.each is None:
+            return
+        self._holders[before] -= 1
+        self._holders[now] += 1
+        if now > self.each.used or (before == self.each.used and not self._holders[before]):
+            self.each.used = now  # before and now differ by one, so no other holder has more
+            self.each.peak = max(self.each.peak, now)
+        if not self._holders[before]:
+            del self._holders[before]

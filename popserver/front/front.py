@@ -64,10 +64,11 @@ class Front:
             "connections without a signature", max(1, limits.connections_max // 2), "connections", "max_connections"
         )
         share = limits.connections_per_address or max(1, limits.connections_max // 2)
-        self._shares = Shares(self.connections, share)
+        self.of_one_address = Budget("connections of one address", share, "connections", "max_connections_per_address")
+        self._shares = Shares(self.connections, share, self.of_one_address)
         self._unsigned: dict[str, dict[_Client, None]] = {}  # by address, the oldest first
         self._all_unsigned: dict[_Client, None] = {}  # the oldest first
-        self._said_full_at_s = -math.inf
+        self._said_full_at_s: dict[Budget, float] = {}
         self._all_gone = asyncio.Event()
         self._numbers = itertools.count(1)
         self.joining = asyncio.Semaphore(JOINING_MAX)
@@ -106,7 +107,7 @@ class Front:
         if self.limits.must_sign:
             self._make_room(client.host)
         if not self._shares.take(client.host):
-            self._say_full(client.host)
+            self._say_full(self.of_one_address if self._shares.has_all(client.host) else self.connections, client.host)
             return False
         self._clients.add(client)
         if self.limits.must_sign:
@@ -144,7 +145,7 @@ class Front:
         if self._shares.has_all(host):
             # Another address has to give nothing up: this one gets no more.
             if host in self._unsigned:
-                self._end_oldest(self._unsigned[host], self.connections)
+                self._end_oldest(self._unsigned[host], self.of_one_address)
         elif self._all_unsigned and len(self._all_unsigned) >= self.unsigned.limit:
             self._end_oldest(self._all_unsigned, self.unsigned)
         elif self._all_unsigned and self.connections.used >= self.connections.limit:
@@ -153,6 +154,7 @@ class Front:
     def _end_oldest(self, there: dict[_Client, None], short: Budget) -> None:
         short.refused += 1
         oldest = next(iter(there))
+        self._say_full(short, oldest.host)
         oldest.turn_away("it never signed a call, and others wait")
         self.left(oldest)
 
@@ -181,15 +183,18 @@ class Front:
         if not self._clients:
             self._all_gone.set()
 
-    def _say_full(self, host: str) -> None:
+    def _say_full(self, short: Budget, host: str) -> None:
         """Now and then: a flood must not fill the log as well."""
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._said_full_at_s >= SAY_FULL_EVERY_S:
-            self._said_full_at_s = now_s
-            everywhere = self.connections.used >= self.connections.limit
-            limit = self.connections.limit if everywhere else self._shares.share
-            reason = "no more are allowed" if everywhere else f"no more are allowed from {host}"
-            log.warning("connections turned away", reason=reason, limit=limit)
+        if now_s - self._said_full_at_s.get(short, -math.inf) >= SAY_FULL_EVERY_S:
+            self._said_full_at_s[short] = now_s
+            log.warning(
+                "connections turned away",
+                reason=f"no room for more {short.name}",
+                limit=short.limit,
+                option=f"--{short.option.replace('_', '-')}",
+                address=host,
+            )
 
 
 class _Client(Side):

@@ -47,8 +47,10 @@ class PopServer:
         broker: Broker,
         session: Session,
         health_: health.aio.HealthServicer,
+        connections_max: int,
     ) -> None:
         self.port = place.port
+        self.connections_max = connections_max
         self.address = place.address
         self._server = server
         self._front = place.front
@@ -101,6 +103,7 @@ def build(
     place = listen(server, host, port, listening, limits, must_sign=access.is_on)
     if place.front is not None:
         broker.budgets.include(place.front.connections)
+        broker.budgets.include(place.front.of_one_address)
         if access.is_on:
             broker.budgets.include(place.front.unsigned)
     own = convert.endpoints(host, place.port)
@@ -117,11 +120,15 @@ def build(
     ]
     anybody = Anybody(incoming, broker.budgets, limits, [service.service_name() for service in services])
     server.add_generic_rpc_handlers([*services, *anybody.services])
-    return PopServer(server, place, broker, session, anybody.health)
+    allowed = _directly_max(limits) if place.front is None else place.front.connections.limit
+    return PopServer(server, place, broker, session, anybody.health, allowed)
+
+
+def _directly_max(limits: Limits) -> int:
+    return min(limits.connections_max, connections_max(files_each=1))
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
-    room = connections_max(files_each=1)
     return [
         ("grpc.max_receive_message_length", limits.request_bytes_max),
         ("grpc.max_send_message_length", -1),
@@ -129,7 +136,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         # A peer that connects and does not make itself understood is let go; so many may be there at all.
         ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
-        ("grpc.max_allowed_incoming_connections", min(limits.connections_max, room)),
+        ("grpc.max_allowed_incoming_connections", _directly_max(limits)),
         # So is one that is mute: keepalive asks its machine alone, not whether it wants anything.
         ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),

@@ -7,9 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 import popclient.cli
 from popclient import Message, Producer
+from popserver.app import App
+from popserver.config import GivenConfig
+from popserver.front import open_files
 from popserver.in_process import embedded
 
 BROKEN = {
@@ -93,3 +97,25 @@ def test_an_embedded_broker_is_what_its_arguments_say(tmp_path: Path, monkeypatc
         assert (broker.app.config.retention, broker.app.config.min_invisible) == (72 * 3_600_000, 10_000)
         assert broker.database_url == "sqlite:///plain.db"
     assert (tmp_path / "plain.db").exists()
+
+
+@pytest.mark.parametrize("option", ["--max-incoming", "--send-backlog", "--max-undelivered", "--max-filter-memory"])
+def test_a_size_with_a_unit_is_told_the_unit(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        popclient.cli.main(["serve", option, "64MiB"])
+    assert f"argument {option}: '64MiB' is not a whole number of MiB; write 64 for 64 MiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["permissive", "plaintext"])
+@pytest.mark.parametrize("asked", [{}, {"max_connections": 500}, {"max_connections": 50}], ids=str)
+async def test_connections_that_there_are_no_files_for_are_told(
+    monkeypatch: pytest.MonkeyPatch, mode: str, asked: dict[str, int]
+) -> None:
+    monkeypatch.setattr(open_files.resource, "getrlimit", lambda _: (500, 500))
+    app = App(GivenConfig(database_url="sqlite://", port=0, tls=mode, **asked))
+    with capture_logs() as said:
+        await app.start()
+        await app.stop()
+    lowered = [(each["asked"], each["allowed"]) for each in said if "--max-connections" in each["event"]]
+    room = 300 if mode == "plaintext" else 100
+    assert lowered == ([(500, room)] if asked.get("max_connections") == 500 else [])

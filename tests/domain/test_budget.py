@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.domain.budget import Budget, Budgets
+from popserver.domain.budget import Budget, Budgets, Shares
 
 
 def test_a_refusal_names_the_use_the_limit_and_the_option() -> None:
@@ -41,3 +43,21 @@ def test_names_are_unique() -> None:
     assert list(budgets) == [first]
     with pytest.raises(ValueError, match="connections"):
         budgets.add("connections", 2, "connections", "max_connections")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
+def test_the_share_of_one_shows_the_holder_that_has_most(steps: list[tuple[str, bool]]) -> None:
+    whole, each = Budget("things", 8, "things", "max_things"), Budget("things of one", 4, "things", "max_things_each")
+    shares = Shares(whole, each.limit, each)
+    held: Counter[str] = Counter()
+    refused = peak = 0
+    for holder, takes in steps:
+        if takes:
+            refused += held[holder] == each.limit
+            held[holder] += shares.take(holder)
+        elif held[holder]:
+            shares.give_back(holder)
+            held[holder] -= 1
+        most = max(held.values(), default=0)
+        peak = max(peak, most)
+        assert (each.used, each.peak, each.refused) == (most, peak, refused)

@@ -184,7 +184,7 @@ async def test_more_than_there_is_room_for_are_turned_away_and_it_is_said_once()
         with capture_logs() as said:
             for _ in range(3):
                 assert await (await here.client()).rest() == b""
-        assert [each["log_level"] for each in said] == ["warning"]
+        assert [(each["log_level"], each["option"]) for each in said] == [("warning", "--max-connections-per-address")]
         assert await stays[0].exchange(PREFACE) == b"plaintext:" + PREFACE
         await eventually(here.has_room, "one has gone", within_s=PATIENCE_S)
         assert await (await here.client()).exchange(PREFACE) == b"plaintext:" + PREFACE
@@ -194,10 +194,26 @@ async def test_one_address_gets_no_more_than_its_share() -> None:
     async with standing(limits=Limits(connections_max=4)) as here:
         stays = [await here.client() for _ in range(2)]
         assert await (await here.client()).rest() == b""
+        assert (here.front.of_one_address.used, here.front.of_one_address.refused) == (2, 1)
         other = await here.client(local="127.0.0.2")
         assert await other.exchange(PREFACE) == b"plaintext:" + PREFACE
         assert await stays[0].exchange(PREFACE) == b"plaintext:" + PREFACE
-        assert here.front.connections.refused == 1
+        assert here.front.connections.refused == 0, "there was room for others"
+
+
+async def test_the_log_names_the_option_of_the_limit() -> None:
+    limits = Limits(connections_max=3, connections_per_address=2)
+    async with standing(limits=limits) as here:
+        for local in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
+            await here.client(local=local)
+        with capture_logs() as said:
+            for local in ("127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2"):
+                assert await (await here.client(local=local)).rest() == b""
+        assert [(each["option"], each["limit"], each["address"]) for each in said] == [
+            ("--max-connections-per-address", 2, "127.0.0.1"),
+            ("--max-connections", 3, "127.0.0.2"),
+        ]
+        assert (here.front.of_one_address.refused, here.front.connections.refused) == (2, 2)
 
 
 async def joined(here: Standing, *, local: str = "127.0.0.1") -> tuple[Client, int]:
