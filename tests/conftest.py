@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from popclient import ClientConfig
 from tests.support.full import Full
 from tests.support.open_clients import OpenClients
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
@@ -19,7 +20,16 @@ settings.register_profile("popmq", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("popmq")
 
 
+# Clients give up after 3 s by default, which a busy machine may need for an ordinary answer.
+PATIENCE_S = 20.0
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    defaults = ClientConfig.__init__.__defaults__
+    assert defaults is not None
+    ClientConfig.__init__.__defaults__ = tuple(
+        PATIENCE_S if value == ClientConfig.request_timeout and type(value) is float else value for value in defaults
+    )
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.pluginmanager.register(Full(), "full-tests")

@@ -10,7 +10,7 @@ from popclient._queue.calls import Committed, Progress
 from popclient._queue.fetching import PAUSE_AFTER_FAILURE, Fetcher
 from popclient._queue.message_queue import MessageQueue
 from popclient._session import Session, log
-from popclient.errors import MultipleResults, PopError, for_caller
+from popclient.errors import MultipleResults, NotFound, PopError, for_caller
 
 
 class Committing:
@@ -62,7 +62,7 @@ class Committing:
         await self.commit({mq: min(fetcher.done, fetcher.position) for mq, fetcher in self._fetchers.items()})
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Of assigned queues; raises MultipleResults with what was refused."""
+        """Of assigned queues; raises MultipleResults with what was refused, NotFound where no topic exists any more."""
         changed = {
             mq: Progress(offset, self._fetchers[mq].resets, self._fetchers[mq].generation)
             for mq, offset in offsets.items()
@@ -73,6 +73,8 @@ class Committing:
         results = await calls.commit_offsets(self._session, self._group, changed)
         settled = [(mq, self._settle(mq, changed[mq], result)) for mq, result in results.items()]
         if refusals := [(mq, refusal) for mq, refusal in settled if refusal is not None]:
+            if all(isinstance(refusal, NotFound) for _, refusal in refusals):
+                raise refusals[0][1]
             raise MultipleResults(
                 f"{len(refusals)} of {len(changed)} offsets were not committed; the first, of {refusals[0][0]}:"
                 f" {refusals[0][1]}",

@@ -228,7 +228,9 @@ async def test_a_hold_counts_from_the_first_message_not_from_the_end_of_a_slow_s
 # ---- Several topics ----
 
 
-async def test_topics_take_turns(server: ScriptedServer) -> None:
+async def test_topics_take_turns(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # However long an answer takes, the next topic is not asked as well.
+    monkeypatch.setattr("popclient._consuming.HEDGE", 60)
     for topic in "abc":
         put(server, 4, topic)
     async with consumer_of(server, ["a", "b", "c"]) as consumer:
