@@ -107,7 +107,7 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-request-rate", type=int, metavar="N", help="requests a user may make per second (0)")
     parser.add_argument(
-        "--max-incoming", type=_mib, metavar="MIB", help="how much may be on its way in, or not answered yet (96)"
+        "--max-incoming", type=_mib, metavar="MIB", help="how much may be on its way in, or not answered yet (80)"
     )
     parser.add_argument(
         "--max-watches", type=int, metavar="N", help="health watches at a time, and as many reflection streams (1000)"

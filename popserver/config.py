@@ -58,7 +58,7 @@ class Config(BaseSettings):
     admin_secret: SecretStr = SecretStr("")
     max_send_rate: int = Field(default=0, ge=0)  # messages per second and user, or client without auth; 0: no limit
     max_request_rate: int = Field(default=0, ge=0)  # likewise
-    max_incoming: int = Field(default=96, ge=1)  # MiB of requests on their way in, and of those not answered yet
+    max_incoming: int = Field(default=80, ge=1)  # MiB of requests on their way in, and of those not answered yet
     max_connections: int = Field(default=10_000, ge=2)  # or as many as the process may open files for
     max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of them
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams

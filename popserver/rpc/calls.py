@@ -274,7 +274,7 @@ class _Call:
             await self._hold_up(arrived.request, caller)
             await self._write(self._refusal(arrived.request, refusal), context)
 
-    async def conversation(self, requests: Any, context: Any) -> None:
+    async def conversation(self, _requests: Any, context: Any) -> None:
         """A refusal is a frame, and then the stream's own end: official clients see nothing but the second."""
         # At once: one client says nothing before it has seen the headers (contract 3.1).
         await context.send_initial_metadata(())
@@ -282,14 +282,14 @@ class _Call:
         frames: Frames | None = None
         try:
             self._enter(caller, context)
-            with self._incoming.frames(context, requests, self._read) as frames:
+            with self._incoming.frames(context, self._read) as frames:
                 refusal = await self._answer_stream(frames, caller, context)
         except PopError as refused:
             refusal = refused
         if refusal is not None:
-            await self._write(self._refusal(requests, refusal), context)
+            await self._write(self._refusal(None, refusal), context)
             if frames is None or frames.refusal is None:  # else the frame goes on to arrive
-                await self._hold_up(requests, caller)
+                await self._hold_up(None, caller)
             code, sentence = status.end_of_stream(refusal)
             context.set_code(code)
             context.set_details(sentence)

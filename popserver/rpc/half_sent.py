@@ -15,9 +15,11 @@ of a call before that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
+
+import grpc
 
 from popserver.domain.errors import PopError
 
@@ -95,12 +97,13 @@ class Frames:
     """The frames of one stream, as `read` decodes them. Use it with `with`; that raises the refusal which ended it."""
 
     def __init__(
-        self, requests: Any, read: Callable[[bytes], Any], unread: Unread | None, left: Callable[[], None]
+        self, context: Any, read: Callable[[bytes], Any], unread: Unread | None, left: Callable[[], None]
     ) -> None:
         """`unread`: of the stream's connection, where that is known. `left` is called in the end."""
         self.refusal: PopError | None = None
         self.waits = False
-        self._requests: AsyncIterator[bytes] = aiter(requests)
+        # Not gRPC's iterator of requests: that keeps the last one until it is garbage, which may take long.
+        self._context = context
         self._read = read
         self._unread = unread
         self._left = left
@@ -112,9 +115,11 @@ class Frames:
     async def __anext__(self) -> Any:
         self.waits = True
         try:
-            data = await anext(self._requests)
+            data = await self._context.read()
         finally:
             self.waits = False
+        if data is grpc.aio.EOF:
+            raise StopAsyncIteration
         if self._unread is not None:
             self._unread.complete(len(data))
         return self._read(data)

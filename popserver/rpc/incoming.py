@@ -138,19 +138,19 @@ class Incoming:
         if self._front is not None and number is not None:
             self._front.hang_up(number, "it does not take its answers")
 
-    def frames(self, context: Any, requests: Any, read: Callable[[bytes], Any]) -> Frames:
+    def frames(self, context: Any, read: Callable[[bytes], Any]) -> Frames:
         """The messages of a stream of requests. One that takes too long, or finds no room, ends the stream."""
         loop = asyncio.get_running_loop()
         peer = context.peer()
         number = connection_number(peer)
         traffic = None if self._front is None or number is None else self._front.connection(number)
         if traffic is None:
-            return Frames(requests, read, None, _nothing)
+            return Frames(context, read, None, _nothing)
         unread = self._unread.get(peer)
         if unread is None:
             unread = self._unread[peer] = Unread(traffic, loop.time())
         self._keep_sweeping(loop)
-        return Frames(requests, read, unread, lambda: self._frames_end(peer))
+        return Frames(context, read, unread, lambda: self._frames_end(peer))
 
     def _frames_end(self, peer: str) -> None:
         if not self._unread[peer].frames:

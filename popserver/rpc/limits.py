@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     messages_max: int = 128  # of one SendMessage request
     ack_entries_max: int = 1_024  # of one AckMessage request
     request_bytes_max: int = 32 * MIB  # of a SendMessage request
-    incoming_bytes_max: int = 96 * MIB  # requests on their way in, and those that are not answered yet
+    incoming_bytes_max: int = 80 * MIB  # requests on their way in, and those that are not answered yet
     request_ms: int = 60 * SECOND_MS  # from the headers of a call to the end of its request
     unsigned_request_ms: int = 5 * SECOND_MS  # the same, of a caller who must sign and did not
     held_up_max: int = 100  # refused calls that are made to wait at a time

@@ -32,7 +32,8 @@ SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 # What a health check may ask for: the server as a whole, and the two names that process supervisors use.
 HEALTH_NAMES = ("", "startup", "liveness")
 KEEPALIVE_MS = 60_000
-PENDING_CALLS_MAX = 100_000
+# A burst of polls of one client (10,000 and some) is taken up; of a flood no more than this waits, and costs memory.
+PENDING_CALLS_MAX = 12_000
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 

@@ -127,8 +127,8 @@ async def test_what_calls_send_besides_their_requests_never_counts(
     found: list[Unread] = []
     frames = Incoming.frames
 
-    def noted(incoming: Incoming, context: Any, requests: Any, read: Any) -> Any:
-        made = frames(incoming, context, requests, read)
+    def noted(incoming: Incoming, context: Any, read: Any) -> Any:
+        made = frames(incoming, context, read)
         found.extend(incoming._unread.values())
         return made
 
