@@ -35,14 +35,20 @@ class Line:
             while True:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self._target)
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._forward, args=(source, sink, source is far), daemon=True).start()
+                threading.Thread(target=self._join, args=(near, far), daemon=True).start()
 
     def close(self) -> None:
         # Closing alone does not wake who waits in accept().
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+    def _join(self, near: socket.socket, far: socket.socket) -> None:
+        with near, far:
+            back = threading.Thread(target=self._forward, args=(far, near, True), daemon=True)
+            back.start()
+            self._forward(near, far, False)
+            back.join()
 
     def _forward(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
         with suppress(OSError):
