@@ -43,7 +43,7 @@ ATTACKS = (
     Attack("watches", "10,000 health watches on one connection, unsigned", auth=True),
     Attack("connections", "6,600 connections with a health watch each, unsigned", auth=True),
     Attack("addresses", "the same 6,600 from 100 addresses", auth=True),
-    Attack("unread", "12 receives of 32 x 4 MiB that nobody reads"),
+    Attack("unread", "12 receives of 32 x 4 MiB that the client does not read"),
     Attack("settings", "settings with 2,000 subscriptions of 14 KB each"),
     Attack("members", "lists of members with 3,000 subscriptions of 14 KB each"),
     Attack("locks", "locks of 300,000 queues in a request"),
