@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 2
-PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile
+PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all test-long lint format types generate check bench clean

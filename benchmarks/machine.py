@@ -51,7 +51,7 @@ def environment(folder: Path, cores: Cores) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "grpcio": grpc.__version__,
         "uvloop": _version("uvloop"),
-        "sqlite": sqlite_module().sqlite_version,
+        "sqlite": sqlite_module(own_process=True).sqlite_version,
         "fsync_us": fsync_us(folder),
     }
 

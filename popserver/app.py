@@ -34,8 +34,11 @@ log = structlog.get_logger("popserver")
 class App:
     """One broker behind one port. `start` and `stop` in the same event loop."""
 
-    def __init__(self, config: Config, clock: SystemClock | ManualClock | None = None) -> None:
+    def __init__(
+        self, config: Config, clock: SystemClock | ManualClock | None = None, *, own_process: bool = False
+    ) -> None:
         self.config = config
+        self.own_process = own_process  # see `Database`
         self.clock = clock or SystemClock()
         self.budgets = Budgets()  # of this server
         self.database: Database | None = None
@@ -56,7 +59,7 @@ class App:
         config = self.config
         has_auth = config.auth or config.tls_client_ca is not None
         check_exposure(config.host, has_auth=has_auth, insecure=config.insecure)
-        self.database = Database(config.database_url, durability=config.durability)
+        self.database = Database(config.database_url, durability=config.durability, own_process=self.own_process)
         try:
             migrate.upgrade(self.database)
             self.broker = Broker(

@@ -171,7 +171,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
-    app = App(config)
+    app = App(config, own_process=True)
     try:
         await app.start()
     except PopError as error:
@@ -265,7 +265,7 @@ def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool
     if config is None:
         return USAGE
     try:
-        database = Database(config.database_url, must_exist=must_exist)
+        database = Database(config.database_url, must_exist=must_exist, own_process=True)
         try:
             facts = work(database)
         finally:

@@ -47,15 +47,20 @@ _MEMORY_NUMBER = itertools.count()
 class Database:
     """A way to one writing connection and a few reading ones."""
 
-    def __init__(self, url: str, *, durability: str = "full", must_exist: bool = False) -> None:
-        """Connected lazily; a SQLite file is made, for this user alone, unless it `must_exist`."""
+    def __init__(
+        self, url: str, *, durability: str = "full", must_exist: bool = False, own_process: bool = False
+    ) -> None:
+        """Connected lazily; a SQLite file is made, for this user alone, unless it `must_exist`.
+
+        `own_process`: no code but the server's opens files here, so that it may take the newer SQLite of `pysqlite3`.
+        """
         self.url = _parse(url)
         self._must_exist = must_exist
         self.durability = durability
         self._lock_file: int | None = None
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite:
-            self.writing, self.reading = self._open_sqlite()
+            self.writing, self.reading = self._open_sqlite(sqlite_module(own_process=own_process))
         else:
             self.writing, self.reading = self._open_postgres()
 
@@ -115,8 +120,7 @@ class Database:
             os.close(self._lock_file)
             self._lock_file = None
 
-    def _open_sqlite(self) -> tuple[Engine, Engine]:
-        module = sqlite_module()
+    def _open_sqlite(self, module: ModuleType) -> tuple[Engine, Engine]:
         if _is_memory(self.url):
             engine = create_engine(
                 f"sqlite:///file:popmq-{os.getpid()}-{next(_MEMORY_NUMBER)}?mode=memory&uri=true",
@@ -171,13 +175,21 @@ class Database:
         dbapi.execute(f"SET synchronous_commit = {commit}")
 
 
-def sqlite_module() -> ModuleType:
-    """The newer SQLite of `pysqlite3` where it is installed: 3.7.0 to 3.51.2 can corrupt a WAL under two writers."""
-    try:
-        from pysqlite3 import dbapi2
-    except ImportError:
-        return _quick_to_bind(sqlite3)
-    return _quick_to_bind(dbapi2)
+def sqlite_module(*, own_process: bool) -> ModuleType:
+    """Python's SQLite; in the server's own process the newer one of `pysqlite3`, where it is installed.
+
+    SQLite 3.7.0 to 3.51.2 can corrupt a WAL under two writers, so the newer one is better. But two libraries of SQLite
+    that open one file in one process do not see each other's locks: the second one shortens the file of shared memory
+    under the first, and the process dies of SIGBUS. In a user's process (`embedded`) other code opens files by
+    Python's library, so the broker has to take the same one.
+    """
+    if own_process:
+        try:
+            from pysqlite3 import dbapi2
+        except ImportError:
+            return _quick_to_bind(sqlite3)
+        return _quick_to_bind(dbapi2)
+    return _quick_to_bind(sqlite3)
 
 
 def _quick_to_bind(module: ModuleType) -> ModuleType:

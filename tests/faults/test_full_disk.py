@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,6 @@ from sqlalchemy import Engine, event
 
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
-from popserver.store.database import sqlite_module
 from popserver.store.soundness import check_soundness
 from tests.faults.knocking import Knocker, assert_says, knocking
 from tests.support.aftermath import looking
@@ -102,7 +102,7 @@ def _pages_limited(count: int) -> Iterator[Callable[[int], None]]:
 
     def limit_all(new_count: int) -> None:
         for connection in opened:
-            with suppress(sqlite_module().ProgrammingError):  # closed meanwhile
+            with suppress(sqlite3.ProgrammingError):  # closed meanwhile
                 connection.execute(f"PRAGMA max_page_count = {new_count}")
 
     event.listen(Engine, "connect", limit)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from pathlib import Path
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.store.database import BUSY_TIMEOUT_MS, sqlite_module
+from popserver.store.database import BUSY_TIMEOUT_MS
 from tests.faults.knocking import assert_says, knocking
 from tests.support.server_process import served
 
@@ -18,7 +19,7 @@ async def test_a_locked_file(tmp_path: Path) -> None:
     file = tmp_path / "popmq.db"
     async with served(f"sqlite:///{file}") as server, knocking(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
-        other = sqlite_module().connect(str(file), isolation_level=None)
+        other = sqlite3.connect(str(file), isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         began = time.monotonic()
         statuses = await asyncio.gather(*(client.send(f"m{number}") for number in range(CALLERS)))

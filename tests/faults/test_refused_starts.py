@@ -13,7 +13,6 @@ from sqlalchemy import text
 from popproto.v2 import definition_pb2 as pb
 from popserver.domain.errors import StoreUnavailable
 from popserver.store import Database, migrate
-from popserver.store.database import sqlite_module
 from popserver.store.soundness import check_soundness
 from tests.faults.knocking import assert_is_a_sentence, knocking
 from tests.support.server_process import refused, served
@@ -179,6 +178,6 @@ def _made(folder: Path) -> Path:
 
 def _all_in_the_file(file: Path) -> None:
     """Nothing stands in the WAL alone."""
-    conn = sqlite_module().connect(str(file))
+    conn = sqlite3.connect(str(file))
     conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     conn.close()

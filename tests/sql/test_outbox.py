@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -138,6 +140,13 @@ def test_the_sqlite_file_of_a_broker_is_refused(tmp_path: Path) -> None:
         with Session(engine) as session, pytest.raises(sql.UnsupportedByStore, match="which alone writes there"):
             sql.enqueue(session, "orders", b"1")
         engine.dispose()
+
+
+def test_a_program_reads_the_file_of_its_embedded_broker(tmp_path: Path) -> None:
+    """Two libraries of SQLite in one process lose messages, and end it by SIGBUS."""
+    command = [sys.executable, "-m", "tests.sql.read_beside", str(tmp_path / "broker.db")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_what_enqueue_does_not_take(lite_engine: Engine) -> None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, create_engine, make_url, text
 
 from popserver.domain.message import id_from_bytes
-from popserver.store.database import sqlite_module
 from popserver.store.soundness import check_soundness
 from tests.support.checker import Final, Lag, StateRow, Stored
 from tests.support.load import digest
@@ -49,10 +48,10 @@ def unfinished(conn: Connection, topic: str) -> int:
 
 @contextmanager
 def looking(database_url: str) -> Iterator[Connection]:
-    """A connection that only reads, also beside a running server, whose library it shares: SQLite must not be mixed."""
+    """A connection that only reads, also beside a running server."""
     url = make_url(database_url)
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(f"sqlite:///file:{url.database}?mode=ro&uri=true", module=sqlite_module())
+        engine = create_engine(f"sqlite:///file:{url.database}?mode=ro&uri=true")
     else:
         engine = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="REPEATABLE READ")
     try:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine
@@ -50,7 +48,6 @@ def _sqlite(url: URL) -> Engine:
         raise ValueError(f"option url={_shown(url)} cannot be read: there is no file {path}")
     return create_engine(
         URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}),
-        module=_sqlite_module(),
         paramstyle="named",
         isolation_level="AUTOCOMMIT",
         poolclass=NullPool,
@@ -77,12 +74,3 @@ def _postgres(url: URL) -> Engine:
 
 def _shown(url: URL) -> str:
     return shown(url.render_as_string(hide_password=False))
-
-
-def _sqlite_module() -> ModuleType:
-    """The newer SQLite of `pysqlite3` where it is installed, as the server has it."""
-    try:
-        from pysqlite3 import dbapi2
-    except ImportError:
-        return sqlite3
-    return dbapi2  # type: ignore[no-any-return]
