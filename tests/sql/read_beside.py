@@ -1,4 +1,7 @@
-"""Sends to an embedded broker and reads its file by Python's own SQLite, in one process: `python -m tests.sql.read_beside FILE`."""
+"""Sends to an embedded broker and reads its file by Python's own SQLite, in one process.
+
+Run it with: python -m tests.sql.read_beside FILE
+"""
 
 from __future__ import annotations
 
