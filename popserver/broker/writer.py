@@ -189,15 +189,22 @@ class Writer:
         self._batches.put(batch)
 
     def _take(self) -> list[_Request]:
-        count, size, answers = 0, 0, 0
-        for request in self._waiting:
+        """The first one, and of the others those that fit: a small send does not wait for several large ones."""
+        batch: list[_Request] = []
+        left: list[_Request] = []
+        size, answers = 0, 0
+        for place, request in enumerate(self._waiting):
+            if len(batch) == BATCH_REQUESTS_MAX:
+                left += self._waiting[place:]
+                break
+            too_much = size + request.size > BATCH_BYTES_MAX or answers + request.answers > BATCH_ANSWERS_MAX
+            if batch and too_much and (request.size or request.answers):
+                left.append(request)
+                continue
             size += request.size
             answers += request.answers
-            too_much = size > BATCH_BYTES_MAX or answers > BATCH_ANSWERS_MAX or count >= BATCH_REQUESTS_MAX
-            if count and too_much:
-                break
-            count += 1
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+            batch.append(request)
+        self._waiting = left
         return batch
 
     def _answer(self, outcomes: Sequence[_Outcome], committed: Committed) -> None:

@@ -18,15 +18,15 @@ import structlog
 
 from popserver.domain.budget import Budget, Shares
 from popserver.front.inner import InnerListeners
+from popserver.front.resets import RESET, SlowedResets
 from popserver.front.splice import Side
+from popserver.front.turns import Turns
 
 TLS_HANDSHAKE = 0x16
 PREFACE = ord("P")
 KINDS = (TLS_HANDSHAKE, PREFACE)
 BACKLOG = 1_024
 SAY_FULL_EVERY_S = 60.0
-# So many connections are joined to the server at once: a flood of them must not hold up the calls of others.
-JOINING_MAX = 16
 # When the server has ended its calls, their last bytes are passed on within this time.
 FINISH_S = 1.0
 
@@ -71,7 +71,7 @@ class Front:
         self._said_full_at_s: dict[Budget, float] = {}
         self._all_gone = asyncio.Event()
         self._numbers = itertools.count(1)
-        self.joining = asyncio.Semaphore(JOINING_MAX)
+        self.turns = Turns()
         self._joined: dict[int, _Client] = {}  # by number
         self.passed = 0  # bytes of clients, over all connections
 
@@ -206,6 +206,7 @@ class _Client(Side):
         self._heard: list[bytes] = []
         self._patience: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
+        self._resets: SlowedResets | None = None  # from the first one on
         self.peer = "unknown"
         self.host = ""
         self.number = 0  # from its first byte on
@@ -224,16 +225,27 @@ class _Client(Side):
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
-            self.other.transport.write(data)
-            self.passed += len(data)
-            self._front.passed += len(data)
+            if self._resets is None and RESET in data:
+                self._resets = SlowedResets(self._pass_on, self.hold, self.go_on)
+            if self._resets is None:
+                self._pass_on(data)
+            else:
+                self._resets.take(data)
             return
         self._heard.append(data)
         if self._joining is None:
             self._choose(data[0])
 
+    def _pass_on(self, data: bytes) -> None:
+        assert self.other is not None
+        self.other.transport.write(data)
+        self.passed += len(data)
+        self._front.passed += len(data)
+
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_waiting()
+        if self._resets is not None:
+            self._resets.drop()
         if self._joining is not None:
             self._joining.cancel()
         self._front.left(self)
@@ -249,15 +261,15 @@ class _Client(Side):
         if first not in self._front.kinds:
             self.turn_away(f"its first byte is 0x{first:02x}: not what is spoken here")
             return
-        self.transport.pause_reading()
+        self.hold()
         self._joining = asyncio.get_running_loop().create_task(self._join(tls=first == TLS_HANDSHAKE))
 
     async def _join(self, *, tls: bool) -> None:
         inner = _Inner(self)
         try:
-            async with self._front.joining:
-                connection = await self._front.inner.connect(tls=tls, peer=self.peer, number=self.number)
-                await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=connection)
+            await self._front.turns.wait(self.host)
+            connection = await self._front.inner.connect(tls=tls, peer=self.peer, number=self.number)
+            await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=connection)
         except OSError as error:
             log.warning("connection turned away", peer=self.peer, reason=str(error))
             self.transport.abort()
@@ -266,9 +278,10 @@ class _Client(Side):
             inner.transport.abort()
             return
         self.other = inner
-        inner.transport.write(b"".join(self._heard))
+        heard = b"".join(self._heard)
         self._heard.clear()
-        self.transport.resume_reading()
+        self.data_received(heard)
+        self.go_on()
         log.debug("connection joined", peer=self.peer, tls=tls)
 
     def _stop_waiting(self) -> None:

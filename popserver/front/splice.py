@@ -16,6 +16,7 @@ class Side(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.other = other
         self._lingering: asyncio.TimerHandle | None = None
+        self._holds = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -26,11 +27,22 @@ class Side(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self.other is not None:
-            self.other.transport.pause_reading()
+            self.other.hold()
 
     def resume_writing(self) -> None:
         if self.other is not None:
-            self.other.transport.resume_reading()
+            self.other.go_on()
+
+    def hold(self) -> None:
+        """Read nothing until `go_on` was called as often."""
+        self._holds += 1
+        if self._holds == 1:
+            self.transport.pause_reading()
+
+    def go_on(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._lingering is not None:

@@ -179,6 +179,17 @@ async def test_a_batch_is_bounded_in_requests_and_bytes(broker: RunningBroker, m
         assert commits.times == commits_expected
 
 
+async def test_a_small_send_does_not_wait_for_several_large_ones(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.send()
+    monkeypatch.setattr(writer, "BATCH_BYTES_MAX", 1_000)
+    sizes = (900, 900, 900, 1)
+    await asyncio.gather(*[broker.send([a_message(body=bytes(size))]) for size in sizes])
+    stored = await broker.query("SELECT size FROM (SELECT rowid AS place, LENGTH(body) AS size FROM message) ORDER BY place")
+    assert sorted(row[0] for row in stored[1:3]) == [1, 900]
+
+
 async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: RunningBroker) -> None:
     await broker.send()
     reached, gate = threading.Event(), threading.Event()

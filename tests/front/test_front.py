@@ -17,6 +17,9 @@ from structlog.testing import capture_logs
 
 from popserver.front.front import Front, Limits
 from popserver.front.inner import InnerListeners, peer_address
+from popserver.front.resets import AT_ONCE, PER_S, RESET
+from popserver.front.turns import AT_ONCE as CONNECTIONS_AT_ONCE
+from popserver.front.turns import Turns
 from tests.support.waiting import eventually
 
 TLS_HELLO = b"\x16\x03\x01 hello"
@@ -307,6 +310,72 @@ async def test_much_passes_both_ways_unchanged() -> None:
         client.writer.write(sent)
         received = await client.reader.readexactly(len(b"plaintext:") + len(sent))
         assert hashlib.sha256(received[len(b"plaintext:") :]).digest() == hashlib.sha256(sent).digest()
+
+
+async def test_a_client_that_resets_streams_is_slowed_down_and_loses_nothing() -> None:
+    passed = bytearray()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(MIB):
+            passed.extend(data)
+
+    flood = PREFACE + b"".join(_begun_and_reset(2 * each + 1) for each in range(2 * AT_ONCE))
+    async with standing(take) as here:
+        client = await here.client()
+        begun_s = asyncio.get_running_loop().time()
+        client.writer.write(flood)
+        await until(lambda: len(passed) >= len(flood) // 2)
+        at_once = passed.count(RESET)
+        taken_s = asyncio.get_running_loop().time() - begun_s
+        assert at_once <= AT_ONCE + PER_S * taken_s
+        client.writer.write(b"and an ordinary call")
+        await until(lambda: len(passed) >= len(flood) + 20)
+        assert passed == flood + b"and an ordinary call"
+
+
+async def test_bytes_that_look_a_little_like_resets_are_not_slowed_down() -> None:
+    content = PREFACE + (RESET + bytes([200]) * 8) * 20_000
+    passed = bytearray()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(MIB):
+            passed.extend(data)
+
+    async with standing(take) as here:
+        client = await here.client()
+        client.writer.write(content)
+        await until(lambda: len(passed) == len(content))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async def asked() -> bool:
+        return is_so()
+
+    await eventually(asked, "that the bytes pass", within_s=PATIENCE_S)
+
+
+def _begun_and_reset(stream_id: int) -> bytes:
+    place = stream_id.to_bytes(4, "big")
+    return b"\0\0\1\1\4" + place + b"\x82" + RESET + place + b"\0\0\0\x08"
+
+
+async def test_a_flood_of_connections_from_one_address_leaves_others_their_turn() -> None:
+    turns, order = Turns(), list[str]()
+
+    async def come(host: str) -> None:
+        await turns.wait(host)
+        order.append(host)
+
+    flood = [asyncio.create_task(come("10.0.0.1")) for _ in range(2 * CONNECTIONS_AT_ONCE)]
+    await asyncio.sleep(0)
+    assert len(order) == CONNECTIONS_AT_ONCE, "few come at once"
+    gone = asyncio.create_task(come("10.0.0.3"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await come("10.0.0.2")
+    assert len(order) < CONNECTIONS_AT_ONCE + 20
+    await asyncio.gather(*flood)
+    assert len(order) == 2 * CONNECTIONS_AT_ONCE + 1
 
 
 async def test_who_does_not_read_is_not_written_to() -> None:
