@@ -208,7 +208,7 @@ class OpenStore:
 @contextmanager
 def open_store(url: str) -> Iterator[OpenStore]:
     """A store on that database, its schema made; afterwards checked and closed."""
-    database = Database(url, durability="relaxed")
+    database = Database(url, durability="relaxed", own_process=True)  # as served; nothing else opens the file
     try:
         migrate.upgrade(database)
         opened = OpenStore(database)
