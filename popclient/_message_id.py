@@ -1,4 +1,4 @@
-"""Message ids, version 1 (contract 4): 34 upper-case hex digits that no two messages share.
+"""Message ids, version 1 (protocol 4.4): 34 upper-case hex digits that no two messages share.
 
     01  | MAC address | process id | seconds since 2021-01-01 UTC | sequence
     1 B | 6 B         | 2 B        | 4 B                          | 4 B         big-endian

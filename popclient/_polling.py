@@ -27,10 +27,10 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
 POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
-# Servers poll for 5 s at least (mission row A12) and refuse a call whose deadline leaves less. Whoever wants to wait
+# Servers poll for 5 s at least (requirement A12) and refuse a call whose deadline leaves less. Whoever wants to wait
 # less leaves its poll behind, for the next receive to take up.
 SHORTEST_POLL: Final = 5.0
-LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (row A11)
+LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
 # What the server has answered is there at once; an attempt that was granted nothing would wait a whole poll.
 RECALL_PATIENCE: Final = 0.2
 STRAY_PATIENCE: Final = 1.0  # seconds that messages nobody waits for are kept for the next receive
@@ -203,7 +203,7 @@ async def recall(
     """What the server granted to a receive that was cancelled on its way, beside what it has brought.
 
     Its attempt is repeated once, for `patience` seconds at most: what was granted is held for us, and only whoever
-    knows of it can give it back (mission row K9). A server that repeats nothing is not asked.
+    knows of it can give it back (requirement K9). A server that repeats nothing is not asked.
     """
     granted: list[MessageView] = []
     if session.is_popmq and patience > 0:

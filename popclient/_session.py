@@ -33,7 +33,7 @@ from popproto.v2 import service_pb2 as rpc
 log = logging.getLogger("popclient")
 
 HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
-BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (mission row N2)
+BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (requirement N2)
 BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
 HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; then go on without
 RECONNECT_PAUSE: Final = (0.05, 1.0)

@@ -1,7 +1,7 @@
 """The wire itself: channels, headers, signature, deadlines, and the way from a dead endpoint to a living one.
 
 A client keeps one channel per endpoint and uses one of them, the present one. When it cannot be reached the next one
-becomes present (mission row N1), and a call goes on trying until its own deadline: a server that restarts is not an
+becomes present (requirement N1), and a call goes on trying until its own deadline: a server that restarts is not an
 error of the caller's.
 """
 
@@ -64,7 +64,7 @@ def new_client_id() -> str:
 
 
 class Headers:
-    """The metadata of every call (contract 2.1), signed when there are keys (contract 2.2)."""
+    """The metadata of every call (protocol 2.1), signed when there are keys (protocol 2.2)."""
 
     def __init__(self, config: ClientConfig, client_id: str) -> None:
         self._config = config

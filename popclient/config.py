@@ -52,7 +52,7 @@ class Tls:
 class ClientConfig:
     """Everything a client needs to know before it speaks.
 
-    endpoints: "host:port;host:port"; the first that answers serves, the others stand by (mission row N1).
+    endpoints: "host:port;host:port"; the first that answers serves, the others stand by (requirement N1).
         A missing port is 8081. Empty: environment ROCKETMQ_ENDPOINTS, else 127.0.0.1:8081.
         "https://" before a host needs `tls`.
     namespace: prefix of all topics and groups, kept apart by the server.

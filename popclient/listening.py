@@ -21,7 +21,7 @@ class ConsumeResult(StrEnum):
 
 
 class ConsumeStatus(StrEnum):
-    """How a listener ended, for metrics (mission row E7)."""
+    """How a listener ended, for metrics (requirement E7)."""
 
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"  # it returned FAILURE, or something that is no ConsumeResult
@@ -45,7 +45,7 @@ AsyncBatchListener = Callable[[Sequence[MessageView]], Awaitable[ConsumeResult |
 
 
 class Interceptor:
-    """Looks on while messages are received, consumed and acked (mission row E17). Override what you need.
+    """Looks on while messages are received, consumed and acked (requirement E17). Override what you need.
 
     `before_consume` and `after_consume` run right around the listener, in its thread or task, the latter in reverse
     order of the interceptors; a message that times out before its turn passes both in the client's event loop. The

@@ -11,7 +11,7 @@ from popclient._options import MILLISECOND, as_timedelta, require_whole, require
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression
 
-# Servers keep a push hold this long at most, whatever its client says (mission row L15): no listener has longer.
+# Servers keep a push hold this long at most, whatever its client says (requirement L15): no listener has longer.
 HOLD_MAX: Final = timedelta(hours=3)
 RECEIVE_BATCH_MAX: Final = 32  # servers give no more at once
 HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("_"))
@@ -19,7 +19,7 @@ HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """Checked here, so that nothing starts which could not work (mission row N8).
+    """Checked here, so that nothing starts which could not work (requirement N8).
 
     batch_size: None where the listener takes single messages. receive_batch_size: messages that one receive asks for.
     consumption_timeout, drain_timeout: seconds.

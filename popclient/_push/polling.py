@@ -192,7 +192,7 @@ class Polling:
         """What the server has; nothing when the long poll ends empty.
 
         After a failure the same attempt id is used again: if it was the answer that was lost, the server repeats it
-        (mission row K9), and nothing stays held by a client that does not know of it.
+        (requirement K9), and nothing stays held by a client that does not know of it.
         """
         topic, request = assignment.topic, self._request(assignment, count)
         clock = asyncio.get_running_loop().time

@@ -1,4 +1,4 @@
-"""How much a push consumer may have in its hands: messages and bytes of their bodies (mission rows A3, C6).
+"""How much a push consumer may have in its hands: messages and bytes of their bodies (requirements A3, C6).
 
 A poll takes room for what it asks for before it leaves, so all polls together never bring more messages than fit. How
 large the messages will be nobody knows before they come: a poll guesses from what it has seen, and none leaves while

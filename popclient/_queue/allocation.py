@@ -1,4 +1,4 @@
-"""Which queues belong to which member (mission rows J3 to J5).
+"""Which queues belong to which member (requirements J3 to J5).
 
 Every member sorts the same queues and the same member ids and runs the same pure function, so all come to shares that
 are disjoint and together are everything, and nobody has to ask anybody. While members see different views, two may own

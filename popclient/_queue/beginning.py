@@ -1,4 +1,4 @@
-"""Where a queue begins that was just taken up: stored progress, or what the setting asks for (rows I1 to I7)."""
+"""Where a newly assigned queue begins: its stored progress, or what the setting says (requirements I1 to I7)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Beginning:
     async def of(self, mq: MessageQueue) -> int:
         """The offset, which is stored where it was asked for; -1 if nobody knows, or the store fails.
 
-        Then the queue is not taken now (mission row I6).
+        Then the queue is not taken now (requirement I6).
         """
         stored = await self._offset_store.read_offset(mq, ReadOffsetType.READ_FROM_STORE)
         generation = self._offset_store.generation(mq)

@@ -1,4 +1,4 @@
-"""Concurrent consumption: many batches of a queue are with the listener at once (mission rows E1 to E13).
+"""Concurrent consumption: many batches of a queue are with the listener at once (requirements E1 to E13).
 
 What fails is handed back to the server, for whoever gets it later. What cannot even be handed back stays here and is
 tried again in five seconds: the progress does not pass it.
@@ -44,7 +44,7 @@ class ConsumeConcurrentlyService:
     # ---- To the listener ----
 
     def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, _: bool) -> None:
-        """Cuts them into batches; what the pool will not take comes again later, nothing is lost (mission row E5)."""
+        """Cuts them into batches; what the pool will not take comes again later, nothing is lost (requirement E5)."""
         size = self._batch_size
         for at in range(0, len(messages), size):
             try:
@@ -117,7 +117,7 @@ class ConsumeConcurrentlyService:
         self.submit(messages, mq, pq, True)
 
     def _settle(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
-        """They are finished: the progress goes as far as what is left allows (mission row E13)."""
+        """They are finished: the progress goes as far as what is left allows (requirement E13)."""
         if not messages:
             return
         offset = pq.remove(messages, self._clock.now())
@@ -127,7 +127,7 @@ class ConsumeConcurrentlyService:
     # ---- What takes too long ----
 
     async def clean_expired(self) -> None:
-        """Hands back what is with the listener for longer than the consume timeout (mission row D10)."""
+        """Hands back what is with the listener for longer than the consume timeout (requirement D10)."""
         for mq, pq in self._owned():
             late = pq.expired(self._clock.now(), self._consume_timeout, EXPIRED_AT_ONCE)
             for message in late:
@@ -152,7 +152,7 @@ class ConsumeConcurrentlyService:
 
 
 def done_of(returned: object, ack_index: int, size: int) -> int:
-    """How many messages of a batch are done, from its first on (mission row E8).
+    """How many messages of a batch are done, from its first on (requirement E8).
 
     >>> done_of(ConsumeConcurrentlyStatus.CONSUME_SUCCESS, 2, 5), done_of(None, 2, 5)
     (3, 0)

@@ -1,4 +1,4 @@
-"""Where a queue begins (mission rows I1 to I7).
+"""Where a queue begins (requirements I1 to I7).
 
 Stored progress always wins; the setting speaks only for a group that has none in the queue. What was asked for is done:
 there is no rule by the age of a topic or by what a server has in memory.
@@ -53,7 +53,7 @@ def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | A
     """Where to begin a queue of the topic: an offset, or what to ask the server for.
 
     stored: as `OffsetStore.read_offset` says it. None: nobody knows the progress, so the queue is not taken now but at
-    a later rebalance (mission row I6); a guess would skip or repeat messages.
+    a later rebalance (requirement I6); a guess would skip or repeat messages.
     """
     if stored >= 0:
         return stored

@@ -74,7 +74,7 @@ class Surroundings:
         self._broadcasting = broadcasting
 
     def later(self, seconds: float, work: Callable[[], object]) -> None:
-        """Does the work in so many seconds, unless the consumer is closing by then (mission row E2)."""
+        """Does the work in so many seconds, unless the consumer is closing by then (requirement E2)."""
         self.clock.call_later(seconds, lambda: None if self.closing else work())
 
     def note_progress(self, mq: MessageQueue, offset: int, *, increase_only: bool) -> None:
@@ -85,9 +85,9 @@ class Surroundings:
             log.exception("%r does not know that %s is consumed up to %d", self.offset_store, mq, offset)
 
     async def send_back(self, mq: MessageQueue, message: MessageView, delay_level: int) -> bool:
-        """Hands a failed message back; False if the server would not take it, which is logged (mission row E9).
+        """Hands a failed message back; False if the server would not take it, which is logged (requirement E9).
 
-        Who broadcasts drops it instead (mission row E11).
+        Who broadcasts drops it instead (requirement E11).
         """
         if self._broadcasting:
             log.warning("%s has failed for good and is dropped, as broadcasting does", message)

@@ -1,4 +1,4 @@
-"""What a listener has left in its context, fit for use (mission rows E8, E15, F7).
+"""What a listener has left in its context, fit for use (requirements E8, E15, F7).
 
 A value that means nothing is logged and counts as one that was left alone: the listener has ended, and what becomes of
 its messages must not hang on a slip in a setting.

@@ -1,4 +1,4 @@
-"""What the queue consumers of one event loop share: the loop of pulls (mission rows J15, J18).
+"""What the queue consumers of one event loop share: the loop of pulls (requirements J15, J18).
 
 Each consumer has a session of its own, which knows its group, and rounds of its own; one dispatcher pulls for all of
 them. It starts with the first consumer and ends with the last.

@@ -19,9 +19,9 @@ from popclient._session import Session, log
 from popclient.errors import PopError, TooManyRequests, for_caller
 from popclient.message import MessageView
 
-LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (row A11)
+LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
 PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
-PAUSE_WHEN_BUSY: Final = 0.02  # the server said so (mission row B19)
+PAUSE_WHEN_BUSY: Final = 0.02  # the server said so (requirement B19)
 GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
 
 

@@ -1,4 +1,4 @@
-"""When a queue is not pulled for now: too much of it is in this client's hands (mission rows C1 to C5).
+"""When a queue is not pulled for now: too much of it is in this client's hands (requirements C1 to C5).
 
 Looked at before each pull, so what is cached may pass a limit by one pull's batch.
 """
@@ -92,7 +92,7 @@ class FlowLimits:
 
 
 class FlowTimes:
-    """How often each limit was passed; which of these times are worth a line in the log (mission row C4)."""
+    """How often each limit was passed; which of these times are worth a line in the log (requirement C4)."""
 
     def __init__(self) -> None:
         self._times = dict.fromkeys(Exceeded, 0)

@@ -1,4 +1,4 @@
-"""Whether a topic is the one that a consumer knows, or another one that was made under its name since (row B9).
+"""Whether a topic is the one that a consumer knows, or another one that was made under its name since (requirement B9).
 
 A server tells it by a number, the topic's generation: opaque, and 0 where it is not told.
 """

@@ -1,7 +1,7 @@
 """What a queue consumer asks of its user: a listener, and what the listener is told and answers.
 
 A listener takes `(messages, context)`: a read-only sequence of messages of one queue, and a context that it may change
-before it returns. Whether it is concurrent or orderly is told by its type (mission row F1): an `OrderlyListener` gets
+before it returns. Whether it is concurrent or orderly is told by its type (requirement F1): an `OrderlyListener` gets
 the messages of a queue one batch after the other, anything else that can be called gets many batches at once.
 """
 
@@ -46,8 +46,8 @@ class ConsumeConcurrentlyContext:
     """What goes with a batch to a concurrent listener.
 
     delay_level_when_next_consume: of what fails; 0: by the group's ladder, 1 to 18: that level of the delay table,
-        negative: a dead letter at once (mission row E15).
-    ack_index: of a success, the last message that is done; what comes after it has failed (mission row E8).
+        negative: a dead letter at once (requirement E15).
+    ack_index: of a success, the last message that is done; what comes after it has failed (requirement E8).
     """
 
     message_queue: MessageQueue
@@ -60,7 +60,7 @@ class ConsumeOrderlyContext:
     """What goes with a batch to an orderly listener.
 
     auto_commit: off, a batch that succeeds stays open until the listener returns COMMIT, or ROLLBACK, which has it
-        come again from its first message on (mission row F11).
+        come again from its first message on (requirement F11).
     suspend_current_queue_millis: the pause before a failed batch comes again, 10 to 30,000; -1: the consumer's.
     """
 
@@ -134,7 +134,7 @@ def status_of(returned: object, context: Context) -> Status | None:
 def consumption_of(
     returned: object, status: Status | None, error: BaseException | None, seconds: float, timeout: float
 ) -> Consumption:
-    """The class of a listener's end, for metrics (mission row E7).
+    """The class of a listener's end, for metrics (requirement E7).
 
     returned, status: the listener's word, and as `status_of` understands it. timeout: the consume_timeout in seconds.
     """

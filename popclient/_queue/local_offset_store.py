@@ -1,4 +1,4 @@
-"""Progress in a file of this machine (mission row H2): for broadcasting, where each consumer has its own."""
+"""Progress in a file of this machine (requirement H2): for broadcasting, where each consumer has its own."""
 
 from __future__ import annotations
 

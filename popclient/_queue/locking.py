@@ -1,4 +1,4 @@
-"""The server's locks on the queues of a consumer that works in order (mission rows F2 to F6).
+"""The server's locks on the queues of a consumer that works in order (requirements F2 to F6).
 
 A lock is valid for a time on the server and for a shorter one here, counted from the moment of asking: so its owner
 stops before anybody else may begin, whatever happens to an answer on its way.

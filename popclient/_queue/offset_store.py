@@ -1,4 +1,4 @@
-"""Where a group's progress is kept (mission rows H1, H4): by the server, in a file, or where the user likes.
+"""Where a group's progress is kept (requirements H1, H4): by the server, in a file, or where the user likes.
 
 An offset is the *next* one to consume. What has been consumed goes into memory at once; every few seconds, and when a
 queue is given up, memory goes to the store. Methods that reach the store are coroutines; the others only touch memory

@@ -43,7 +43,7 @@ class MessageModel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Checked here, so that nothing starts which could not work (mission row N8).
+    """Checked here, so that nothing starts which could not work (requirement N8).
 
     consume_timestamp: as `consume_timestamp_of` takes it; heeded with CONSUME_FROM_TIMESTAMP alone.
     offset_store: the user's own; None: the server for clustering, a file for broadcasting, under `client_name`.

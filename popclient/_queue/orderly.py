@@ -1,4 +1,4 @@
-"""Orderly consumption: of a queue one batch is with the listener; the next follows its end (mission rows F3 to F11).
+"""Orderly consumption: of a queue one batch is with the listener; the next follows its end (requirements F3 to F11).
 
 A queue is consumed only while the server's lock on it is ours, and recent. What fails keeps its place: after a pause
 the same messages come again, before all others of the queue.
@@ -28,10 +28,10 @@ from popclient._tasks import Tasks
 from popclient.listening import ConsumeStatus
 from popclient.message import MessageView
 
-MAX_TIME_CONSUME_CONTINUOUSLY: Final = 60.0  # seconds at one queue, then the others have their turn (mission row F8)
+MAX_TIME_CONSUME_CONTINUOUSLY: Final = 60.0  # seconds at one queue, then the others have their turn (requirement F8)
 SOON: Final = 0.01  # seconds
 AFTER_FAILURE: Final = 3.0  # seconds, when the pool took nothing, or something failed
-SUSPEND_MILLIS: Final = (10, 30_000)  # the shortest and the longest pause (mission row F7)
+SUSPEND_MILLIS: Final = (10, 30_000)  # the shortest and the longest pause (requirement F7)
 UNLIMITED: Final = -1
 
 HasLock = Callable[[MessageQueue, ProcessQueue], bool]
@@ -40,9 +40,9 @@ HasLock = Callable[[MessageQueue, ProcessQueue], bool]
 class ConsumeOrderlyService:
     """Takes one batch of each queue at a time to the listener.
 
-    has_lock: is a queue's lock ours? None where no lock is needed (mission row F10).
+    has_lock: is a queue's lock ours? None where no lock is needed (requirement F10).
     suspend_millis: the pause after a failure, unless the listener says another.
-    max_reconsume_times: after so many failures a message becomes a dead letter; -1: never (mission row E16).
+    max_reconsume_times: after so many failures a message becomes a dead letter; -1: never (requirement E16).
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class ConsumeOrderlyService:
     # ---- Giving up ----
 
     async def idle(self, mq: MessageQueue, seconds: float) -> bool:
-        """Has the listener nothing of the queue? Waits for it that long (mission row F6)."""
+        """Has the listener nothing of the queue? Waits for it that long (requirement F6)."""
         if not self._turns[mq].locked():
             return True
         return await wait_for(self._clock, self._ended[mq], seconds) and not self._turns[mq].locked()

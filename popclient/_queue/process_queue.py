@@ -1,4 +1,4 @@
-"""What of one assigned queue is fetched and not finished (mission rows D1 to D11).
+"""What of one assigned queue is fetched and not finished (requirements D1 to D11).
 
 The queue may be committed up to its smallest unfinished offset, no further: one message that does not end holds the
 progress back, and after a restart all behind it comes again.
@@ -17,9 +17,9 @@ from typing import Final
 from popclient._queue.offset_map import OffsetMap
 from popclient.message import MessageView
 
-# Nothing pulled for so long: the loop of this queue is lost, rebalancing makes it anew (mission row D7).
+# Nothing pulled for so long: the loop of this queue is lost, rebalancing makes it anew (requirement D7).
 PULL_EXPIRED_AFTER: Final = 120.0
-# The server frees an unrenewed lock after 60 s; its holder stops consuming well before (mission rows D8, F3).
+# The server frees an unrenewed lock after 60 s; its holder stops consuming well before (requirements D8, F3).
 LOCK_EXPIRED_AFTER: Final = 30.0
 # What `remove` and `commit` answer when there is nothing that could be committed.
 NOTHING_CACHED: Final = -1
@@ -49,10 +49,10 @@ class Cached:
 class ProcessQueue:
     """Made when the queue is assigned, `dropped` for good when it is taken away; never used a second time.
 
-    dropped: nothing of it is pulled, consumed or committed any more (mission row D6): it takes in and hands out
+    dropped: nothing of it is pulled, consumed or committed any more (requirement D6): it takes in and hands out
         nothing, claims nothing, and has no offset to commit; whoever owns the queue now gets the messages again.
     given_up_timestamp: when it was first tried to give it up, None before.
-    try_unlock_times: how often giving it up has found its listener still running (mission row F6).
+    try_unlock_times: how often giving it up has found its listener still running (requirement F6).
     generation: of the topic that its messages are of; 0 until that is known.
     """
 
@@ -77,9 +77,9 @@ class ProcessQueue:
     # ---- What is held ----
 
     def put(self, messages: Iterable[MessageView]) -> bool:
-        """Adds what was pulled; an offset that is here already stays one (mission row D11).
+        """Adds what was pulled; an offset that is here already stays one (requirement D11).
 
-        True if the orderly listener must be started: there is something for it and nobody is at it (mission row D3).
+        True if the orderly listener must be started: there is something for it and nobody is at it (requirement D3).
         """
         with self._mutex:
             if self.dropped:
@@ -93,7 +93,7 @@ class ProcessQueue:
             return starts
 
     def remove(self, messages: Iterable[MessageView], now: float) -> int:
-        """Takes out what is finished, and says up to where the queue may be committed (mission row D4).
+        """Takes out what is finished, and says up to where the queue may be committed (requirement D4).
 
         That is the smallest offset left, the highest ever put plus 1 if none is left, -1 if nothing was there before.
         """
@@ -134,7 +134,7 @@ class ProcessQueue:
     # ---- Concurrent consumption: who decides on a message ----
 
     def start(self, messages: Iterable[MessageView], now: float) -> None:
-        """The listener gets them now (mission row E6)."""
+        """The listener gets them now (requirement E6)."""
         with self._mutex:
             for message in messages:
                 if message.queue_offset in self._waiting:
@@ -163,7 +163,7 @@ class ProcessQueue:
         """Those of them that are here and that nobody has claimed; they are the caller's to decide on from now on.
 
         The listener's result and the sweep of late messages both claim before they act, so only one of them hands a
-        message back, and a late success makes no second copy (mission row D10).
+        message back, and a late success makes no second copy (requirement D10).
         """
         with self._mutex:
             if self.dropped:
@@ -185,7 +185,7 @@ class ProcessQueue:
         with self._mutex:
             self._claimed.difference_update(message.queue_offset for message in messages)
 
-    # ---- Orderly consumption: one batch at a time is with the listener (mission row D9) ----
+    # ---- Orderly consumption: one batch at a time is with the listener (requirement D9) ----
 
     def take(self, most: int, now: float) -> list[MessageView]:
         """The next batch for the listener, in order. An empty one ends the run: the next `put` starts another."""

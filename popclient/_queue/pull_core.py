@@ -27,7 +27,7 @@ from popclient.errors import ClientClosed, PopError
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 
-FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (mission row N2)
+FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (requirement N2)
 MEMBERS: Final = "popmq.members"
 RESETS: Final = "popmq.resets"
 

@@ -1,4 +1,4 @@
-"""What a pull says beyond PullMessage's own words (mission rows B3, B21, B22); other servers do not heed it."""
+"""What a pull says beyond PullMessage's own words (requirements B3, B21, B22); other servers do not heed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pull consumer that hands what it fetches to a listener, by the service that a queue push consumer uses (row E18).
+"""A pull consumer with a listener, which it calls by the service of queue push consumers (requirement E18).
 
 Fetching, seeking and pausing stay the pull consumer's. What the listener answers leads to the same as there: a failed
 message is handed back to the server and comes again by the group's retry topic, and the progress of a queue goes as far

@@ -12,8 +12,8 @@ from popclient._queue.allocation import AllocateStrategy, strategy_of
 from popclient._queue.consume_from import ConsumeFromWhere, consume_timestamp_of
 from popclient.message import FilterExpression
 
-HOLD: Final = timedelta(seconds=15)  # that a server may keep a pull which finds nothing (mission row A4)
-BATCH_SIZE_MAX: Final = 160  # servers give no more in one pull (mission row B12)
+HOLD: Final = timedelta(seconds=15)  # that a server may keep a pull which finds nothing (requirement A4)
+BATCH_SIZE_MAX: Final = 160  # servers give no more in one pull (requirement B12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One consumer's pulls: when a queue is pulled, and what becomes of the answer (mission rows B5 to B22)."""
+"""One consumer's pulls: when a queue is pulled, and what becomes of the answer (requirements B5 to B22)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_LOCKED: Final = 3.0
 NO_SUBSCRIPTION: Final = 3.0
 SUSPENDED: Final = 1.0
 SERVER_IS_BUSY: Final = 0.02
-# A server that holds no pull must not make its clients spin: empty answers are this far apart (mission row A11).
+# A server that holds no pull must not make its clients spin: empty answers are this far apart (requirement A11).
 LEAST_PACE: Final = 1.0
 HOLD: Final = timedelta(seconds=15)
 
@@ -110,7 +110,7 @@ class Pulls:
     # ---- Before a pull ----
 
     def pull(self, request: PullRequest) -> None:
-        """Pulls, or says when to look again; the request of a dropped queue ends here (mission row B16)."""
+        """Pulls, or says when to look again; the request of a dropped queue ends here (requirement B16)."""
         if request.process_queue.dropped or self._stopped:
             return
         request.process_queue.pulled(self._clock.now())
@@ -179,7 +179,7 @@ class Pulls:
         return status, answer
 
     async def _starts_right(self, request: PullRequest) -> bool:
-        """In order: the first pull after a lock begins where the last owner of the queue has ended (mission row F5)."""
+        """In order: the first pull after a lock begins where the last owner of the queue has ended (requirement F5)."""
         if not self._locks or request.previously_locked:
             return True
         offset = await self._offset_store.read_offset(request.message_queue, ReadOffsetType.READ_FROM_STORE)
@@ -274,7 +274,7 @@ class Pulls:
         self._consume_service.submit(messages, request.message_queue, pq, starts)
 
     def _correct_tags_offset(self, request: PullRequest) -> None:
-        """With nothing in our hands, what nobody wants counts as consumed (mission rows B8, B13)."""
+        """With nothing in our hands, what nobody wants counts as consumed (requirements B8, B13)."""
         if request.process_queue.is_empty:
             self._offset_store.update_offset(request.message_queue, request.next_offset, True)
 

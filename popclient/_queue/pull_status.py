@@ -38,7 +38,7 @@ def pull_status(code: int, next_offset: int, offset: int) -> PullStatus:
 
 
 def backwards(offset: int, next_offset: int, first_offset: int | None) -> str | None:
-    """A sentence for the log if a pull from `offset` has led back, which no sane server does (mission row B11).
+    """A sentence for the log if a pull from `offset` has led back, which no sane server does (requirement B11).
 
     first_offset: of the first message that came; None without any.
     """

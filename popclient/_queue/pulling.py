@@ -1,4 +1,4 @@
-"""The loop of pull requests (mission rows B1 and B2).
+"""The loop of pull requests (requirements B1 and B2).
 
 A queue that is assigned gets one PullRequest. It is taken from a queue of such requests, leads to one pull, and goes
 back into that queue when the pull is answered, at once or after a pause. One dispatcher serves all; it waits for no
@@ -22,7 +22,7 @@ from popclient._tasks import Tasks
 class PullRequest:
     """One assigned queue and where its next pull begins; made once per assignment, used again and again.
 
-    previously_locked: in order: has a pull been made since the queue's lock was granted (mission row F5)?
+    previously_locked: in order: has a pull been made since the queue's lock was granted (requirement F5)?
     quiet: has the last pull come back with nothing new?
     """
 
@@ -47,7 +47,7 @@ class PullMessageService:
         self._started = False
 
     def start(self) -> None:
-        """Starting it twice is no more than once (mission row J18)."""
+        """Starting it twice is no more than once (requirement J18)."""
         if not self._started:
             self._started = True
             self._tasks.spawn(self._dispatch())

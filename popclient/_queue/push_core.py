@@ -33,8 +33,8 @@ from popclient.errors import ClientClosed, NotFound, PopError, PreconditionFaile
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 
-PERSIST_FIRST: Final = 10.0  # seconds (mission row H7)
-RENEW_EVERY, RENEW_FIRST = 20.0, 1.0  # seconds (mission row F3)
+PERSIST_FIRST: Final = 10.0  # seconds (requirement H7)
+RENEW_EVERY, RENEW_FIRST = 20.0, 1.0  # seconds (requirement F3)
 ASK_AGAIN: Final = 1.0  # seconds, when it is not known what an operator has moved
 RESETS: Final = "popmq.resets"
 
@@ -82,7 +82,7 @@ class QueuePushCore:
     async def start(self) -> None:
         """Opens the session, looks the topics up, joins the group; raises what is wrong. A topic may come later.
 
-        One that could not be started is START_FAILED for good (mission row J15).
+        One that could not be started is START_FAILED for good (requirement J15).
         """
         if self.state is ServiceState.START_FAILED:
             raise PreconditionFailed(
@@ -116,7 +116,7 @@ class QueuePushCore:
         self.state = ServiceState.RUNNING
 
     async def _look_up(self, topic: str) -> None:
-        """A topic that is not there yet is picked up when it is (mission row N2). Raises what else is wrong."""
+        """A topic that is not there yet is picked up when it is (requirement N2). Raises what else is wrong."""
         try:
             await self.session.route(topic)
         except NotFound as failure:
@@ -190,7 +190,7 @@ class QueuePushCore:
     # ---- Sharing queues ----
 
     async def do_rebalance(self) -> bool:
-        """One round. A suspended consumer skips it (mission row J14)."""
+        """One round. A suspended consumer skips it (requirement J14)."""
         if self.suspended or not self.running or self._closing is not None:
             return True
         self._shifted = False
@@ -201,7 +201,7 @@ class QueuePushCore:
         return balanced
 
     def _changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
-        """This consumer's part of a topic is another now (mission row J12)."""
+        """This consumer's part of a topic is another now (requirement J12)."""
         owned = sum(mq.topic == topic for mq, _ in self.parts.owned())
         self.parts.subscribed.owns(topic, owned)
         self._shifted = True
@@ -277,7 +277,7 @@ class QueuePushCore:
         self._look_again()
 
     async def unsubscribe(self, topic: str) -> None:
-        """One topic less: its queues are given up (mission row J13)."""
+        """One topic less: its queues are given up (requirement J13)."""
         self.parts.subscribed.remove(topic)
         self.parts.generations.forget(topic)
         await self.parts.subscribed.tell(self.session)

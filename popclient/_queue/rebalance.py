@@ -1,4 +1,4 @@
-"""Taking up and giving up queues, so that the members of a group share them (mission rows J3 to J17).
+"""Taking up and giving up queues, so that the members of a group share them (requirements J3 to J17).
 
 Nothing is given up because a view is missing: a member that sees no queues or no members keeps what it has, and looks
 again in a second. While views differ a queue may be pulled by two for a moment; messages repeat, none is lost.
@@ -24,7 +24,7 @@ from popclient._session import log
 from popclient.errors import NotFound
 from popproto.v2 import definition_pb2 as pb
 
-IDLE_PATIENCE: Final = 0.5  # seconds for a listener that is at a queue to be given up (mission row F6)
+IDLE_PATIENCE: Final = 0.5  # seconds for a listener that is at a queue to be given up (requirement F6)
 FORCED_AFTER: Final = 20.0  # seconds since it was first to be given up: then its listener is waited for no longer
 
 
@@ -32,7 +32,7 @@ class Begins(Protocol):
     """Where queues begin."""
 
     async def of(self, mq: MessageQueue, /) -> int:
-        """Negative if that is not known (mission row I6)."""
+        """Negative if that is not known (requirement I6)."""
 
     async def meet(self, mq: MessageQueue, /) -> None:
         """The consumer has no queue of this topic, of which this is one."""
@@ -88,7 +88,7 @@ class Rebalance:
     # ---- One round ----
 
     async def do_rebalance(self) -> bool:
-        """Every topic in turn; a failure in one stops no other (mission row J18). Is each queue where it belongs?"""
+        """Every topic in turn; a failure in one stops no other (requirement J18). Is each queue where it belongs?"""
         async with self._turn:
             balanced = True
             topics = list(self._topics())
@@ -110,7 +110,7 @@ class Rebalance:
             return failure
 
     def _keep(self, topic: str, failure: Exception) -> bool:
-        """The state stays as it is (mission row J9). A retry topic need not be there yet, nor any other (row N2)."""
+        """The state stays as it is (requirement J9). No topic has to exist yet (requirement N2)."""
         if isinstance(failure, NotFound) and failure.code == pb.TOPIC_NOT_FOUND:
             if self._missing(topic) and not is_retry_topic(topic):
                 log.warning("group %s waits for topic %s: %s", self._group, topic, failure)
@@ -139,7 +139,7 @@ class Rebalance:
         # One that is dropped and still here waits for its listener: it is looked after again in a second.
         return {mq: pq.dropped for mq, pq in self._table.items() if mq.topic == topic} == dict.fromkeys(mine, False)
 
-    # ---- The table (mission row J7) ----
+    # ---- The table (requirement J7) ----
 
     async def _update_table(self, topic: str, mine: list[MessageQueue]) -> bool:
         """Has anything been given up or taken up?"""
@@ -184,7 +184,7 @@ class Rebalance:
         return True
 
     async def _give_up(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
-        """Is it gone? In order it stays, dropped, until its listener has ended (mission row F6)."""
+        """Is it gone? In order it stays, dropped, until its listener has ended (requirement F6)."""
         pq.dropped = True
         if self._locks is not None and not await self._is_idle(mq, pq):
             pq.try_unlock_times += 1
@@ -222,14 +222,14 @@ class Rebalance:
         self._offset_store.remove_offset(mq)
 
     async def _truncate(self, topics: set[str]) -> bool:
-        """Queues of topics that are no longer subscribed (mission row J13)."""
+        """Queues of topics that are no longer subscribed (requirement J13)."""
         strangers = [(mq, pq) for mq, pq in self._table.items() if mq.topic not in topics]
         return all([await self._give_up(mq, pq) for mq, pq in strangers])
 
     # ---- Beginning anew ----
 
     def correct(self, mq: MessageQueue, pq: ProcessQueue, offset: int) -> None:
-        """Stops a queue that has no such place as was pulled from; after `corrected` it is taken up anew (row B9)."""
+        """Stops a queue whose pull named an illegal offset; after `corrected` it is assigned again (requirement B9)."""
         pq.dropped = True
         self._in_correction.add(pq)
         self._offset_store.freeze(mq, offset)
@@ -241,7 +241,7 @@ class Rebalance:
                 await self._give_up(mq, pq)
 
     async def begin_anew(self, mqs: Iterable[MessageQueue]) -> None:
-        """Lets go of queues without committing anything: their progress was moved by others (mission row H13)."""
+        """Lets go of queues without committing anything: their progress was moved by others (requirement H13)."""
         async with self._turn:
             for mq in mqs:
                 if (pq := self._table.pop(mq, None)) is not None:

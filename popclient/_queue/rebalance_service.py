@@ -1,4 +1,4 @@
-"""When a consumer looks at its share of the queues (mission rows J6, J18).
+"""When a consumer looks at its share of the queues (requirements J6, J18).
 
 Every consumer has a task of its own for this, so that one whose server or strategy is slow holds up no other of the
 same process, and what fails in one stops no other.
@@ -41,7 +41,7 @@ class RebalanceService:
         self._started = False
 
     def start(self) -> None:
-        """Starting it twice is no more than once (mission row J18)."""
+        """Starting it twice is no more than once (requirement J18)."""
         if not self._started:
             self._started = True
             self._tasks.spawn(self._beat())

@@ -1,4 +1,4 @@
-"""Progress kept by the server (mission row H3): for clustering, so that whoever owns a queue next goes on right there.
+"""Progress kept by the server (requirement H3): for clustering, so that whoever owns a queue next goes on right there.
 
 The server counts how often an operator has moved a queue's progress (`resets`). Commits carry the count that they stand
 on, so one from before a reset is refused and cannot undo it, and `on_reset` tells whoever consumes to begin again.

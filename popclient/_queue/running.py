@@ -1,4 +1,4 @@
-"""Where a queue consumer's listener runs: in daemon threads, or in tasks of the event loop (mission row E1)."""
+"""Where a queue consumer's listener runs: in daemon threads, or in tasks of the event loop (requirement E1)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from popclient._queue.listening import Context, Outcome, consumption_of, status_
 from popclient._session import log
 from popclient.message import MessageView
 
-CONSUME_START_TIME = "CONSUME_START_TIME"  # property: when the listener was called, epoch milliseconds (mission row E6)
+CONSUME_START_TIME = "CONSUME_START_TIME"  # property: when the listener was called, epoch milliseconds (requirement E6)
 
-KEEP_ALIVE: Final = 60.0  # seconds without work (mission row E1)
+KEEP_ALIVE: Final = 60.0  # seconds without work (requirement E1)
 
 
 class Rejected(Exception):

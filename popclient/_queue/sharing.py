@@ -1,4 +1,4 @@
-"""Which queues of a topic are to be this member's: what every member sees, and the same function over it (row J3)."""
+"""This member's share of a topic's queues: the same function over the view that all members have (requirement J3)."""
 
 from __future__ import annotations
 

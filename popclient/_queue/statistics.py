@@ -1,4 +1,4 @@
-"""What queue consumers have done lately, by topic, and by topic and group for a whole process (mission row B20)."""
+"""What queue consumers have done lately, by topic, and by topic and group for a whole process (requirement B20)."""
 
 from __future__ import annotations
 

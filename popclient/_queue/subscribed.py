@@ -1,4 +1,4 @@
-"""What one consumer subscribes to now, as its settings and its pulls tell it (mission rows B17, B22, C5, J12)."""
+"""What one consumer subscribes to now, as its settings and its pulls tell it (requirements B17, B22, C5, J12)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Subscribed:
     # ---- Flow control ----
 
     def owns(self, topic: str, queues: int) -> None:
-        """So many queues of the topic are ours: they share its thresholds (mission row C5)."""
+        """So many queues of the topic are ours: they share its thresholds (requirement C5)."""
         self._limits[topic] = self._options.flow.of_queue(queues)
 
     def limits(self, topic: str) -> FlowLimits:

@@ -15,7 +15,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 class Subscription:
     """One topic and what is wanted of it.
 
-    sub_version: epoch milliseconds of when it was made; of two that differ the later one holds (mission row B22).
+    sub_version: epoch milliseconds of when it was made; of two that differ the later one holds (requirement B22).
     """
 
     topic: str
@@ -24,7 +24,7 @@ class Subscription:
 
 
 def retry_topic(group: str) -> str:
-    """Where the server puts what members of the group have handed back (mission row E14)."""
+    """Where the server puts what members of the group have handed back (requirement E14)."""
     return RETRY_PREFIX + group
 
 

@@ -1,4 +1,4 @@
-"""The bits of a pull's sysFlag (mission row B4)."""
+"""The bits of a pull's sysFlag (requirement B4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second look at tags: servers compare them by a hash, which two tags may share (mission row M5)."""
+"""The second look at tags: servers compare them by a hash, which two tags may share (requirement M5)."""
 
 from __future__ import annotations
 

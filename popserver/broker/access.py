@@ -282,7 +282,7 @@ def _refusal(access_key: str, need: Need, verdicts: list[Verdict]) -> str:
 
 @lru_cache(maxsize=64)
 def _epoch_ms(date_time: str) -> int | None:
-    """The date a client signed, read as UTC unless it says otherwise; None where it is no date (contract 2.1)."""
+    """The date a client signed, read as UTC unless it says otherwise; None where it is no date (protocol 2.1)."""
     try:
         if _COMPACT_DATE.fullmatch(date_time):
             moment = datetime.strptime(date_time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)

@@ -318,7 +318,7 @@ class Broker:
         self.orphans.withdraw(granted)
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
-        """Their client broke off while these were written to it: Ready again after one second (contract 1.7)."""
+        """Their client broke off while these were written to it: Ready again after one second (protocol 1.7)."""
         self.orphans.orphan(granted)
 
     async def _receipt_or_refusal(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt | PopError:

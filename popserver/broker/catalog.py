@@ -25,7 +25,7 @@ from popserver.store.notices import GROUP, TOPIC, Outdated
 
 
 class Catalog:
-    """Finds topics and groups; makes missing ones where the server may (`auto_create`, mission row N3)."""
+    """Finds topics and groups; makes missing ones where the server may (`auto_create`, requirement N3)."""
 
     def __init__(self, reader: Reader, writer: Writer, purge: Callable[[], None], *, auto_create: bool) -> None:
         self._reader = reader

@@ -2,8 +2,8 @@
 
 A push hold needs no renewing write: it lives as long as its client. A client ends when it says so; it lapses when
 nothing was heard of it for 35 s; and when its telemetry stream breaks and it has no open call either, it is
-taken for gone after a second (mission rows L11, L15). Its holds then become Ready one second later; a client that
-comes back before that gets them back. A member of a group that owns whole queues may be silent for 120 s (row J1).
+taken for gone after a second (requirements L11, L15). Its holds then become Ready one second later; a client that
+comes back before that gets them back. A member that owns whole queues may be silent for 120 s (requirement J1).
 
 Of several servers each knows who has come to it. A push consumer is gone when the last one has lost it.
 """

@@ -1,4 +1,4 @@
-"""What an operator asks of a client over its telemetry stream, and the client's answers (contract 3).
+"""What an operator asks of a client over its telemetry stream, and the client's answers (protocol 3.4).
 
 A command has a nonce, and the answer brings it back. An answer counts if it comes from the client that was asked.
 """

@@ -1,4 +1,4 @@
-"""Who works for which group, and what each said it wants (mission row G5).
+"""Who works for which group, and what each said it wants (requirement G5).
 
 Consumers of one group that want different things take messages from each other, or pass them over for each other.
 Nothing is refused, but a warning says so, once for each change; `popmq group show` shows it for as long as it is so.

@@ -1,4 +1,4 @@
-"""The members of groups that own whole queues, as far as they are at this server (mission rows J1, J2, G6).
+"""The members of groups that own whole queues, as far as they are at this server (requirements J1, J2, G6).
 
 A member is there once the store says so, on every server alike. What this server still has to write is taken from what
 is so when it is written: a client that went and came back meanwhile stays.
@@ -100,7 +100,7 @@ class GroupMembers:
         return sharing.share_of(client_id, topic, await self.of(group))
 
     async def idle_hint(self, group: Resource) -> str:
-        """Which members have nothing to do, in a sentence; empty where all have something (row J10)."""
+        """Which members have nothing to do, in a sentence; empty where all have something (requirement J10)."""
         members = await self.of(group)
         names = {want.topic for member in members for want in member.wants}
         topics = [topic for name in sorted(names) if (topic := await self._catalog.known_topic(name)) is not None]

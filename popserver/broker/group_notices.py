@@ -1,4 +1,4 @@
-"""Telling members that something became of their group: who is in it, or where an operator has put it (row J6).
+"""Telling members that something became of their group: who is in it, or where an operator has put it (requirement J6).
 
 What is told are two numbers, read from the store: whoever has heard of them already is not told again, and several
 changes at once come to one. A group is told at most every 200 ms, since its members ask for the whole list each time.

@@ -31,7 +31,7 @@ class Orphans:
             self._errands.do(receipts[0], lambda: self._writer.submit(holds.withdraw, withdraw))
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
-        """Their client broke off while these were written to it: Ready again after one second (contract 1.7)."""
+        """Their client broke off while these were written to it: Ready again after one second (protocol 1.7)."""
         receipts = [receipt.decode(delivery.receipt_handle) for delivery in granted]
         if receipts:
             orphan = holds.Orphan(receipts=receipts)

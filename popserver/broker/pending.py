@@ -94,7 +94,7 @@ class Pending:
 
 
 def is_pending(message: Message, calendar_ms: int) -> bool:
-    """Does it wait outside of any queue? A delayed message whose time has come does not (contract 4)."""
+    """Does it wait outside of any queue? A delayed message whose time has come does not (protocol 8.2)."""
     if message.message_type is MessageType.TRANSACTION:
         return True
     return message.deliver_at_ms is not None and message.deliver_at_ms > calendar_ms

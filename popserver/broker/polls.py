@@ -22,7 +22,7 @@ from popserver.domain.retry import SECOND_MS
 from popserver.store import receiving
 from popserver.store.receiving import Received
 
-SLOW_LOOK_MS = 5 * SECOND_MS  # mission row A8
+SLOW_LOOK_MS = 5 * SECOND_MS  # requirement A8
 
 log = structlog.get_logger("popserver.polls")
 

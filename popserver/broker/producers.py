@@ -1,4 +1,4 @@
-"""Which producers of a topic are on a stream here, and can be asked about a half message (design 6.12)."""
+"""Which producers of a topic are on a stream here, and can be asked about a half message (protocol 8.1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Producers:
         self._known[client_id] = _Producer(stream, ask, named)
 
     def sends(self, client_id: str, topic: Resource) -> None:
-        """The producer sent a half message to a topic that its settings may not name (contract 8.1)."""
+        """The producer sent a half message to a topic that its settings may not name (protocol 8.1)."""
         known = self._known.get(client_id)
         if known is not None:
             known.topics.add(topic)

@@ -1,4 +1,4 @@
-"""How much of what a group is given it was given before (mission row L16).
+"""How much of what a group is given it was given before (requirement L16).
 
 Retries are for rare failures of single messages. A group that fails much of what it gets uses them as a throttle, and
 pays for each attempt. The counts are of this server and of the last half-hour to hour; a restart forgets them.

@@ -1,7 +1,7 @@
 """Calling the roll of a group whenever its members change: who is a member here and not in the list comes back into it.
 
 A row belongs to one server, and another may have removed it: the one to which the client had a second stream, or had
-moved for a while. A group that was deleted and made again begins without members, though they are still there (row J1).
+moved for a while. A group that is deleted and created again begins without members (requirement J1).
 """
 
 from __future__ import annotations

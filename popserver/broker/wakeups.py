@@ -16,7 +16,7 @@ from popserver.broker.clock import Clock
 from popserver.domain.filtering import Filter
 from popserver.domain.remembered import Remembered
 
-# What the field's proxy allows (mission row A9); beyond it a poll is answered, not held.
+# What the field's proxy allows (requirement A9); beyond it a poll is answered, not held.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
 

@@ -1,6 +1,6 @@
 """Who may do what: users, policies, signatures.
 
-A user signs every call (contract 2.2) and may do what a policy allows and none denies: DENY wins over ALLOW, and what
+A user signs every call (protocol 2.2) and may do what a policy allows and none denies: DENY wins over ALLOW, and what
 no policy speaks of is denied. An admin may do everything: he could give himself any policy anyway.
 """
 

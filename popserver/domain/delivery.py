@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The five states of a delivery (mission row L1); a simple consumer never sees WAITING_RETRY (L2)."""
+    """The five states of a delivery (requirement L1); a simple consumer never sees WAITING_RETRY (requirement L2)."""
 
     READY = "READY"
     INFLIGHT = "INFLIGHT"

@@ -42,7 +42,7 @@ class Mode(StrEnum):
 
 
 class Model(StrEnum):
-    """What the members of a group that owns queues share: the messages, or nothing (mission rows G1, G2)."""
+    """What the members of a group that owns queues share: the messages, or nothing (requirements G1, G2)."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"

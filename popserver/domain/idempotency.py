@@ -1,4 +1,4 @@
-"""Idempotency keys: a producer's own name for what a message says (users.md U18).
+"""Idempotency keys: a producer's own name for what a message says (complaint U18).
 
 Within a window a topic stores one message of a key; whoever sends another gets the first one's result.
 """

@@ -28,7 +28,7 @@ MESSAGE_GROUP_BYTES_MAX = 63
 MESSAGE_ID_LENGTH_MAX = 255
 PRIORITY_MAX = 32_767
 
-# Contract 4: names the wire's other side keeps for itself; a user's property may not use them.
+# Protocol 4.2: names the wire's other side keeps for itself; a user's property may not use them.
 RESERVED_PROPERTIES = frozenset(
     """
     TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
@@ -45,7 +45,7 @@ _ID_V1 = re.compile(r"01[0-9A-F]{32}")
 
 
 class MessageType(StrEnum):
-    """What kind of message it is; its properties decide, never the sender's word (contract 4)."""
+    """What kind of message it is; its properties decide, never the sender's word (protocol 4.3)."""
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -92,7 +92,7 @@ class StoredMessage(NamedTuple):
 
 
 class SendResult(NamedTuple):
-    """Where a sent message stands: its producer's id, its message queue and its offset there (mission row H12).
+    """Where a sent message stands: its producer's id, its message queue and its offset there (requirement H12).
 
     A delayed or half message is in no queue yet, which queue 0 and offset 0 stand for.
     """
@@ -114,7 +114,7 @@ class Delivery(NamedTuple):
 
 
 def check(message: Message) -> None:
-    """Raise the error of the first rule of contract 4 that the message breaks.
+    """Raise the error of the first rule of protocol 4.2 that the message breaks.
 
     Limits: body 1 byte to 4 MiB; at most 128 properties; properties, tag and keys together at most 16 KiB of UTF-8.
     """

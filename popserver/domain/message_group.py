@@ -1,7 +1,7 @@
 """The order of a message group: which of its messages end, and what may be granted next.
 
 The messages of a group that are held or wait form a run, in their order. An ack behind an un-acked one is provisional:
-if the first comes again, the run after it comes again (contract 5.3). When the first ends, the provisionally acked ones
+if the first comes again, the run after it comes again (protocol 5.3). When the first ends, the provisionally acked ones
 behind it have ended with it. Nothing beyond a run is granted before the whole run has ended.
 """
 

@@ -1,4 +1,4 @@
-"""Legal names of topics and consumer groups, and the names PopMQ derives from them (contract 4)."""
+"""Legal names of topics and consumer groups, and the names PopMQ derives from them (protocol 4.1)."""
 
 from __future__ import annotations
 

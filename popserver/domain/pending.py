@@ -1,4 +1,4 @@
-"""Messages that are stored and in no queue yet: delayed ones, and the halves of transactions (design 5).
+"""Messages that are stored and in no queue yet: delayed ones, and the halves of transactions (docs/design/0013).
 
 A delayed message enters its queue when it is due, a half message when it is committed. Until then no consumer sees it,
 no retention touches it, and it can be taken back.
@@ -13,7 +13,7 @@ from popserver.domain.retry import HOUR_MS
 from popserver.domain.spans import span
 
 DAY_MS = 24 * HOUR_MS
-DELAY_MS_MAX = 40 * DAY_MS  # users.md U26: one documented maximum; a server may set another, 0 for none
+DELAY_MS_MAX = 40 * DAY_MS  # complaint U26: one documented maximum; a server may set another, 0 for none
 # The last millisecond of the year 9999: what a timestamp on the wire can say.
 TIME_MS_MAX = 253_402_300_799_999
 
@@ -26,7 +26,7 @@ class PendingKind(StrEnum):
 
 
 def check_delivery_time(deliver_at_ms: int, now_ms: int, delay_ms_max: int) -> None:
-    """Raise `IllegalDeliveryTime` for a time too far ahead; one that is past or now means at once (contract 4)."""
+    """Raise `IllegalDeliveryTime` for a time too far ahead; one that is past or now means at once (protocol 8.2)."""
     if not 0 <= deliver_at_ms <= TIME_MS_MAX:
         raise IllegalDeliveryTime(f"delivery timestamp {deliver_at_ms} ms is no time between the years 1970 and 9999")
     delay_ms = deliver_at_ms - now_ms

@@ -1,4 +1,4 @@
-"""Pulling: a member names a queue and an offset, and is told what is there and where to go on (mission rows B4 to B15).
+"""Pulling: a member names a queue and an offset, and is told what is there and where to go on (requirements B4 to B15).
 
 A queue stores the offsets from `min_offset` up to, not including, `end_offset`. A pull may begin anywhere in between
 and at the end itself, where the next message will be.
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from popserver.domain.message import StoredMessage
 from popserver.domain.names import RETRY_PREFIX
 
-BATCH_SIZE_MAX = 160  # mission row B12
+BATCH_SIZE_MAX = 160  # requirement B12
 BATCH_BYTES_MAX = 256 * 1024  # of bodies; a single message may be larger
 RECONSUME_TIME = "RECONSUME_TIME"  # the property of a retry copy that says how often it failed
 
 
 class PullFlag(IntFlag):
-    """The bits of a pull's sys_flag (mission row B4)."""
+    """The bits of a pull's sys_flag (requirement B4)."""
 
     COMMIT_OFFSET = 1  # it carries the group's progress
     SUSPEND = 2  # it may be held until there is something
@@ -52,7 +52,7 @@ class Pulled(NamedTuple):
 
 
 def correction(offset: int, min_offset: int, end_offset: int, *, is_of_this_topic: bool = True) -> int | None:
-    """Where a pull must begin instead; None for an offset at which it may (mission row B14).
+    """Where a pull must begin instead; None for an offset at which it may (requirement B14).
 
     `is_of_this_topic` is False if the offset may belong to an earlier topic of that name. Then an offset beyond the end
     leads to the beginning: from the end on, all messages of the new topic would be skipped.

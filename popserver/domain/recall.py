@@ -1,4 +1,4 @@
-"""Recall handles: what a delayed message is taken back by (contract 8.2).
+"""Recall handles: what a delayed message is taken back by (protocol 8.2).
 
 The layout is the field's own, so that tools which read it find what they expect: URL-safe base64 of five words, "v1",
 topic, broker name, delivery time in ms, message id.

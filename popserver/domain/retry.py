@@ -1,7 +1,7 @@
 """What the end of a hold means, and how long a failed message waits.
 
 Attempts count from 1 and are burnt by grants, not by extensions or give-backs. A group's `max_attempts` is the number
-of deliveries: 17 is the first and 16 retries (mission rows L7, L12).
+of deliveries: 17 is the first and 16 retries (requirements L7, L12).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 
 MAX_ATTEMPTS_DEFAULT = 17
-# Mission row L5: 10 s, 30 s, 1…10 min by 1, 20 min, 30 min, 1 h, 2 h; the last one repeats.
+# Requirement L5: 10 s, 30 s, 1…10 min by 1, 20 min, 30 min, 1 h, 2 h; the last one repeats.
 RETRY_LADDER_MS: tuple[int, ...] = (
     10 * SECOND_MS,
     30 * SECOND_MS,
@@ -29,7 +29,7 @@ RETRY_LADDER_MS: tuple[int, ...] = (
     2 * HOUR_MS,
 )
 
-# What a member may ask for in place of the ladder, by level from 1 on (mission row E15).
+# What a member may ask for in place of the ladder, by level from 1 on (requirement E15).
 DELAY_LEVELS_MS: tuple[int, ...] = (
     *(seconds * SECOND_MS for seconds in (1, 5, 10, 30)),
     *(minutes * MINUTE_MS for minutes in range(1, 11)),
@@ -39,12 +39,12 @@ DELAY_LEVELS_MS: tuple[int, ...] = (
     2 * HOUR_MS,
 )
 
-FIFO_INTERVAL_MS = 3 * SECOND_MS  # in place, the same for every attempt (mission row L6)
-ORPHAN_DELAY_MS = 1 * SECOND_MS  # a gone client's holds become Ready after this (contract 5.1, mission row L11)
-PUSH_HOLD_MS_MAX = 3 * HOUR_MS  # a push hold lives as long as its client, at most this (mission row L15)
-# A client unseen for so long is gone. Contract 1.1: only after more than 30 s, which is how often some clients beat.
+FIFO_INTERVAL_MS = 3 * SECOND_MS  # in place, the same for every attempt (requirement L6)
+ORPHAN_DELAY_MS = 1 * SECOND_MS  # a gone client's holds become Ready after this (protocol 5.1, requirement L11)
+PUSH_HOLD_MS_MAX = 3 * HOUR_MS  # a push hold lives as long as its client, at most this (requirement L15)
+# A client unseen for so long is gone. Protocol 1.1: only after more than 30 s, which is how often some clients beat.
 CLIENT_LAPSE_MS = 35 * SECOND_MS
-# A member of a group that owns whole queues: its going moves queues about (mission row J1).
+# A member of a group that owns whole queues: its going moves queues about (requirement J1).
 MEMBER_LAPSE_MS = 120 * SECOND_MS
 
 
@@ -57,7 +57,7 @@ class Holder(StrEnum):
 
 
 class Exponential(NamedTuple):
-    """Intervals that grow by a factor up to the longest (mission row L7)."""
+    """Intervals that grow by a factor up to the longest (requirement L7)."""
 
     initial_ms: int = 5 * SECOND_MS
     longest_ms: int = 2 * HOUR_MS
@@ -78,7 +78,7 @@ class RetryPolicy(NamedTuple):
 def interval_ms(policy: RetryPolicy, attempt: int, *, in_order: bool = False) -> int:
     """How long a push consumer's message waits after its `attempt`-th delivery failed (attempt ≥ 1).
 
-    A message of a message group waits the same every time, for its group waits with it (mission row L6).
+    A message of a message group waits the same every time, for its group waits with it (requirement L6).
     """
     if in_order:
         return policy.fifo_interval_ms
@@ -105,7 +105,7 @@ def when_hold_ends(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
 
 
 def when_visibility_changes(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
-    """Which event a ChangeInvisibleDuration is: a push consumer failed, a simple one extends (mission row L14)."""
+    """Which event a ChangeInvisibleDuration is: a push consumer failed, a simple one extends (requirement L14)."""
     if holder is Holder.SIMPLE:
         return Event.CHANGE_INVISIBLE
     # An orphaned hold was a push consumer's: that one speaks, though it was taken for gone.
@@ -121,7 +121,7 @@ def check_delay_level(delay_level: int) -> None:
 
 
 def when_handed_back(failures: int, delay_level: int, policy: RetryPolicy, failures_max: int | None = None) -> Event:
-    """Which event it is when a member hands back what has failed `failures` times before (mission rows E15, E16).
+    """Which event it is when a member hands back what has failed `failures` times before (requirements E15, E16).
 
     `failures_max` is the member's own limit; absent or negative it is the group's attempts less one.
     """

@@ -1,7 +1,7 @@
 """Who of a group consumes which queues: pure, so that whoever computes it from the same lists finds the same.
 
-Members of a group that own whole queues share each topic among those that want it (mission rows G1, J3). Broadcasting
-members share nothing: each has everything (rows G2, J8).
+Members of a group that own whole queues share each topic among those that want it (requirements G1, J3). Broadcasting
+members share nothing: each has everything (requirements G2, J8).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def share_of(client_id: str, topic: Topic, members: Iterable[Member]) -> list[Me
 
 
 def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> list[Q]:
-    """AllocateMessageQueueAveragely over sorted lists: contiguous ranges, the first ones longer by one (row J4)."""
+    """AllocateMessageQueueAveragely on sorted lists: contiguous ranges, the first longer by one (requirement J4)."""
     if client_id not in client_ids:
         return []
     place = client_ids.index(client_id)
@@ -61,7 +61,7 @@ def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) ->
 
 
 def idle(members: Sequence[Member], topics: Sequence[Topic]) -> list[str]:
-    """The members that are left without any queue, by client id: there are more of them than queues (row J10).
+    """The members that are left without any queue, by client id: there are more of them than queues (requirement J10).
 
     In time that grows with the members and what they want, for there may be thousands.
     """

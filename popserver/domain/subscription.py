@@ -1,4 +1,4 @@
-"""What a consumer said it wants, and how two consumers of one group differ in it (mission row G5).
+"""What a consumer said it wants, and how two consumers of one group differ in it (requirement G5).
 
 All consumers of a group share its progress. If they want different things, each takes away, or passes over, messages
 that were meant for another: nothing is refused, but it must be seen.

@@ -11,7 +11,7 @@ from popserver.domain.names import Resource
 
 QUEUE_COUNT_DEFAULT = 8
 QUEUE_COUNT_MAX = 1_024
-OWN_QUEUES = 1  # of a group's own topics: its dead letters, and its retries (mission row E14)
+OWN_QUEUES = 1  # of a group's own topics: its dead letters, and its retries (requirement E14)
 OFFSET_BITS = 40
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _GENERATION_ID_BITS = 20
@@ -62,7 +62,7 @@ class NewTopic(NamedTuple):
     accepts: tuple[MessageType, ...] = (MessageType.NORMAL,)
 
 
-# What a topic takes that is made on the way: all that every official client can read in a route (contract 1.2).
+# What a topic takes that is made on the way: all that every official client can read in a route (protocol 1.2).
 ACCEPTS_ON_THE_WAY = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 

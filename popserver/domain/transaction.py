@@ -1,4 +1,4 @@
-"""Transactions: how long a half message may stay undecided, and whom the server asks about it (contract 8.1)."""
+"""Transactions: how long a half message may stay undecided, and whom the server asks about it (protocol 8.1)."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class TooMany(NamedTuple):
 
 
 class Caller:
-    """Who calls, by the headers of the call (contract 2.1); unknown languages, odd dates, missing headers are fine."""
+    """Who calls, by the headers of the call (protocol 2.1); unknown languages, odd dates, missing headers are fine."""
 
     __slots__ = (
         "_context",
@@ -276,7 +276,7 @@ class _Call:
 
     async def conversation(self, _requests: Any, context: Any) -> None:
         """A refusal is a frame, and then the stream's own end: official clients see nothing but the second."""
-        # At once: one client says nothing before it has seen the headers (contract 3.1).
+        # At once: one client says nothing before it has seen the headers (protocol 3.1).
         await context.send_initial_metadata(())
         caller = Caller(context)
         frames: Frames | None = None

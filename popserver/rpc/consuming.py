@@ -19,9 +19,9 @@ from popserver.rpc import convert, needs, origins, status
 from popserver.rpc.calls import Caller, NotTaken, Write
 from popserver.rpc.limits import Limits
 
-# Clients older than this know no ILLEGAL_POLLING_TIME. Compared as text, like the field does (contract 1.7).
+# Clients older than this know no ILLEGAL_POLLING_TIME. Compared as text, like the field does (protocol 1.7).
 _KNOWS_ILLEGAL_POLLING_TIME = "5.0.3"
-# Half of what clients allow an ordinary call: kept back where a receive names no polling time (contract 1.7).
+# Half of what clients allow an ordinary call: kept back where a receive names no polling time (protocol 1.7).
 _REQUEST_TIMEOUT_HALF_MS = 1_500
 
 
@@ -38,7 +38,7 @@ class Consuming:
         self._held_up = 0  # refused calls that wait
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
-        """Frames: status, messages, delivery timestamp (contract 1.7). The request's queue id means nothing."""
+        """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
         clients = self._broker.clients
         client = clients.call_opened(caller.client_id)
         if request.auto_renew:
@@ -56,7 +56,7 @@ class Consuming:
         await self._write(deliveries, request, write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
-        """Every entry has its outcome; most clients look at the common status alone (contract 1.8)."""
+        """Every entry has its outcome; most clients look at the common status alone (protocol 1.8)."""
         acked = request.entries
         if not acked:
             raise BadRequest("the request names no message; give at least one entry")
@@ -106,7 +106,7 @@ class Consuming:
         return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 
     async def hold_up(self, request: Any, caller: Caller) -> None:
-        """The Go push client asks again 20 ms after any refusal (contract 1.7)."""
+        """The Go push client asks again 20 ms after any refusal (protocol 1.7)."""
         # Of a call that was refused by its headers there is no request.
         pushes = request is None or getattr(request, "auto_renew", False)
         if pushes and caller.header("x-mq-language") == "GO" and self._held_up < self._limits.held_up_max:
@@ -198,7 +198,7 @@ def poll_ms_of(
     limits: Limits,
     open_polls: int = 0,
 ) -> int:
-    """How long a receive or a pull may wait (mission row A12, contract 1.7).
+    """How long a receive or a pull may wait (requirement A12, protocol 1.7).
 
     What the request wants, or its deadline where it wants nothing, within the limits; never beyond the deadline, and
     a margin before it, which grows with the number of open polls up to half of what the deadline leaves. Raises where
@@ -225,7 +225,7 @@ def poll_ms_of(
 
 
 def attempt_id_of(request: Any) -> str | None:
-    """What names the receive; nothing, or a blank, names none (contract 5.3)."""
+    """What names the receive; nothing, or a blank, names none (protocol 5.3)."""
     attempt_id = request.attempt_id.strip()
     if len(attempt_id) > ATTEMPT_ID_LENGTH_MAX:
         raise BadRequest(
@@ -244,7 +244,7 @@ def _check_not_too_large(invisible_ms: int, limits: Limits) -> None:
 
 
 def refuse_to_change(request: Any, refused: pb.Status) -> list[wire.ChangeInvisibleDurationResponse]:
-    """With the handle as it was given: clients copy it unread (contract 1.9)."""
+    """With the handle as it was given: clients copy it unread (protocol 1.9)."""
     handle = getattr(request, "receipt_handle", "")
     return [wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)]
 

@@ -35,7 +35,7 @@ from popserver.domain.transaction import Resolution
 BROKER_NAME = "popmq"
 TIME_MS_MIN = -62_135_596_800_000  # the first millisecond of the year 1
 BORN_AT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
-RECOVERY_DURATION_MS_MAX = 3_600_000  # contract 4
+RECOVERY_DURATION_MS_MAX = 3_600_000  # protocol 8.1
 BORN_HOST_LENGTH_MAX = 255
 TRACE_CONTEXT_LENGTH_MAX = 1_024
 
@@ -152,7 +152,7 @@ def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> p
 
 
 def orphan_check(stored: StoredMessage, transaction_id: str, store_host: str) -> wire.TelemetryCommand:
-    """What a producer is asked about a half message that nobody decided (contract 8.1)."""
+    """What a producer is asked about a half message that nobody decided (protocol 8.1)."""
     name = stored.message.topic
     topic = pb.Resource(resource_namespace=name.namespace, name=name.name)
     command = wire.RecoverOrphanedTransactionCommand(
@@ -176,16 +176,16 @@ def resolution(number: int) -> Resolution | None:
 
 
 def delivered_at(now_ms: int) -> Any:
-    """The closing frame of a receive: without it a client loses the batch (contract 1.7)."""
+    """The closing frame of a receive: without it a client loses the batch (protocol 1.7)."""
     answer = wire.ReceiveMessageResponse()
     set_ms(answer.delivery_timestamp, now_ms)
     return answer
 
 
 def filter_of(expression: pb.FilterExpression) -> Filter:
-    """What a subscription wants; an unspecified type is a tag expression (contract 7.1).
+    """What a subscription wants; an unspecified type is a tag expression (protocol 7.1).
 
-    Raises `IllegalFilterExpression`, and for any other type `Unsupported`: there are no class filters (row M19).
+    Raises `IllegalFilterExpression`; `Unsupported` for any other type, as class filters are (requirement M19).
     """
     if expression.type == pb.SQL:
         return sql.parse(expression.expression)
@@ -198,7 +198,7 @@ def filter_of(expression: pb.FilterExpression) -> Filter:
 
 
 def broker(name: str, endpoints: pb.Endpoints) -> pb.Broker:
-    """A server, as clients see one; they heed no other id than 0 (contract 1.2)."""
+    """A server, as clients see one; they heed no other id than 0 (protocol 1.2)."""
     return pb.Broker(name=name, id=0, endpoints=endpoints)
 
 
@@ -273,7 +273,7 @@ def _fill(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_h
 
 
 def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
-    """The type that the properties say (contract 4), and the message group."""
+    """The type that the properties say (protocol 4.3), and the message group."""
     is_set: Callable[[Any], bool] = system.HasField
     named = [name for name in _EXCLUSIVE if is_set(name)]
     if system.message_type == pb.TRANSACTION:

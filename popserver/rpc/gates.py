@@ -54,7 +54,7 @@ class Door:
         """Raise `Unauthorized`, `ClientIdRequired`, `BadRequest` for an illegal client id, `TooManyRequests`."""
         client_id = caller.client_id
         if not client_id and anonymous:
-            # Only looks whether somebody is there; it neither learns nor changes anything (contract 1.4).
+            # Only looks whether somebody is there; it neither learns nor changes anything (protocol 1.4).
             caller.is_stranger = self._access.is_on
             return
         if self._access.is_on:

@@ -10,15 +10,15 @@ MIB = 1024 * 1024
 
 
 class Limits(NamedTuple):
-    """The door's numbers; the defaults are those official clients are used to (contract 1.7 and 4)."""
+    """The door's numbers; the defaults are those official clients are used to (protocol 1.7 and 4)."""
 
-    poll_ms_min: int = 5 * SECOND_MS  # mission row A12
+    poll_ms_min: int = 5 * SECOND_MS  # requirement A12
     poll_ms_max: int = 20 * SECOND_MS
     # A poll is answered this long before its call's deadline: some clients leave no margin of their own.
     poll_margin_ms: int = 500
     # Many polls that began together end together: each gets so much more, to be answered one after the other.
     poll_margin_us_each: int = 500
-    invisible_ms_min: int = 10 * SECOND_MS  # mission row L8; lower it for development only
+    invisible_ms_min: int = 10 * SECOND_MS  # requirement L8; lower it for development only
     invisible_ms_max: int = 12 * HOUR_MS
     # The Go push client asks again 20 ms after a refusal, for ever: it is made to wait this long for one.
     push_refusal_pause_ms: int = 500
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
     silence_ms: int = 5 * SECOND_MS  # a connection without its first byte
     handshake_ms: int = 10 * SECOND_MS  # one that has begun to speak, but not made itself understood
     silent_max: int = 1_000  # connections without their first byte; of more, the oldest goes
-    idle_ms: int = 120 * SECOND_MS  # a connection without a call; an open stream is one (contract 0)
+    idle_ms: int = 120 * SECOND_MS  # a connection without a call; an open stream is one (protocol 2.4)
     watches_max: int = 1_000  # streams of the health service, and as many of reflection; an address gets half of them
     connections_max: int = 10_000  # or as many as the process has files for
     connections_per_address_max: int = 0  # 0: half of them

@@ -26,7 +26,7 @@ class Producing:
         self.bytes_max = limits.request_bytes_max
 
     async def send_message(self, request: wire.SendMessageRequest, caller: Caller) -> wire.SendMessageResponse:
-        """One entry per message, in order; a message that breaks a rule fails alone (contract 1.5)."""
+        """One entry per message, in order; a message that breaks a rule fails alone (protocol 1.5)."""
         sent = request.messages
         self._check(sent)
         read = self._read(sent, caller)
@@ -36,7 +36,7 @@ class Producing:
         return _answer(sent, convert.resource(sent[0].topic, caller.namespace), outcomes)
 
     async def end_transaction(self, request: wire.EndTransactionRequest, caller: Caller) -> wire.EndTransactionResponse:
-        """Idempotent, the first decision counts; an unspecified resolution decides nothing (contract 1.11)."""
+        """Idempotent, the first decision counts; an unspecified resolution decides nothing (protocol 1.11)."""
         await self._broker.transactions.end(
             convert.resource(request.topic, caller.namespace),
             request.message_id,
@@ -46,7 +46,7 @@ class Producing:
         return wire.EndTransactionResponse(status=status.OK)
 
     async def recall_message(self, request: wire.RecallMessageRequest, caller: Caller) -> wire.RecallMessageResponse:
-        """Takes a delayed message back, as long as it is not due (contract 8.2)."""
+        """Takes a delayed message back, as long as it is not due (protocol 8.2)."""
         topic = convert.resource(request.topic, caller.namespace)
         message_id = await self._broker.pending.recall(topic, request.recall_handle)
         return wire.RecallMessageResponse(status=status.OK, message_id=message_id)

@@ -1,4 +1,4 @@
-"""Queue by queue: a pull names an offset and is told what is there and where to go on (contract 6.3).
+"""Queue by queue: a pull names an offset and is told what is there and where to go on (protocol 6.3).
 
 There are two calls for it, PullMessage and, answered in one frame, PullBatch; they differ in nothing else. What a pull
 carries besides stands in PullExtras: in a field of PullBatch, in the binary header `popmq-pull-bin` of PullMessage. A
@@ -149,7 +149,7 @@ def _flags(extras: legacy_pb2.PullExtras) -> PullFlag:
 
 
 def _filter(asked: Asked, extras: legacy_pb2.PullExtras, role: Role | None, topic: Resource) -> Filter:
-    """What the pull wants: by its own filter where that is meant to count, else by its client's settings (row B22).
+    """The filter of a pull: its own where that counts, else the one in its client's settings (requirement B22).
 
     Where the two are of different times, the newer one counts. The older one would pass over what is wanted now.
     """

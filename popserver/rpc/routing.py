@@ -27,10 +27,10 @@ class Routing:
     async def query_assignment(
         self, request: wire.QueryAssignmentRequest, caller: Caller
     ) -> wire.QueryAssignmentResponse:
-        """Every queue to every member (mission row K1), as one assignment per server: a client polls once per
+        """Every queue to every member (requirement K1), as one assignment per server: a client polls once per
         assignment, and a poll takes from all queues whatever id it names.
 
-        A consumer that owns whole queues gets its share of them instead (row J3).
+        A consumer that owns whole queues gets its share of them instead (requirement J3).
         """
         if await self._owns_queues(request, caller):
             return await self._share(request, caller)
@@ -77,7 +77,7 @@ class Routing:
         ]
 
     def _endpoints(self, dialled: pb.Endpoints) -> pb.Endpoints:
-        """What the client dialled, unchanged: it opens one channel per distinct value (contract 1.2).
+        """What the client dialled, unchanged: it opens one channel per distinct value (protocol 1.2).
 
         Unless that is where another server is, or was: some clients name the address they began with whomever they ask.
         """

@@ -30,7 +30,7 @@ class Session:
         self._closing = False
 
     async def heartbeat(self, request: wire.HeartbeatRequest, caller: Caller) -> wire.HeartbeatResponse:
-        """Needs no settings before it. An empty one may come without a client id (contract 1.4)."""
+        """Needs no settings before it. An empty one may come without a client id (protocol 1.4)."""
         if not caller.client_id and request.ByteSize():
             raise ClientIdRequired
         if request.group.name:
@@ -40,7 +40,7 @@ class Session:
         return wire.HeartbeatResponse(status=status.OK)
 
     async def telemetry(self, commands: Any, caller: Caller, write: Write) -> None:
-        """Answers every settings frame; one that is refused ends the stream (contract 3.1).
+        """Answers every settings frame; one that is refused ends the stream (protocol 3.1).
 
         Of several streams of one client the newest counts; when that one ends without a goodbye, the client is gone.
         """
@@ -104,7 +104,7 @@ class Session:
             stream.cancel()
 
     async def _welcome(self, agreed: pb.Settings, caller: Caller, stream: object, say: Write) -> None:
-        """From now on the producer can be asked about half messages that nobody decided (contract 8.1)."""
+        """From now on the producer can be asked about half messages that nobody decided (protocol 8.1)."""
 
         async def ask(check: Check) -> None:
             # The question carries the message: who may send there no more is not asked.

@@ -1,4 +1,4 @@
-"""The settings handshake: what a client says of itself, and what it is told to do (contract 3.3).
+"""The settings handshake: what a client says of itself, and what it is told to do (protocol 3.3).
 
 The answer is what the client sent with the server's values merged in; clients adopt what they read there, so nothing
 they sent is dropped or changed.
@@ -190,7 +190,7 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
 
 
 def _subscription_version(properties: Mapping[str, str]) -> int:
-    """When the client last changed what it wants (epoch ms); 0 where it does not say (mission row B22)."""
+    """When the client last changed what it wants (epoch ms); 0 where it does not say (requirement B22)."""
     said = properties.get(SUBSCRIPTION_VERSION, "0")
     if not said.isdecimal() or not said.isascii():
         raise InvalidClientProperties(f"client property '{SUBSCRIPTION_VERSION}' is '{said}'; give epoch milliseconds")
@@ -209,7 +209,7 @@ def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
 
 
 def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> None:
-    """The intervals; or, for a client that retries in place by itself, the same one again and again (row L6)."""
+    """The intervals; for a client that retries in place by itself, one interval repeated (requirement L6)."""
     backoff.Clear()
     backoff.max_attempts = retry.max_attempts
     # In whole seconds: the Python client reads no smaller ones, and would burn all attempts at once.

@@ -85,7 +85,7 @@ def of(outcome: PopError | None) -> pb.Status:
 
 
 def end_of_stream(refusal: PopError) -> tuple[grpc.StatusCode, str]:
-    """The gRPC status and sentence with which a refused telemetry stream ends (contract 3.1).
+    """The gRPC status and sentence with which a refused telemetry stream ends (protocol 3.1).
 
     Official clients look at these alone: a command with nothing but a status tells them nothing.
     """

@@ -162,7 +162,7 @@ def _settle_groups(tx: Transaction, rows: Sequence[AnyRow], groups: dict[int, Fo
 
 
 def _visible_at_ms(row: AnyRow, event: Event, group: Group) -> int:
-    """A retry's interval starts when the attempt ended, not when somebody looked (mission row L18)."""
+    """A retry's interval starts when the attempt ended, not when somebody looked (requirement L18)."""
     due_ms: int = row.visible_at_ms
     if event is not Event.RETRY:
         return due_ms

@@ -195,7 +195,7 @@ _TAKE_OFFSETS = (
     .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
 _PLACES = given("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
-# What a column becomes; all others are the pending row's own. A committed half is an ordinary message (contract 8.1).
+# What a column becomes; all others are the pending row's own. A committed half is an ordinary message (protocol 8.1).
 _BECOMES = {
     "message_key": _PLACES.c.message_key,
     "origin_key": literal_column("0"),

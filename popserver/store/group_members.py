@@ -1,4 +1,4 @@
-"""The members of groups that own whole queues: who they are, on whatever server (mission rows J1, J2).
+"""The members of groups that own whole queues: who they are, on whatever server (requirements J1, J2).
 
 A member is written when it comes, when it wants something else, and when it goes; none is while it simply lives. Its
 row belongs to the server it came to last, which alone removes it; another that has it too writes it again. Those of a

@@ -1,4 +1,4 @@
-"""Which member alone consumes a queue, for those that work in the order of queues (mission rows F2, F3).
+"""Which member alone consumes a queue, for those that work in the order of queues (requirements F2, F3).
 
 One statement takes a lock or renews it, comparing holder and time; so two never have one. A lock lasts 60 s from its
 last renewal, its holder's goodbye notwithstanding: what that one was doing may not be over.

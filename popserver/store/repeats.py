@@ -1,4 +1,4 @@
-"""Message ids that are stored already, in a queue or pending: a repeat gets the first one's result (design 6.10)."""
+"""Message ids that are stored already, in a queue or pending: a repeat gets the first one's result (protocol 1.5)."""
 
 from __future__ import annotations
 

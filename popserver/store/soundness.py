@@ -16,7 +16,7 @@ _OF_ITS_GROUP = "d.group_id = b.group_id AND d.topic_id = b.topic_id AND d.messa
 _HEADS = """
         SELECT group_id, topic_id, message_group, MIN(message_key) AS first_key, MIN(message_key >> 40) AS queue_id
         FROM delivery WHERE message_group IS NOT NULL GROUP BY group_id, topic_id, message_group"""
-# Each finds what must not be (reliability invariants I1, I8, I13).
+# Each counts rows that must not exist.
 INVARIANTS = {
     "a delivery without its message": """
         SELECT COUNT(*) FROM delivery d

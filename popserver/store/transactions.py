@@ -81,7 +81,7 @@ class GiveBack(NamedTuple):
 
 
 def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list[bool | PopError]:
-    """Commit or roll back half messages; the first decision counts (design 6.10).
+    """Commit or roll back half messages; the first decision counts (protocol 8.1).
 
     False where the message's queue was in another server's hands: nothing is decided, ask again.
     """

@@ -1,4 +1,4 @@
-"""Who works for a group: told apart by what they want, and never silently (mission row G5)."""
+"""Who works for a group: told apart by what they want, and never silently (requirement G5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many of a group's deliveries are retries (mission row L16)."""
+"""How many of a group's deliveries are retries (requirement L16)."""
 
 from __future__ import annotations
 

@@ -186,7 +186,9 @@ async def test_a_small_send_does_not_wait_for_several_large_ones(
     monkeypatch.setattr(writer, "BATCH_BYTES_MAX", 1_000)
     sizes = (900, 900, 900, 1)
     await asyncio.gather(*[broker.send([a_message(body=bytes(size))]) for size in sizes])
-    stored = await broker.query("SELECT size FROM (SELECT rowid AS place, LENGTH(body) AS size FROM message) ORDER BY place")
+    stored = await broker.query(
+        "SELECT size FROM (SELECT rowid AS place, LENGTH(body) AS size FROM message) ORDER BY place"
+    )
     assert sorted(row[0] for row in stored[1:3]) == [1, 900]
 
 

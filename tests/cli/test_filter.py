@@ -58,7 +58,7 @@ def test_as_a_document(shell: Shell) -> None:
     ],
 )
 def test_what_not_stands_before_is_hinted_at(shell: Shell, expression: str, hint: str) -> None:
-    """Legal, and hardly ever meant (contract 7.2)."""
+    """Legal, and hardly ever meant (protocol 7.2)."""
     assert shell.json("filter", "test", expression, "--topic", "flights")["hints"] == [hint]
     assert f"hint: {hint}" in shell.ok("filter", "test", expression, "--topic", "flights").lines
 

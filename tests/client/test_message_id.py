@@ -1,4 +1,4 @@
-"""Message ids of version 1: the layout of contract 4, and nothing twice."""
+"""Message ids of version 1: the layout of protocol 4.4, and nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mission rows of the message-by-message clients, with the real server: what it holds, filters and refuses."""
+"""Requirements of the message-by-message clients, with the real server: what it holds, filters and refuses."""
 
 from __future__ import annotations
 

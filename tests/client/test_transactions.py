@@ -120,7 +120,7 @@ def test_a_half_that_is_refused_runs_no_block(broker: popserver.EmbeddedBroker) 
 
 
 def test_the_checker_answers_for_a_producer_that_died(broker: popserver.EmbeddedBroker) -> None:
-    """users.md U33. The dead one's half is a send like any other to the server: it is sent here as such."""
+    """complaint U33. The dead one's half is a send like any other to the server: it is sent here as such."""
     seen: list[MessageView] = []
 
     def checker(message: MessageView) -> TransactionResolution:

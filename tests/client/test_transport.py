@@ -1,4 +1,4 @@
-"""Addresses, headers, signature: what every call carries (contract 2)."""
+"""Addresses, headers, signature: what every call carries (protocol 2)."""
 
 from __future__ import annotations
 

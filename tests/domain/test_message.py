@@ -1,4 +1,4 @@
-"""Every limit of a message, at its edge (contract 4)."""
+"""Every limit of a message, at its edge (protocol 4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of topics and groups at the edges of what contract 4 allows."""
+"""Names of topics and groups at the edges of what protocol 4.1 allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The five ways in which home-made message groups fail in the field (users.md U13). They must never come back."""
+"""The five ways in which home-made message groups fail in the field (complaint U13). They must never come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failure in a message group: the same message again after the same interval, and nothing passes it (row L6)."""
+"""A failed message of a message group comes again after a fixed interval; none passes it (requirement L6)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def numbered(store: OpenStore, topic: Topic, message_group: str, *numbers: int) 
 
 @pytest.mark.row("K5")
 def test_nothing_else_waits_but_what_is_locked_behind_it(store: OpenStore, topic: Topic, group: Group) -> None:
-    """Contract 5.3: of three the second and third are acked; all three come again, and nothing beyond them."""
+    """Protocol 5.3: of three the second and third are acked; all three come again, and nothing beyond them."""
     numbered(store, topic, "g", *range(1, 6))
     held = store.receive(group, topic, 3, invisible_ms=HOLD_MS)
     for attempt in (1, 2, 3):

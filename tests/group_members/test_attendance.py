@@ -1,4 +1,4 @@
-"""When a member is there, and when it is gone (mission row J1)."""
+"""When a member is there, and when it is gone (requirement J1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator asks of official clients. The Python client knows none of the commands (contract 3)."""
+"""What an operator asks of official clients. The Python client knows none of the commands (protocol 3.4)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_group_is_worked_on_by_one_member_at_a_time(program: Program, producer
 def test_a_run_comes_again_whole_while_its_head_is_not_acked(
     broker: EmbeddedBroker, program: Program, producer: OfficialProducer, seen: Seen
 ) -> None:
-    """Contract 5.3, to the letter: of three the second and third are acked, and all three come again, nothing else."""
+    """Protocol 5.3, to the letter: of three the second and third are acked, and all three come again, nothing else."""
     consumer = program.simple("counters", "flights")
     send(producer, *(f"g{number}" for number in range(1, 6)))
     received = consumer.receive(3, invisible_s=10)

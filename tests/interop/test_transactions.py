@@ -1,4 +1,4 @@
-"""Transactions of the official clients: decided by themselves, and by their checkers when nobody did (users.md U33)."""
+"""Transactions of the official clients, decided by the clients or by their checkers (complaint U33)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mission rows of the queue push consumer, with the real server: what crosses the wire is said by both ends.
+"""Requirements of the queue push consumer, with the real server: what crosses the wire is said by both ends.
 
 The server's clock and the consumers' stand still until a test moves them.
 """

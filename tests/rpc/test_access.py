@@ -205,7 +205,7 @@ async def test_an_admin_may_everything(guard: Door) -> None:
 
 
 async def test_a_look_whether_the_server_is_there_needs_no_signature(guard: Door) -> None:
-    """It has no headers at all, and without an answer the Go client shuns the server (contract 1.4)."""
+    """It has no headers at all, and without an answer the Go client shuns the server (protocol 1.4)."""
     (status,) = await guard.statuses("Heartbeat", wire.HeartbeatRequest(), client_id=None)
     assert status.code == pb.OK
     (status,) = await guard.statuses("Heartbeat", REQUESTS["Heartbeat"], client_id=None)
@@ -265,7 +265,7 @@ async def test_a_group_reads_its_own_dead_letters(guard: Door) -> None:
 
 
 async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
-    """It asks again 20 ms after any refusal (contract 1.7), also after one at the door."""
+    """It asks again 20 ms after any refusal (protocol 1.7), also after one at the door."""
     async with guarded(tmp_path, limits=LIMITS._replace(push_refusal_pause_ms=100)) as door:
         for headers in (as_("alice"), as_("nobody")):
             started = asyncio.get_running_loop().time()

@@ -53,7 +53,7 @@ async def test_a_blank_client_id_is_none(door: Door) -> None:
 
 
 async def test_an_empty_heartbeat_may_come_from_nobody(door: Door) -> None:
-    """A client looks whether an endpoint is back: no headers, no content (contract 1.4)."""
+    """A client looks whether an endpoint is back: no headers, no content (protocol 1.4)."""
     (status,) = await door.statuses("Heartbeat", wire.HeartbeatRequest(), client_id=None)
     assert status.code == pb.OK
 

@@ -159,7 +159,7 @@ async def test_a_client_that_leaves_frees_its_poll(tmp_path: Path) -> None:
 
 
 async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
-    """It asks again 20 ms after any refusal (contract 1.7)."""
+    """It asks again 20 ms after any refusal (protocol 1.7)."""
     async with opened(tmp_path, limits=Limits(push_refusal_pause_ms=100)) as door:
         started = asyncio.get_running_loop().time()
         request = receive_request(push=True, batch_size=0)

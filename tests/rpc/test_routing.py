@@ -33,7 +33,7 @@ async def test_a_route_names_every_queue(door: Door) -> None:
         assert queue.topic == TOPIC
         assert queue.permission == pb.READ_WRITE
         assert (queue.broker.id, queue.broker.name) == (0, "popmq")
-        # All that every official client can read (contract 1.2).
+        # All that every official client can read (protocol 1.2).
         assert list(queue.accept_message_types) == [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]
 
 

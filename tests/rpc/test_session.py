@@ -338,7 +338,7 @@ async def test_an_unknown_group_is_refused_in_the_stream(strict_door: Door) -> N
 
 
 async def test_headers_come_before_the_first_frame(door: Door) -> None:
-    """One client waits for them before it says anything (contract 3.1)."""
+    """One client waits for them before it says anything (protocol 3.1)."""
     async with door.telemetry() as stream:
         await asyncio.wait_for(stream.initial_metadata(), 60)
 

@@ -290,7 +290,7 @@ async def test_who_may_not_be_asked_about_one_topic_is_asked_about_others(door: 
 
 @pytest.mark.user("U33")
 async def test_a_sibling_answers_for_a_dead_producer(door: Door, clock: ManualClock) -> None:
-    """users.md U33: the producer dies after its half message."""
+    """complaint U33: the producer dies after its half message."""
     async with producer(door, "dies", TOPIC):
         transaction_id = await send_half(door, client_id="dies")
     await pass_(door, clock, 3_600 * S)

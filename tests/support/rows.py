@@ -1,4 +1,4 @@
-"""Which mission rows the collected tests show; the run fails when a claimed row has no test.
+"""Which requirements the collected tests show; the run fails when a claimed row has no test.
 
 A test says `@pytest.mark.row("A4")`, or `@pytest.mark.user("U8")` for what users complain of elsewhere and must never
 complain of here. The claimed ones of both stand in `tests/rows.txt`. Only a run of the whole suite can tell that one is
@@ -82,7 +82,7 @@ class Rows:
         shown = self._passed - self._failed
         unseen = (self._skipped & self._claimed()) - self._passed - self._failed
         if shown or unseen or self._missing():
-            terminalreporter.section("mission rows")
+            terminalreporter.section("requirements")
             answered = {row for row in shown if _is_complaint(row)}
             terminalreporter.line(f"{len(shown - answered)} rows shown by passing tests")
             terminalreporter.line(f"{len(answered)} complaints of users (U) answered by passing tests")
@@ -137,8 +137,8 @@ def _rows_of(item: pytest.Item) -> list[str]:
     rows = [str(row) for mark in item.iter_markers("row") for row in mark.args]
     complaints = [str(row) for mark in item.iter_markers("user") for row in mark.args]
     for row in rows + complaints:
-        assert _ROW.fullmatch(row), f"{item.nodeid}: {row!r} is no mission row; they are called A1, M6 and so on"
-        assert _is_complaint(row) is (row in complaints), f"{item.nodeid}: U8 is a user's complaint, A4 a mission row"
+        assert _ROW.fullmatch(row), f"{item.nodeid}: {row!r} is no requirement; they are called A1, M6 and so on"
+        assert _is_complaint(row) is (row in complaints), f"{item.nodeid}: U8 is a user's complaint, A4 a requirement"
     return rows + complaints
 
 
@@ -148,7 +148,7 @@ def _is_complaint(row: str) -> bool:
 
 def _place(row: str) -> tuple[str, int]:
     found = _ROW.fullmatch(row)
-    assert found is not None, f"{row!r} in the file of claimed rows is no mission row"
+    assert found is not None, f"{row!r} in the file of claimed rows is no requirement"
     return found[1], int(found[2])
 
 

@@ -1,4 +1,4 @@
-"""A caller's signature, made from the protocol's text alone (contract 2.2)."""
+"""A caller's signature, made from the protocol's text alone (protocol 2.2)."""
 
 from __future__ import annotations
 

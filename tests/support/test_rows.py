@@ -1,4 +1,4 @@
-"""The plugin that counts mission rows, in runs of its own."""
+"""The plugin that counts requirements, in runs of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of message brokers complain of, year after year (users.md). None of it may ever be true of this one.
+"""Complaints of other brokers' users (docs/requirements.md#complaints). None may be true of this broker.
 
 Whole servers on both databases, real clients. Some complaints are answered in the room that prevents them, by tests
 that carry the same mark.

@@ -1,4 +1,4 @@
-"""Tag expressions (contract 7.1, mission rows M1–M5).
+"""Tag expressions (protocol 7.1, requirements M1–M5).
 
 `*` or nothing wants everything; otherwise tags separated by `||`, blanks trimmed, empties ignored, compared exactly
 and case-sensitively. The 32-bit hash of a tag is stored beside it and compared first: cheap, and wrong only for
@@ -77,7 +77,7 @@ def parse(expression: str) -> TagFilter:
 
 
 def tag_hash(tag: str | None) -> int:
-    """The field's 32-bit string hash over UTF-16 code units, signed; 0 without a tag (mission row M4)."""
+    """The field's 32-bit string hash over UTF-16 code units, signed; 0 without a tag (requirement M4)."""
     # A filter may name a tag of any length, and what is remembered has no budget of bytes.
     return _hash(tag) if tag is None or len(tag) <= _REMEMBERED_LENGTH_MAX else _hash.__wrapped__(tag)
 

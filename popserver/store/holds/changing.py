@@ -92,7 +92,7 @@ def _wait_ms(event: Event, request: ChangeInvisible, held: AnyRow) -> int:
     if event is Event.GIVE_BACK:
         return 0
     if event is Event.RETRY and held.message_group is not None:
-        # In place, and always the same: its group waits with it, whatever ladder its client climbs (mission row L6).
+        # In place, and always the same: its group waits with it, whatever ladder its client climbs (requirement L6).
         return interval_ms(request.group.retry, held.attempt, in_order=True)
     if event is Event.RETRY and not request.duration_ms:
         # The Node push client knows no ladder and names no time; all its attempts would be burnt at once.

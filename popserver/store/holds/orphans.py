@@ -49,7 +49,7 @@ class Adopt(NamedTuple):
 
 
 def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]:
-    """Let holds end one second from now, whoever held them (contract 5.1).
+    """Let holds end one second from now, whoever held them (protocol 5.1).
 
     Refused, to be asked again, while somebody's own transaction has one of them under its hands: nobody is made to
     wait for that.

@@ -1,4 +1,4 @@
-"""SQL92 filter expressions (contract 7.2 and 7.3, mission rows M7–M19).
+"""SQL92 filter expressions (protocol 7.2 and 7.3, requirements M7–M19).
 
 An expression is read once, into closures; what it says of a message is decided by the message's tag and properties
 alone. No part of it ever becomes a statement of a database.

@@ -1,4 +1,4 @@
-"""What the parts of a SQL filter expression mean: closures over a message's properties (contract 7.3).
+"""What the parts of a SQL filter expression mean: closures over a message's properties (protocol 7.3).
 
 Property values are strings, or missing. A condition is True, False or None, which stands for unknown. Whatever cannot
 be compared raises `Incomparable`, and then the message does not match at all. AND and OR look at their operands from
@@ -157,7 +157,7 @@ def equal(left: Operand, right: Operand) -> Condition:
 
 
 def order(left: Operand, sign: str, right: Operand) -> Condition:
-    """`<` `<=` `>` `>=`: of numbers alone, and of properties that hold some (mission row M10)."""
+    """`<` `<=` `>` `>=`: of numbers alone, and of properties that hold some (requirement M10)."""
     for operand in (left, right):
         if isinstance(operand, Constant) and not operand.is_number:
             raise Flaw(operand.at, f"{_what(operand)} is not ordered by {sign}; compare with a number")
@@ -167,7 +167,7 @@ def order(left: Operand, sign: str, right: Operand) -> Condition:
 
 
 def between(operand: Operand, low: Operand, high: Operand) -> Condition:
-    """`>= low AND <= high` (mission row M11)."""
+    """`>= low AND <= high` (requirement M11)."""
     both = order(operand, ">=", low), order(operand, "<=", high)
     if isinstance(low, Constant) and isinstance(high, Constant) and operator.lt(*as_numbers(high.value, low.value)):
         raise Flaw(low.at, f"nothing is between {low.value} and {high.value}; give the smaller one first")
@@ -175,7 +175,7 @@ def between(operand: Operand, low: Operand, high: Operand) -> Condition:
 
 
 def not_between(operand: Operand, low: Operand, high: Operand) -> Condition:
-    """`< low OR > high` (mission row M12)."""
+    """`< low OR > high` (requirement M12)."""
     return any_of([order(operand, "<", low), order(operand, ">", high)])
 
 

@@ -1,4 +1,4 @@
-"""The grammar of SQL filter expressions (contract 7.2), from what binds least to what binds most.
+"""The grammar of SQL filter expressions (protocol 7.2), from what binds least to what binds most.
 
     OR
     AND

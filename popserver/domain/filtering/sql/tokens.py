@@ -1,4 +1,4 @@
-"""Tokens of a SQL filter expression (contract 7.2).
+"""Tokens of a SQL filter expression (protocol 7.2).
 
 Keywords in any case; names of ASCII letters, digits, `_` and `$`, case-sensitive; decimal integers and floats; strings
 in single quotes, in which a doubled quote is one; `-- …` and `/* … */` are comments.

@@ -1,4 +1,4 @@
-"""Values that meet in a comparison (contract 7.3).
+"""Values that meet in a comparison (protocol 7.3).
 
 A property's value is a text. Beside a number or a boolean it is read as one of that kind; a text that is none raises
 `Incomparable`.
