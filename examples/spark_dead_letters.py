@@ -3,7 +3,7 @@
     python -m examples.spark_dead_letters [DATABASE_URL [ENDPOINTS [FOLDER]]]
 
 For the flights of `make demo`: one that was cancelled has no arrival time, and its consumer cannot do without. Needs
-pip install 'popmq[spark]' and Java 17 or newer. Run it every night: it goes on behind the last dead letter it has seen;
+pip install '.[spark]' and Java 17 or newer. Run it every night: it goes on behind the last dead letter it has seen;
 killed, it goes on where it was, and sends nothing back twice.
 """
 

@@ -2,7 +2,7 @@
 
     python -m examples.spark_event_time [ENDPOINTS [FOLDER]]
 
-Start a broker first: popmq serve. Needs pip install 'popmq[spark,demo]' and Java 17 or newer.
+Start a broker first: popmq serve. Needs pip install '.[spark,demo]' and Java 17 or newer.
 """
 
 from __future__ import annotations

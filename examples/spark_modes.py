@@ -2,7 +2,7 @@
 
     python -m examples.spark_modes [ENDPOINTS [FOLDER]]
 
-Start a broker first: popmq serve. Needs pip install 'popmq[spark,demo]' and Java 17 or newer. Run it again, or kill it
+Start a broker first: popmq serve. Needs pip install '.[spark,demo]' and Java 17 or newer. Run it again, or kill it
 and run it again: nothing is written, read or stored twice.
 """
 

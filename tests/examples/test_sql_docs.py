@@ -1,4 +1,4 @@
-"""The Python in docs/sql.md, docs/tracing.md and its like in README.md does what it says."""
+"""The Python in docs/sql.md, docs/tracing.md and its like in docs/tour.md does what it says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.client.scripted import until_in_thread
 ROOT = Path(__file__).parents[2]
 SQL = (ROOT / "docs" / "sql.md").read_text()
 TRACING = (ROOT / "docs" / "tracing.md").read_text()
-README = (ROOT / "README.md").read_text()
+TOUR = (ROOT / "docs" / "tour.md").read_text()
 
 
 class Base(DeclarativeBase):
@@ -101,8 +101,8 @@ def test_enqueue_and_ack(shared: Shop) -> None:
     assert shared.all_of(Invoice.order) == [42]
 
 
-def test_readme(shared: Shop) -> None:
-    shared.do(block(README, "popclient.sql.enqueue"))
+def test_tour(shared: Shop) -> None:
+    shared.do(block(TOUR, "popclient.sql.enqueue"))
     shared.do(block(SQL, "except sql.HoldLost"))
     assert shared.all_of(Invoice.order) == [42]
 
