@@ -65,7 +65,14 @@ def outbound(message: Message, namespace: str) -> Outbound:
             message.idempotency_key is not None or IDEMPOTENCY_KEY in message.properties,
         )
     except TypeError as defect:
-        raise TypeError(f"the body of a message is bytes or text, all else but times is text; {message!r}") from defect
+        raise TypeError(_wrong_type(message)) from defect
+
+
+def _wrong_type(message: Message) -> str:
+    where = f"in Message(topic={message.topic!r})"
+    if not isinstance(message.body, bytes | str):
+        return f"body must be bytes or str, got {type(message.body).__name__}, {where}"
+    return f"tag, keys, properties, message_group, message_id and trace_context must be str, times datetime, {where}"
 
 
 def half(message: Message, namespace: str, check_after: timedelta | None) -> Outbound:

@@ -44,7 +44,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--auto-create",
         action=argparse.BooleanOptionalAction,
-        help="make missing topics and groups on the way (on a loopback address only)",
+        help="create missing topics and groups on first use (on a loopback address only)",
     )
     parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration let in (10s)")
     parser.add_argument("--retention", metavar="DURATION", help="how long messages are kept (72h); 0s: for ever")
@@ -89,7 +89,7 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
         "--tls-dir", metavar="FOLDER", help="where the server's own certificate is kept (beside a SQLite file)"
     )
     parser.add_argument(
-        "--insecure", action="store_true", default=None, help="listen beyond this machine without asking who calls"
+        "--insecure", action="store_true", default=None, help="listen on a public address without authentication"
     )
 
 

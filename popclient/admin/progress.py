@@ -30,7 +30,7 @@ class Progress(Calls):
         queue_id: int | None = None,
         dry_run: bool = False,
     ) -> list[MovedOffset]:
-        """Lets the group go on elsewhere, in one queue or in all of the topic; members that are online go there too.
+        """Moves a group to another offset, in one queue or in all of the topic; its members that are online follow.
 
         to: an end, the first message stored at a moment or later (without a time zone: this machine's), or the offset
         of the queue named. From there on every message is READY, whatever became of it before; what is before it is
@@ -49,10 +49,10 @@ class Progress(Calls):
         return [moved_offset_of(each) for each in self._call(lambda link: link.admin.ResetOffsets, request).moved]
 
     def skip_message(self, group: str, message_id: str, topic: str | None = None) -> str:
-        """One message is done for the group, unread; the state it was in. What is stuck behind it goes on.
+        """Marks one message as consumed by the group without delivering it; messages behind it go on.
 
-        Raises BadRequest, saying why and what to do, for one that is held, done already, or in the midst of what the
-        group has not come to.
+        Returns the state that the message had. Raises BadRequest, which says why and what to do, if the message is
+        held, is done already, or is not the next one that the group would read.
         """
         request = wire.SkipMessageRequest(
             group=self._named(group), topic=None if topic is None else self._named(topic), message_id=message_id
@@ -60,7 +60,7 @@ class Progress(Calls):
         return self._call(lambda link: link.admin.SkipMessage, request).from_state
 
     def clone_offsets(self, source: str, group: str, topic: str | None = None) -> list[MovedOffset]:
-        """Lets a group begin where another one stands, in one topic or in all of that.
+        """Starts a group at the progress of another one, in one topic or in all of its topics.
 
         In each queue that is the first message that the source is not done with: some that it has acked may repeat,
         none is lost. Raises BadRequest where the group has progress in the topic already.

@@ -89,7 +89,7 @@ def _add_progress(actions: Any) -> None:
     lag.add_argument("group", metavar="GROUP")
     lag.add_argument("--topic", help="in that one alone")
 
-    reset = add_command(actions, "reset", "let a group go on elsewhere, back or ahead; see --dry-run", "progress:reset")
+    reset = add_command(actions, "reset", "move a group to another offset; see --dry-run", "progress:reset")
     reset.add_argument("group", metavar="GROUP")
     reset.add_argument("topic", metavar="TOPIC")
     where = reset.add_mutually_exclusive_group(required=True)
@@ -98,12 +98,12 @@ def _add_progress(actions: Any) -> None:
     reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="in one queue only (all)")
     reset.add_argument("--dry-run", action="store_true", help="only show what would be")
 
-    skip = add_command(actions, "skip", "one message is done for the group, unread", "progress:skip")
+    skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip")
     skip.add_argument("group", metavar="GROUP")
     skip.add_argument("message_id", metavar="ID")
     skip.add_argument("--topic", help="look there alone")
 
-    clone = add_command(actions, "clone", "let a group begin where another one stands", "progress:clone")
+    clone = add_command(actions, "clone", "start a group at the progress of another one", "progress:clone")
     clone.add_argument("source", metavar="SOURCE")
     clone.add_argument("group", metavar="GROUP")
     clone.add_argument("--topic", help="in that one alone")

@@ -227,7 +227,7 @@ class Broker:
         An outcome is the message's place, durable when this returns; a repeated message id, or a repeated
         idempotency key, gets the first result. A delayed or a half message is in no queue yet; the producer of a
         half, `client_id`, may be asked about it.
-        Raises `TopicNotFound` where the topic may not be created on the way, `MessagePropertyConflictWithType` where
+        Raises `TopicNotFound` where the topic may not be created, `MessagePropertyConflictWithType` where
         it does not take such messages.
         """
         return await self.sending.send(batch, client_id)

@@ -78,7 +78,7 @@ class GroupProgress:
         return await self._broker.writer.submit(resetting.reset, wish)
 
     async def skip(self, group_name: Resource, topic_name: Resource | None, message_id: str) -> State:
-        """One message is done for the group, unread; the state it was in. Raises `BadRequest` saying why it cannot."""
+        """Mark one message as consumed without delivering it; returns its state. Raises `BadRequest` and says why."""
         check_group(group_name)
         if not message_id.strip():
             raise IllegalMessageId("the message id is blank; name the one that the send or the receive reported")

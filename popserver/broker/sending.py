@@ -62,10 +62,10 @@ class Sending:
         return topic
 
     async def _check_made(self, name: Resource, types: set[MessageType]) -> None:
-        """No topic is made on the way for messages that it would not take."""
+        """No topic is created for messages that it would not take."""
         if await self._catalog.known_topic(name) is None:
             raise TopicNotFound(
-                f"topic '{name}' does not exist, and one made on the way takes no {' or '.join(types)} messages;"
+                f"topic '{name}' does not exist, and one created on first use takes no {' or '.join(types)} messages;"
                 f" create it with: popmq topic create {name.name} --type {' --type '.join(types)}"
             )
 

@@ -62,7 +62,7 @@ class NewTopic(NamedTuple):
     accepts: tuple[MessageType, ...] = (MessageType.NORMAL,)
 
 
-# What a topic takes that is made on the way: all that every official client can read in a route (protocol 1.2).
+# What a topic takes that is created on first use: all that every official client can read in a route (protocol 1.2).
 ACCEPTS_ON_THE_WAY = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 

@@ -199,7 +199,7 @@ _held: Select[Any] = (
     .order_by(delivery.c.message_key)
 )
 _HELD = PackedLook(_Row, _held)
-# Nobody is waited for: who acks in a transaction of his own has his delivery locked as long as he likes.
+# Skips rows that a user's own transaction has locked, instead of waiting.
 _HELD_FREE = PackedLook(_Row, _held.with_for_update(skip_locked=True))
 _LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
 _HOLDS = given("holds", "group_id", "message_key", "hold_id", "successor")

@@ -56,7 +56,7 @@ _ROWS = (
     )
     .select_from(_HOLDS)
     .join(delivery, and_(delivery.c.group_id == _HOLDS.c.group_id, delivery.c.message_key == _HOLDS.c.message_key))
-    # Nobody is waited for: who acks in a transaction of his own holds his delivery as long as he likes.
+    # Skips rows that a user's own transaction has locked, instead of waiting.
     .with_for_update(of=delivery, skip_locked=True)
     .cte("rows_of_receipts")
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -350,6 +350,8 @@ async def test_what_is_no_text_is_refused_with_the_message(server: ScriptedServe
     async with aio.Producer(server.endpoints) as producer:
         with pytest.raises(TypeError, match="Message\\(topic='t'"):
             await producer.send(Message(**{"topic": "t", "body": b"x", **wrong}))
+        with pytest.raises(TypeError, match=r"^body must be bytes or str, got dict, "):
+            await producer.send(Message(topic="t", body=cast("Any", {"number": 42})))
 
 
 def test_a_client_belongs_to_one_event_loop() -> None:

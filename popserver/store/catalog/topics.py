@@ -60,7 +60,7 @@ def delete_topic(tx: Transaction, requests: Sequence[DeleteTopic]) -> list[PopEr
 
 
 def ensure_topic(tx: Transaction, new: NewTopic) -> Topic:
-    """The topic of that name, made on the way where it is missing."""
+    """The topic of that name, created if it is missing."""
     return find_topic(tx.conn, new.name) or _insert_topic(tx, new)
 
 

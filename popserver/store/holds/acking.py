@@ -140,7 +140,7 @@ _ackable: Select[Any] = (
     )
     .with_for_update(skip_locked=True)
 )
-# Of Postgres. Nobody is waited for: who acks in a transaction of his own has his delivery locked as long as he likes.
+# For Postgres. Skips rows that a user's own transaction has locked, instead of waiting.
 # By place, not by key: the rows are found already, and a plan for finding them again may be a slow one.
 _ACK_FREE = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
 _FREE = (
