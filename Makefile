@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
-JOBS := 2
+JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help

@@ -53,6 +53,7 @@ def silence(broker: RunningBroker) -> None:
     if inner.members._alarm is not None:
         inner.members._alarm.cancel()
     inner.clients.close()
+    inner.group_members._roll._missed = lambda *_: None  # nor does it hear that its members were removed
     inner.maintenance._sleeper._closed = True
     inner.maintenance._sleeper._clear_alarm()
 
