@@ -11,16 +11,16 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from popclient._options import MILLISECOND, parse_duration_ms
 from popclient.cli import UsageError
 from popclient.config import ClientConfig, Tls
 
 if TYPE_CHECKING:
     from popclient.admin.facts import ExponentialBackoff
 
-_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _RATE = re.compile(r"([0-9]{1,9})/([smh])")
-_UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_DURATION_S_MAX = 3_650 * 86_400
+_RATE_UNIT_S = {"s": 1, "m": 60, "h": 3_600}
+_DURATION_MAX = timedelta(days=3_650)
 _NO_FILES = ("public", "any")  # whom --ca may name besides a file's CA
 _EDGES = ("BEGINNING", "END")
 CLASSIFIERS = ("reason", "tag", "topic", "attempt", "message_group")
@@ -30,13 +30,13 @@ _RESOURCE_KINDS = ("topic", "group")
 
 def duration(written: str) -> timedelta:
     """`500ms`, `10s`, `1.5m`, `2h`, `3d`, or several in a row such as `1h30m`; at most ten years."""
-    parts = _WRITTEN.findall(written)
-    if not parts or "".join(number + unit for number, unit in parts) != written:
-        raise argparse.ArgumentTypeError(f"'{written}' is no duration; write 500ms, 10s, 5m, 2h or 1h30m")
-    seconds = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
-    if seconds > _DURATION_S_MAX:
+    try:
+        duration_ms = parse_duration_ms(written)
+    except ValueError as refusal:
+        raise argparse.ArgumentTypeError(str(refusal)) from None
+    if duration_ms > _DURATION_MAX / MILLISECOND:
         raise argparse.ArgumentTypeError(f"'{written}' is longer than ten years")
-    return timedelta(milliseconds=round(seconds * 1_000))
+    return timedelta(milliseconds=duration_ms)
 
 
 def durations(written: str) -> list[timedelta]:
@@ -108,7 +108,7 @@ def rate(written: str) -> float:
     found = _RATE.fullmatch(written)
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(f"'{written}' is no rate; write 100/s, 30/m or 500/h")
-    return int(found[1]) / _UNIT_S[found[2]]
+    return int(found[1]) / _RATE_UNIT_S[found[2]]
 
 
 def number(least: int, most: int) -> Callable[[str], int]:

@@ -8,8 +8,9 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Final, overload
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+from popclient._options import parse_duration_ms
+
+_SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
 _SECRET: Final = re.compile("secret|token|passw|pwd", re.IGNORECASE)
 # As in a URL, or in other words about a database. A password may have any character of its own, be it misplaced.
 _SECRET_PARAMETER: Final = re.compile(rf"(\w*(?:{_SECRET.pattern})\w*\s*=)[^&]*", re.IGNORECASE)
@@ -100,12 +101,14 @@ class Given:
     @overload
     def duration_ms(self, name: str, default: None, least: int = 0, most: int = BIGINT_MAX) -> int | None: ...
     def duration_ms(self, name: str, default: int | None, least: int = 0, most: int = BIGINT_MAX) -> int | None:
-        """Milliseconds; written as `500ms`, `10s`, `5m`, `2h`, or as a number of seconds."""
+        """Milliseconds; written as `500ms`, `10s`, `5m`, `2h`, `1h30m`, or as a number of seconds."""
         value = self.text(name)
         if value is None:
             return default
-        written = _DURATION.fullmatch(value)
-        duration_ms = round(float(written[1]) * _UNIT_MS[written[2] or "s"]) if written else -1
+        try:
+            duration_ms = parse_duration_ms(f"{value}s" if _SECONDS.fullmatch(value) else value)
+        except ValueError:
+            duration_ms = -1
         if not least <= duration_ms <= most:
             limit = "" if most == BIGINT_MAX else f" to {most} ms"
             raise self.refuse(name, f"give a duration such as 500ms, 10s, 5m or 2h, from {least} ms{limit}")

@@ -1,0 +1,51 @@
+"""How durations are written: server and client read the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from popclient import _options
+from popserver import durations
+
+READERS = [durations.parse_duration_ms, _options.parse_duration_ms]
+READ = {
+    "500ms": 500,
+    "10s": 10_000,
+    "5m": 300_000,
+    "1.5m": 90_000,
+    "2h": 7_200_000,
+    "3d": 259_200_000,
+    "1h30m": 5_400_000,
+    "30m1h": 5_400_000,
+    "1d2h3m4s5ms": 93_784_005,
+    "0s": 0,
+    "0.0004s": 0,
+    "0.0006s": 1,
+    " 10s ": 10_000,
+    "10 s": 10_000,
+    "1h 30m": 5_400_000,
+    "9999999999d": 863_999_999_913_600_000,
+}
+REFUSED = ["", " ", "10", "s", "1.5", ".5s", "5.s", "-5s", "+5s", "1e3s", "10S", "10sec", "10s,1m", "10s x", "1_000s"]
+
+
+@pytest.mark.parametrize("read", READERS, ids=["server", "client"])
+@pytest.mark.parametrize("written", READ)
+def test_durations_are_read(read: Callable[[str], int], written: str) -> None:
+    assert read(written) == READ[written]
+
+
+@pytest.mark.parametrize("read", READERS, ids=["server", "client"])
+@pytest.mark.parametrize("written", REFUSED)
+def test_anything_else_is_refused(read: Callable[[str], int], written: str) -> None:
+    with pytest.raises(ValueError, match="is no duration; write 500ms, 10s, 5m, 2h or 1h30m"):
+        read(written)
+
+
+@pytest.mark.parametrize("read", READERS, ids=["server", "client"])
+@pytest.mark.parametrize("written", ["106751991168d", "9" * 400 + "s"], ids=["a bit", "by far"])
+def test_a_duration_that_no_number_holds_is_refused(read: Callable[[str], int], written: str) -> None:
+    with pytest.raises(ValueError, match="is too long for a duration"):
+        read(written)
