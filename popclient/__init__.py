@@ -23,7 +23,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from popclient._queue.message_queue import MessageQueue
+from popclient._queues.message_queue import MessageQueue
 from popclient.config import ClientConfig, Tls
 from popclient.errors import (
     BadRequest,
@@ -56,19 +56,19 @@ from popclient.message import DeadLetterOrigin, FilterExpression, Message, Messa
 from popclient.transaction import TransactionResolution
 
 if TYPE_CHECKING:
-    from popclient._queue.allocation import AllocateStrategy, ByConfig, ByMachineRoom, MachineRoomNearby
-    from popclient._queue.consume_from import ConsumeFromWhere
-    from popclient._queue.listening import (
+    from popclient._queues.allocation import AllocateStrategy, ByConfig, ByMachineRoom, MachineRoomNearby
+    from popclient._queues.consume_from import ConsumeFromWhere
+    from popclient._queues.listener import (
         ConsumeConcurrentlyContext,
         ConsumeConcurrentlyStatus,
         ConsumeOrderlyContext,
         ConsumeOrderlyStatus,
         OrderlyListener,
     )
-    from popclient._queue.local_offset_store import LocalFileOffsetStore
-    from popclient._queue.offset_store import OffsetStore, ReadOffsetType
-    from popclient._queue.options import MessageModel
-    from popclient._queue.statistics import TopicStatistics, consumer_statistics
+    from popclient._queues.local_offsets import LocalFileOffsetStore
+    from popclient._queues.offsets import OffsetStore, ReadOffsetType
+    from popclient._queues.options import MessageModel
+    from popclient._queues.statistics import TopicStatistics, consumer_statistics
     from popclient.keep_alive import KeepAlive
     from popclient.producer import Producer, Transaction
     from popclient.pull_consumer import PullConsumer
@@ -89,28 +89,28 @@ else:
 
 
 _MODULE_OF = {
-    "AllocateStrategy": "popclient._queue.allocation",
-    "ByConfig": "popclient._queue.allocation",
-    "ByMachineRoom": "popclient._queue.allocation",
-    "ConsumeConcurrentlyContext": "popclient._queue.listening",
-    "ConsumeConcurrentlyStatus": "popclient._queue.listening",
-    "ConsumeFromWhere": "popclient._queue.consume_from",
-    "ConsumeOrderlyContext": "popclient._queue.listening",
-    "ConsumeOrderlyStatus": "popclient._queue.listening",
+    "AllocateStrategy": "popclient._queues.allocation",
+    "ByConfig": "popclient._queues.allocation",
+    "ByMachineRoom": "popclient._queues.allocation",
+    "ConsumeConcurrentlyContext": "popclient._queues.listener",
+    "ConsumeConcurrentlyStatus": "popclient._queues.listener",
+    "ConsumeFromWhere": "popclient._queues.consume_from",
+    "ConsumeOrderlyContext": "popclient._queues.listener",
+    "ConsumeOrderlyStatus": "popclient._queues.listener",
     "KeepAlive": "popclient.keep_alive",
-    "LocalFileOffsetStore": "popclient._queue.local_offset_store",
-    "MachineRoomNearby": "popclient._queue.allocation",
-    "MessageModel": "popclient._queue.options",
-    "OffsetStore": "popclient._queue.offset_store",
-    "OrderlyListener": "popclient._queue.listening",
+    "LocalFileOffsetStore": "popclient._queues.local_offsets",
+    "MachineRoomNearby": "popclient._queues.allocation",
+    "MessageModel": "popclient._queues.options",
+    "OffsetStore": "popclient._queues.offsets",
+    "OrderlyListener": "popclient._queues.listener",
     "Producer": "popclient.producer",
     "PullConsumer": "popclient.pull_consumer",
     "PushConsumer": "popclient.push_consumer",
     "QueuePushConsumer": "popclient.queue_push_consumer",
-    "ReadOffsetType": "popclient._queue.offset_store",
+    "ReadOffsetType": "popclient._queues.offsets",
     "SimpleConsumer": "popclient.simple_consumer",
-    "TopicStatistics": "popclient._queue.statistics",
-    "consumer_statistics": "popclient._queue.statistics",
+    "TopicStatistics": "popclient._queues.statistics",
+    "consumer_statistics": "popclient._queues.statistics",
     "Transaction": "popclient.producer",
 }
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from typing import Final, NamedTuple
 
+from popclient._arguments import as_timedelta
 from popclient._message_id import new_message_id
-from popclient._options import as_timedelta
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of
 from popclient.message import IDEMPOTENCY_KEY, FilterExpression, Message, SendReceipt

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar
 
 from popclient import _convert as convert
+from popclient._arguments import MILLISECOND, as_timedelta
 from popclient._carrier import Carrier
 from popclient._convert import Outbound
 from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
-from popclient._options import MILLISECOND, as_timedelta
 from popclient._session import Session
 from popclient._tasks import Tasks
 from popclient._transactions import Checks, Decide, HalfMessage

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from popclient._options import MILLISECOND, require_seconds, require_whole
+from popclient._arguments import MILLISECOND, require_seconds, require_whole
 
 DEFAULT_PORT: Final = 8081
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:8081"

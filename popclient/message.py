@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, overload
 
-from popclient._options import as_timedelta
+from popclient._arguments import as_timedelta
 from popclient.errors import MultipleResults, PopError
 from popproto.v2 import definition_pb2 as pb
 

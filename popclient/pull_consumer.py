@@ -8,17 +8,17 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from popclient._arguments import as_timedelta, require_whole
 from popclient._loop import loop_thread
-from popclient._options import as_timedelta, require_whole
-from popclient._queue.allocation import AllocateStrategy
-from popclient._queue.calls import QueueEnd
-from popclient._queue.listening import ConcurrentListener, is_async
-from popclient._queue.message_queue import MessageQueue
-from popclient._queue.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware, require_queue
-from popclient._queue.pull_core import PullConsumerCore
-from popclient._queue.pull_listening import PullListening, listening_of
-from popclient._queue.pull_options import pull_options
-from popclient._queue.running import Threads
+from popclient._pull.core import PullConsumerCore
+from popclient._pull.listen import PullListening, listening_of
+from popclient._pull.options import pull_options
+from popclient._pull.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware, require_queue
+from popclient._queues.allocation import AllocateStrategy
+from popclient._queues.calls import QueueEnd
+from popclient._queues.listener import ConcurrentListener, is_async
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.running import Threads
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageView

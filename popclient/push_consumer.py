@@ -11,12 +11,12 @@ from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Self, overload
 
+from popclient._arguments import as_timedelta, is_async
+from popclient._engine.flow import Cached
+from popclient._engine.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
+from popclient._engine.push import PushConsumerCore
+from popclient._engine.runner import Threads
 from popclient._loop import loop_thread
-from popclient._options import as_timedelta, is_async
-from popclient._push.core import PushConsumerCore
-from popclient._push.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
-from popclient._push.room import Cached
-from popclient._push.running import Threads
 from popclient.config import ClientConfig
 from popclient.listening import BatchListener, Interceptor, Listener
 from popclient.simple_consumer import Topics, as_topics

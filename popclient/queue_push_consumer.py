@@ -9,20 +9,20 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
+from popclient._arguments import as_timedelta
+from popclient._engine.queue_limits import FlowLimits
 from popclient._loop import loop_thread
-from popclient._options import as_timedelta
-from popclient._queue.allocation import AllocateStrategy, strategy_of
-from popclient._queue.consume_from import ConsumeFromWhere
-from popclient._queue.factory import ServiceState
-from popclient._queue.flow import FlowLimits
-from popclient._queue.listening import ConcurrentListener, OrderlyListener, is_async
-from popclient._queue.message_queue import MessageQueue
-from popclient._queue.offset_store import OffsetStore
-from popclient._queue.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
-from popclient._queue.pull_arguments import require_aware, require_queue
-from popclient._queue.push_core import MessageQueueListener, QueuePushCore
-from popclient._queue.running import Threads
-from popclient._queue.statistics import TopicStatistics
+from popclient._pull.pull_arguments import require_aware, require_queue
+from popclient._queue_push.core import MessageQueueListener, QueuePushCore
+from popclient._queue_push.pull_loop import ServiceState
+from popclient._queues.allocation import AllocateStrategy, strategy_of
+from popclient._queues.consume_from import ConsumeFromWhere
+from popclient._queues.listener import ConcurrentListener, OrderlyListener, is_async
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.offsets import OffsetStore
+from popclient._queues.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
+from popclient._queues.running import Threads
+from popclient._queues.statistics import TopicStatistics
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageView

@@ -7,11 +7,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from popclient._consuming import SimpleConsumerCore
+from popclient._arguments import as_timedelta, require_whole
+from popclient._engine.polls import Asking
+from popclient._engine.simple import SimpleConsumerCore
 from popclient._lanes import unwrap
 from popclient._loop import loop_thread
-from popclient._options import as_timedelta, require_whole
-from popclient._polling import Asking
 from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.errors import MultipleResults, PopError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from popclient import _options
+from popclient import _arguments as _options
 from popserver import durations
 
 READERS = [durations.parse_duration_ms, _options.parse_duration_ms]

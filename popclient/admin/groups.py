@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from popclient._options import as_timedelta
+from popclient._arguments import as_timedelta
 from popclient.admin.answers import group_of
 from popclient.admin.calls import Calls
 from popclient.admin.facts import ExponentialBackoff, Group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from popclient._options import as_timedelta
+from popclient._arguments import as_timedelta
 from popclient.admin.answers import filter_trial_of, message_facts_of, views_of, why_of
 from popclient.admin.calls import Calls
 from popclient.admin.facts import FilterTrial, MessageFacts, Why

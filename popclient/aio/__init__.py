@@ -14,7 +14,7 @@ Everything else (Message, ClientConfig, errors) is that of `popclient`.
 
 from __future__ import annotations
 
-from popclient._queue.listening import (
+from popclient._queues.listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,

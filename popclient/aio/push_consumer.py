@@ -9,11 +9,11 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self, overload
 
-from popclient._options import as_timedelta, is_async
-from popclient._push.core import PushConsumerCore
-from popclient._push.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
-from popclient._push.room import Cached
-from popclient._push.running import InTasks
+from popclient._arguments import as_timedelta, is_async
+from popclient._engine.flow import Cached
+from popclient._engine.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
+from popclient._engine.push import PushConsumerCore
+from popclient._engine.runner import InTasks
 from popclient.config import ClientConfig
 from popclient.listening import AsyncBatchListener, AsyncListener, Interceptor
 from popclient.push_consumer import MEBIBYTE

@@ -8,9 +8,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from popclient._consuming import SimpleConsumerCore
+from popclient._arguments import as_timedelta
+from popclient._engine.simple import SimpleConsumerCore
 from popclient._lanes import unwrap
-from popclient._options import as_timedelta
 from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.message import MessageView

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from popclient._options import MILLISECOND, parse_duration_ms
+from popclient._arguments import MILLISECOND, parse_duration_ms
 from popclient.cli import UsageError
 from popclient.config import ClientConfig, Tls
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from popclient._options import is_async
+from popclient._arguments import is_async
 from popclient.admin import DeadLetter
 from popclient.cli import UsageError
 from popclient.errors import PopError

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from popclient import _convert as convert
-from popclient._queue.message_queue import MessageQueue
+from popclient._queues.message_queue import MessageQueue
 from popclient._session import Session
 from popclient._transport import Link as WireLink
 from popclient.errors import Unreachable, check

@@ -8,7 +8,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Final, overload
 
-from popclient._options import parse_duration_ms
+from popclient._arguments import parse_duration_ms
 
 _SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
 _SECRET: Final = re.compile("secret|token|passw|pwd", re.IGNORECASE)

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from popclient._options import is_async
+from popclient._arguments import is_async
 from popclient.listening import ConsumeResult
 from popclient.message import MessageView
 from popclient.sql.doors import Door, through

@@ -141,7 +141,7 @@ async def test_what_is_wrong_at_the_start_is_raised_there(server: ScriptedServer
 
 
 async def test_assignments_come_and_go(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._push.polling.SCAN_INTERVAL", 0.01)
+    monkeypatch.setattr("popclient._engine.assignments.SCAN_INTERVAL", 0.01)
     queues = [0, 1]
 
     def assign(request: rpc.QueryAssignmentRequest) -> rpc.QueryAssignmentResponse:
@@ -441,7 +441,7 @@ async def test_a_server_that_repeats_nothing_has_what_came_of_a_broken_answer_ha
 
 
 async def test_a_defect_does_not_end_the_polling(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._push.polling.PAUSE_AFTER_FAILURE", (0.01, 0.01))
+    monkeypatch.setattr("popclient._engine.assignments.PAUSE_AFTER_FAILURE", (0.01, 0.01))
     calls: list[int] = []
 
     async def broken(*_: Any) -> None:
@@ -449,7 +449,7 @@ async def test_a_defect_does_not_end_the_polling(server: ScriptedServer, monkeyp
         if len(calls) < 3:
             raise ZeroDivisionError
 
-    monkeypatch.setattr("popclient._push.polling.read_messages", broken)
+    monkeypatch.setattr("popclient._engine.assignments.read_messages", broken)
     async with consumer_of(server, Seen()):
         await until(lambda: len(calls) > 3)
 
@@ -486,7 +486,7 @@ async def test_a_defect_in_a_helping_poll_is_logged_and_the_first_one_goes_on(
 async def test_an_ack_is_said_again_unless_the_hold_is_over(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, hold_is_over: bool
 ) -> None:
-    monkeypatch.setattr("popclient._push.verdicts.SAY_AGAIN", 0.01)
+    monkeypatch.setattr("popclient._engine.outcomes.SAY_AGAIN", 0.01)
     refusal = pb.INVALID_RECEIPT_HANDLE if hold_is_over else pb.FORBIDDEN
     server.answers["AckMessage"] = lambda _: (
         rpc.AckMessageResponse(status=status(refusal)) if len(server.requests("AckMessage")) < 3 else None
@@ -506,7 +506,7 @@ async def test_an_ack_is_said_again_unless_the_hold_is_over(
 
 
 async def test_a_failure_is_said_again_too(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._push.verdicts.SAY_AGAIN", 0.01)
+    monkeypatch.setattr("popclient._engine.outcomes.SAY_AGAIN", 0.01)
     refused = rpc.ChangeInvisibleDurationResponse(status=status(pb.INTERNAL_SERVER_ERROR))
     server.answers["ChangeInvisibleDuration"] = lambda _: refused if len(failed(server)) < 3 else None
     put(server, 1)

@@ -14,9 +14,9 @@ import pytest
 
 from popclient import ClientConfig, ConsumeResult, Interceptor, MessageView, PushConsumer, aio
 from popclient._convert import retry_interval
-from popclient._push.backlog import Backlog, Batch, Held
-from popclient._push.deadlines import Deadlines
-from popclient._push.room import Room
+from popclient._engine.backlog import Backlog, Batch, Held
+from popclient._engine.deadlines import Deadlines
+from popclient._engine.flow import Room
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import until

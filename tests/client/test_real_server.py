@@ -26,7 +26,7 @@ from popclient import (
     SimpleConsumer,
     aio,
 )
-from popclient._polling import Polls
+from popclient._engine.polls import Polls
 from popclient.admin import Admin
 from tests.client.scripted import until, until_in_thread
 
@@ -178,7 +178,7 @@ def test_a_bad_sql_filter_is_reported_at_the_start(shared: popserver.EmbeddedBro
 
 @pytest.mark.row("A11")
 async def test_an_idle_consumer_polls_four_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._polling.LEAST_PACE", 0.0)
+    monkeypatch.setattr("popclient._engine.polls.LEAST_PACE", 0.0)
     polls = _counted(monkeypatch)
     with popserver.embedded(manual_clock=True) as broker, Admin(broker.endpoint) as admin:
         async with aio.SimpleConsumer(broker.endpoint, "g", "t") as consumer:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from popclient import ClientConfig, MessageQueue
-from popclient._queue import calls
-from popclient._queue.allocation import Averagely
-from popclient._queue.sharing import Sharing
+from popclient._queues import calls
+from popclient._queues.allocation import Averagely
+from popclient._queues.sharing import Sharing
 from popclient._session import Session
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from popclient import BadRequest, MessageQueue, PopError
-from popclient._queue import calls
-from popclient._queue.calls import Committed, GroupMember, Progress, QueueEnd
+from popclient._queues import calls
+from popclient._queues.calls import Committed, GroupMember, Progress, QueueEnd
 from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy

@@ -15,9 +15,10 @@ import pytest
 
 from popclient import MessageQueue, ServerError, Unauthorized, UnsupportedByServer, aio
 from popclient import _session as sessions
-from popclient._queue import calls, pull_call
-from popclient._queue.calls import Progress, QueueEnd
-from popclient._queue.wire import open_session
+from popclient._queues import calls
+from popclient._queues import pull as pull_call
+from popclient._queues.calls import Progress, QueueEnd
+from popclient._queues.wire import open_session
 from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb

@@ -24,9 +24,9 @@ from popclient import (
     PullConsumer,
     aio,
 )
-from popclient._queue import pull_listening
-from popclient._queue.concurrent import ConsumeConcurrentlyService
-from popclient._queue.pull_listening import PullListening
+from popclient._pull import listen as pull_listening
+from popclient._pull.listen import PullListening
+from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient.admin import Admin
 from tests.client.scripted import until, until_in_thread
 from tests.pull_client.test_real_server import FIRST, send

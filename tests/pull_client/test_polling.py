@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from popclient import BadRequest, ClientClosed, FilterExpression, MessageQueue, MessageView, NotFound
-from popclient._queue.pull_core import PullConsumerCore
+from popclient._pull.core import PullConsumerCore
 from popclient.aio import PullConsumer
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc

@@ -25,8 +25,8 @@ from popclient import (
     UnsupportedByServer,
     aio,
 )
-from popclient._queue import pull_call
-from popclient._queue.pull_call import Pulled
+from popclient._queues import pull as pull_call
+from popclient._queues.pull import Pulled
 from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy

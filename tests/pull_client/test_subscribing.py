@@ -11,7 +11,7 @@ import pytest
 
 import popserver
 from popclient import ClientConfig, Message, MessageQueue, NotFound, Producer, PullConsumer, Unreachable, aio
-from popclient._queue import subscribing
+from popclient._pull import subscribe as subscribing
 from popclient.admin import Admin
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb

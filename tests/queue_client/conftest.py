@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, MessageQueue, MessageView, aio
-from popclient._queue.factory import ClientFactory
-from popclient._queue.push_core import QueuePushCore
-from popclient._queue.running import InTasks
+from popclient._queue_push.core import QueuePushCore
+from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queues.running import InTasks
 from popproto.v2 import service_pb2 as rpc
 from popproto.v2 import service_pb2_grpc
 from tests.client.scripted import until

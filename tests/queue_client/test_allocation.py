@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popclient._queue.allocation import (
+from popclient._queues.allocation import (
     AllocateStrategy,
     Averagely,
     AveragelyByCircle,
@@ -20,7 +20,7 @@ from popclient._queue.allocation import (
     allocate,
     strategy_of,
 )
-from popclient._queue.message_queue import MessageQueue
+from popclient._queues.message_queue import MessageQueue
 
 
 def queues_of(topic: str, count: int) -> list[MessageQueue]:

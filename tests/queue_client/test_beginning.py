@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from popclient import ConsumeOrderlyStatus, MessageQueue, MessageView, OrderlyListener
-from popclient._queue.pulling import PullRequest
+from popclient._queue_push.pull_requests import PullRequest
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import status, until

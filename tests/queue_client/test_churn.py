@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from popclient import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, MessageQueue, MessageView
-from popclient._queue.factory import ClientFactory
-from popclient._queue.push_core import QueuePushCore
+from popclient._queue_push.core import QueuePushCore
+from popclient._queue_push.pull_loop import ClientFactory
 from tests.client.scripted import until
 from tests.queue_client.conftest import Desk
 

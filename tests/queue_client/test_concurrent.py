@@ -17,7 +17,7 @@ from popclient import (
     Interceptor,
     MessageQueue,
 )
-from popclient._queue.running import Rejected
+from popclient._queues.running import Rejected
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import status, until

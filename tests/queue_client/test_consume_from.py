@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from popclient._queue.consume_from import Ask, ConsumeFromWhere, consume_timestamp_of, start_of
-from popclient._queue.offset_store import NO_OFFSET, OFFSET_ERROR
+from popclient._queues.consume_from import Ask, ConsumeFromWhere, consume_timestamp_of, start_of
+from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR
 
 LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

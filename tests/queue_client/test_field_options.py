@@ -28,11 +28,11 @@ from popclient import (
     aio,
     consumer_statistics,
 )
-from popclient._push.looking_on import Onlookers
-from popclient._queue.clock import LoopClock
-from popclient._queue.local_offset_store import LocalFileOffsetStore
-from popclient._queue.running import Calling, Job, Threads
-from popclient._queue.statistics import Statistics
+from popclient._engine.clock import LoopClock
+from popclient._engine.interceptors import Onlookers
+from popclient._queues.local_offsets import LocalFileOffsetStore
+from popclient._queues.running import Calling, Job, Threads
+from popclient._queues.statistics import Statistics
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import status, until, until_in_thread

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popclient._queue.flow import MIB, Exceeded, FlowLimits, FlowTimes
-from popclient._queue.message_queue import MessageQueue
-from popclient._queue.process_queue import Cached, ProcessQueue
+from popclient._engine.queue_limits import MIB, Exceeded, FlowLimits, FlowTimes
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.process_queue import Cached, ProcessQueue
 from tests.queue_client.views import view_at, views
 
 BATCH = 32

@@ -15,7 +15,7 @@ from popclient import (
     OrderlyListener,
     aio,
 )
-from popclient._queue.push_core import QueuePushCore
+from popclient._queue_push.core import QueuePushCore
 from tests.client.scripted import until
 from tests.queue_client.conftest import Desk, Q
 from tests.queue_client.test_concurrent import Watching, sent_back

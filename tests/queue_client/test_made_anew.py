@@ -22,9 +22,10 @@ from popclient import (
     QueuePushConsumer,
     aio,
 )
-from popclient._queue import calls, pull_listening
-from popclient._queue.local_offset_store import LocalFileOffsetStore
-from popclient._queue.offset_store import OffsetMemory, OffsetStore, ReadOffsetType
+from popclient._pull import listen as pull_listening
+from popclient._queues import calls
+from popclient._queues.local_offsets import LocalFileOffsetStore
+from popclient._queues.offsets import OffsetMemory, OffsetStore, ReadOffsetType
 from popserver.domain.group import NewGroup
 from popserver.domain.names import Resource
 from popserver.domain.topic import NewTopic

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import pytest
 
 from popclient import PopError, PreconditionFailed, Unreachable
-from popclient._queue.calls import Committed, Progress
-from popclient._queue.consume_from import ConsumeFromWhere, start_of
-from popclient._queue.local_offset_store import LocalFileOffsetStore
-from popclient._queue.message_queue import MessageQueue
-from popclient._queue.offset_store import NO_OFFSET, OFFSET_ERROR, OffsetStore, ReadOffsetType
-from popclient._queue.remote_offset_store import RemoteOffsetStore
+from popclient._queues.calls import Committed, Progress
+from popclient._queues.consume_from import ConsumeFromWhere, start_of
+from popclient._queues.local_offsets import LocalFileOffsetStore
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetStore, ReadOffsetType
+from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient.offset_file import OffsetFileTorn, backup_of, write_offset_file
 
 MEMORY = ReadOffsetType.READ_FROM_MEMORY

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from popclient import ClientConfig, MessageQueue
-from popclient._queue import pull_call
-from popclient._queue.offset_store import NO_OFFSET, OFFSET_ERROR, ReadOffsetType
-from popclient._queue.pull_extras import pull_extras
-from popclient._queue.pull_status import PullStatus, pull_status
-from popclient._queue.remote_offset_store import RemoteOffsetStore
+from popclient._queues import pull as pull_call
+from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, ReadOffsetType
+from popclient._queues.pull_extras import pull_extras
+from popclient._queues.pull_status import PullStatus, pull_status
+from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._session import Session
 from popclient.message import FilterExpression
 from popproto.v1 import legacy_pb2 as legacy

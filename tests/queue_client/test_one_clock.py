@@ -16,11 +16,11 @@ import grpc
 import pytest
 
 from popclient import ClientConfig, ConsumeOrderlyStatus, Message, OrderlyListener, Unreachable, aio
-from popclient._queue import calls
-from popclient._queue.factory import ClientFactory
-from popclient._queue.process_queue import LOCK_EXPIRED_AFTER
-from popclient._queue.push_core import QueuePushCore
-from popclient._queue.running import InTasks
+from popclient._queue_push.core import QueuePushCore
+from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queues import calls
+from popclient._queues.process_queue import LOCK_EXPIRED_AFTER
+from popclient._queues.running import InTasks
 from popproto.v2 import service_pb2 as wire
 from popproto.v2 import service_pb2_grpc
 from popserver.app import App

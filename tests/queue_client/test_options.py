@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from popclient._queue.allocation import strategy_of
-from popclient._queue.consume_from import ConsumeFromWhere
-from popclient._queue.flow import FlowLimits
-from popclient._queue.options import MessageModel, QueueOptions
+from popclient._engine.queue_limits import FlowLimits
+from popclient._queues.allocation import strategy_of
+from popclient._queues.consume_from import ConsumeFromWhere
+from popclient._queues.options import MessageModel, QueueOptions
 from popclient.message import FilterExpression
 
 

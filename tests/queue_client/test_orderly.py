@@ -18,7 +18,7 @@ from popclient import (
     QueuePushConsumer,
     aio,
 )
-from popclient._queue.factory import ClientFactory
+from popclient._queue_push.pull_loop import ClientFactory
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import status, until

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popclient._queue.process_queue import NOTHING_CACHED, Cached, ProcessQueue
+from popclient._queues.process_queue import NOTHING_CACHED, Cached, ProcessQueue
 from tests.queue_client.views import offsets_of, view_at, views
 
 

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from popclient import MessageQueue
-from popclient._queue import pull_results
+from popclient._queue_push import pull_service as pull_results
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.scripted import status, until

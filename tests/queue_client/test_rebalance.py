@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, MessageQueue, OffsetStore, ReadOffsetType, UnsupportedByServer
-from popclient._queue.factory import ClientFactory
+from popclient._queue_push.pull_loop import ClientFactory
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from popclient._queue.factory import ClientFactory
-from popclient._queue.message_queue import MessageQueue
-from popclient._queue.process_queue import ProcessQueue
-from popclient._queue.pulling import PullRequest
-from popclient._queue.rebalance_service import RebalanceService
+from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_requests import PullRequest
+from popclient._queue_push.rebalance_rounds import RebalanceService
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.process_queue import ProcessQueue
 from tests.client.scripted import until
 from tests.queue_client.manual_clock import ManualClock
 

@@ -31,11 +31,11 @@ from popclient import (
     ReadOffsetType,
     aio,
 )
-from popclient._queue import rebalance
-from popclient._queue.factory import ClientFactory
-from popclient._queue.pulling import PullRequest
-from popclient._queue.push_core import QueuePushCore
-from popclient._queue.running import InTasks
+from popclient._queue_push import rebalance
+from popclient._queue_push.core import QueuePushCore
+from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_requests import PullRequest
+from popclient._queues.running import InTasks
 from popclient.offset_file import read_offset_file
 from popserver.domain.message import MessageType
 from popserver.domain.names import Resource

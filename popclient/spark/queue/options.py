@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from popclient._queue.message_queue import MessageQueue
+from popclient._queues.message_queue import MessageQueue
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
 from popclient.spark.given import Given

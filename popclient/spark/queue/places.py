@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from popclient import _convert as convert
-from popclient._queue import calls
-from popclient._queue.assignment import READABLE
-from popclient._queue.calls import QueueEnd
-from popclient._queue.message_queue import MessageQueue
-from popclient._queue.wire import open_session
+from popclient._pull.assignment import READABLE
+from popclient._queues import calls
+from popclient._queues.calls import QueueEnd
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.wire import open_session
 from popclient._session import Session
 from popclient.errors import Forbidden, NotFound, Unauthorized, UnsupportedByServer, check
 from popclient.spark.link import Link, link_to

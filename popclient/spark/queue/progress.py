@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from popclient._queue import calls
-from popclient._queue.calls import Progress
-from popclient._queue.message_queue import MessageQueue
+from popclient._queues import calls
+from popclient._queues.calls import Progress
+from popclient._queues.message_queue import MessageQueue
 from popclient._session import Session
 from popclient.errors import BadRequest, PopError, Unreachable
 from popclient.spark.link import link_to

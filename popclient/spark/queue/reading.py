@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from popclient._queue.message_queue import MessageQueue
-from popclient._queue.pull_call import Pulled
-from popclient._queue.pull_call import pull as pull_once
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.pull import Pulled
+from popclient._queues.pull import pull as pull_once
 from popclient._session import Session
 from popclient.errors import NotFound, UnexpectedAnswer, UnsupportedByServer
 from popclient.message import MessageView

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 
-from popclient._queue.message_queue import MessageQueue
+from popclient._queues.message_queue import MessageQueue
 from popclient.admin import Admin
 from popclient.errors import NotFound, UnsupportedByServer
 from popclient.spark import bulk

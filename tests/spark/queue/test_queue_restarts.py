@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructType
 
 from popclient import ClientConfig, Message, Producer
-from popclient._queue.message_queue import MessageQueue
+from popclient._queues.message_queue import MessageQueue
 from popclient.admin import Admin
 from popclient.errors import Forbidden, Unauthorized, Unreachable, UnsupportedByServer
 from popclient.spark.queue.batch import QueueReader

@@ -1,0 +1,271 @@
+"""What is asked of the server: who polls what, and a poll on its way for each assignment.
+
+One poll after the other is enough for a topic that has little. While polls come back full, up to three more help: the
+next one is on its way while the server still works on the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import grpc
+
+from popclient import _convert as convert
+from popclient._engine.flow import Room
+from popclient._engine.interceptors import Onlookers
+from popclient._engine.options import HOLD_MAX, PushOptions
+from popclient._engine.polls import LEAST_PACE, POLL_MARGIN, RECALL_PATIENCE, SHORTEST_POLL, read_messages, recall
+from popclient._session import Session, log
+from popclient._tasks import Tasks
+from popclient._transport import Link
+from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, check, error_of
+from popclient.message import MessageView
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+SCAN_INTERVAL: Final = 5.0
+LONG_POLL: Final = 20.0  # where the server has not said
+BATCH_SIZE: Final = 32  # likewise
+# Servers that know of auto_renew hold longer and renew themselves; others refuse a receive without a duration.
+INVISIBLE: Final = timedelta(seconds=60)
+PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
+GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
+
+HELPERS: Final = 3
+
+Assigned = tuple[str, str, int]  # topic, broker, queue
+
+
+class Assignment:
+    """What this client is to poll; it has a poll of its own, and helpers as long as there is much."""
+
+    def __init__(self, topic: str, queue: pb.MessageQueue) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.message_bytes = GUESSED_BYTES
+        self.polls: set[asyncio.Task[None]] = set()
+
+    def begin(self, poll: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(poll)
+        self.polls.add(task)
+        task.add_done_callback(self.polls.discard)
+
+    def end(self) -> list[asyncio.Task[None]]:
+        for task in self.polls:
+            task.cancel()
+        return list(self.polls)
+
+
+class Polling:
+    """The polls of one push consumer.
+
+    arrived: takes what a poll has brought. strayed: takes what came while its poll was ended.
+    keeps_up: returns when it makes sense to ask for more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: PushOptions,
+        room: Room,
+        onlookers: Onlookers,
+        arrived: Callable[[Sequence[MessageView]], None],
+        strayed: Callable[[Sequence[MessageView]], None],
+        keeps_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._group = convert.resource(options.group, session.config.namespace)
+        self._room = room
+        self._onlookers = onlookers
+        self._arrived = arrived
+        self._strayed = strayed
+        self._keeps_up = keeps_up
+        self._assignments: dict[Assigned, Assignment] = {}
+        self._recall_patience = RECALL_PATIENCE
+        self._tasks = Tasks()
+
+    async def start(self) -> None:
+        """Begins to poll what is assigned; raises what is wrong with a topic or the group."""
+        for topic in self._options.topics:
+            await self._scan(topic)
+        self._tasks.spawn(self._keep_scanning())
+
+    async def stop(self, patience: float) -> None:
+        """Ends all polls; what the server has granted them comes back as strayed, within `patience` seconds."""
+        self._recall_patience = min(patience, RECALL_PATIENCE)
+        self._tasks.cancel()
+        await self._tasks.ended()
+        polls = [poll for assignment in self._assignments.values() for poll in assignment.end()]
+        await asyncio.gather(*polls, return_exceptions=True)
+
+    # ---- Assignments ----
+
+    async def _keep_scanning(self) -> None:
+        while True:
+            await asyncio.sleep(SCAN_INTERVAL)
+            for topic in self._options.topics:
+                try:
+                    await self._scan(topic)
+                except PopError as failure:
+                    log.debug("assignments of %s stay as they were: %s", topic, failure)
+
+    async def _scan(self, topic: str) -> None:
+        """Asks what this client is to poll of a topic; ends the polls that are not its any more, begins new ones."""
+        request = rpc.QueryAssignmentRequest(
+            topic=convert.resource(topic, self._session.config.namespace),
+            group=self._group,
+            endpoints=convert.endpoints(self._session.transport.endpoints),
+        )
+        answer = await self._session.transport.unary(
+            lambda link: link.messaging.QueryAssignment, request, self._session.config.request_timeout
+        )
+        check(answer.status)
+        assigned = {(topic, q.broker.name, q.id): q for q in (each.message_queue for each in answer.assignments)}
+        for gone in [known for known in self._assignments if known[0] == topic and known not in assigned]:
+            self._assignments.pop(gone).end()
+        for key, queue in assigned.items():
+            if key not in self._assignments:
+                assignment = self._assignments[key] = Assignment(topic, queue)
+                assignment.begin(self._keep_polling(assignment))
+
+    # ---- Polls ----
+
+    async def _keep_polling(self, assignment: Assignment) -> None:
+        while True:
+            try:
+                if await self._poll(assignment) and self._may_help(assignment):
+                    assignment.begin(self._help(assignment))
+            except Exception:  # noqa: BLE001  the task's outermost line: a defect must not end the polling unseen
+                log.exception("polling %s failed; the next poll follows", assignment.topic)
+                await asyncio.sleep(PAUSE_AFTER_FAILURE[1])
+
+    def _may_help(self, assignment: Assignment) -> bool:
+        """PopMQ keeps message groups in order whoever asks; elsewhere two polls at once might turn them round.
+
+        There must be room for as many helpers of every assignment: the ones of a busy topic would starve the others.
+        """
+        polls = len(assignment.polls) + 1
+        has_room = self._options.max_cached_messages >= polls * self._wanted * self._own_polls
+        return polls <= HELPERS + 1 and has_room and (self._session.is_popmq or not self._session.keeps_order)
+
+    @property
+    def _wanted(self) -> int:
+        """How many messages a poll asks for, given room."""
+        most = self._session.settings.subscription.receive_batch_size or BATCH_SIZE
+        return min(most, self._options.receive_batch_size)
+
+    @property
+    def _own_polls(self) -> int:
+        """One for each assignment, helpers not counted."""
+        return max(len(self._assignments), len(self._options.topics))
+
+    async def _help(self, assignment: Assignment) -> None:
+        try:
+            while await self._poll(assignment):
+                pass
+        except Exception:  # noqa: BLE001  the task's outermost line, as above
+            log.exception("a helping poll of %s failed; the first one goes on", assignment.topic)
+
+    async def _poll(self, assignment: Assignment) -> bool:
+        """One poll, as soon as there is room; is there likely to be more?"""
+        await self._keeps_up()
+        wanted = self._wanted
+        ask = await self._room.ask(wanted, assignment.message_bytes, self._own_polls)
+        try:
+            views = await self._ask_until_answered(assignment, ask.messages)
+            self._arrived(views)
+        finally:
+            self._room.over(ask)
+        if views:
+            assignment.message_bytes = max(len(view._wire.body) for view in views)
+        return len(views) >= wanted
+
+    async def _ask_until_answered(self, assignment: Assignment, count: int) -> Sequence[MessageView]:
+        """What the server has; nothing when the long poll ends empty.
+
+        After a failure the same attempt id is used again: if it was the answer that was lost, the server repeats it
+        (requirement K9), and nothing stays held by a client that does not know of it.
+        """
+        topic, request = assignment.topic, self._request(assignment, count)
+        clock = asyncio.get_running_loop().time
+        shortest, longest = PAUSE_AFTER_FAILURE
+        said = ""
+        for failures in itertools.count():
+            begun = clock()
+            self._onlookers.before_receive(topic)
+            try:
+                views = await self._receive(request)
+            except ClientClosed:
+                raise
+            except PopError as failure:
+                self._onlookers.after_receive(topic, (), failure)
+                # Once as a warning; a server that stays down need not fill the log.
+                log.log(logging.DEBUG if str(failure) == said else logging.WARNING, "polling %s: %s", topic, failure)
+                said = str(failure)
+                await self._session.doubt(failure)
+                await asyncio.sleep(min(shortest * 2**failures, longest) if failure.retryable else longest)
+            else:
+                self._onlookers.after_receive(topic, views, None)
+                if not views:
+                    await asyncio.sleep(min(self._long_poll, LEAST_PACE) - (clock() - begun))
+                return views
+        raise AssertionError("unreachable")
+
+    async def _receive(self, request: rpc.ReceiveMessageRequest) -> Sequence[MessageView]:
+        brought: list[MessageView] = []
+        patience = max(self._long_poll, SHORTEST_POLL) + POLL_MARGIN
+        try:
+            status = await self._session.transport.call(partial(self._attempt, request, brought), patience)
+        except asyncio.CancelledError:
+            self._strayed(await recall(self._session, request, HOLD_MAX, brought, self._recall_patience))
+            raise
+        if brought:
+            return brought
+        if status is None:
+            raise UnexpectedAnswer("the server ended the receive without a status")
+        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
+            raise error_of(status)
+        return ()
+
+    async def _attempt(
+        self, request: rpc.ReceiveMessageRequest, brought: list[MessageView], link: Link, remaining: float
+    ) -> pb.Status | None:
+        timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
+        request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
+        call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self._session.transport.headers())
+        try:
+            return await read_messages(call, HOLD_MAX, brought)
+        except grpc.aio.AioRpcError as failure:
+            if not brought:
+                raise
+            log.info("a receive broke after %d messages: %s", len(brought), failure.details())
+            if self._session.is_popmq:  # it repeats the whole answer
+                brought.clear()
+                raise
+        return None
+
+    def _request(self, assignment: Assignment, count: int) -> rpc.ReceiveMessageRequest:
+        request = rpc.ReceiveMessageRequest(
+            group=self._group,
+            message_queue=assignment.queue,
+            filter_expression=convert.filter_expression(self._options.topics[assignment.topic]),
+            batch_size=count,
+            auto_renew=True,
+            attempt_id=str(uuid.uuid4()),
+        )
+        request.invisible_duration.FromTimedelta(INVISIBLE)
+        return request
+
+    @property
+    def _long_poll(self) -> float:
+        """Seconds, as the server has said in its settings."""
+        said: timedelta = self._session.settings.subscription.long_polling_timeout.ToTimedelta()
+        return said.total_seconds() or LONG_POLL

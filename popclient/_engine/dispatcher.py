@@ -1,0 +1,305 @@
+"""From the arrival of a message to its verdict (requirements L4, L6, L18).
+
+What the listener does not come to in half its time is given back unused, for others to have; and before it comes to
+that, nothing more is asked for: who is slow must not use up the attempts of messages he never got.
+
+Without order: done is acked, everything else comes again after the group's retry interval. In a message group nothing
+may overtake a failed message: the rest of its group is given back, and the server delivers both again, in order. A
+server of RocketMQ itself leaves that to its clients: then the message is tried again here, in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from popclient import _convert as convert
+from popclient._engine import failure_log as telling
+from popclient._engine.backlog import Backlog, Batch, Chain, Held
+from popclient._engine.deadlines import Deadlines
+from popclient._engine.flow import Room
+from popclient._engine.interceptors import Onlookers
+from popclient._engine.options import PushOptions
+from popclient._engine.outcomes import Verdicts
+from popclient._engine.runner import Runner
+from popclient._engine.settle import Settling
+from popclient._session import Session, log
+from popclient._tasks import Tasks
+from popclient.listening import ConsumeStatus, Consumption
+from popclient.message import MessageView
+
+# Parts of the consumption timeout.
+ENOUGH_AFTER: Final = 0.25
+GIVEN_BACK_AFTER: Final = 0.5
+
+Verdict = Callable[[], Awaitable[None]]
+
+
+class Handling:
+    """Everything that was received and is not settled."""
+
+    def __init__(
+        self,
+        session: Session,
+        options: PushOptions,
+        settling: Settling,
+        room: Room,
+        onlookers: Onlookers,
+        runner: Runner,
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._room = room
+        self._onlookers = onlookers
+        self._runner = runner
+        self._deadlines = Deadlines(options.consumption_timeout, self._time_out)
+        self._waits = Deadlines(options.consumption_timeout * GIVEN_BACK_AFTER, self._give_back_unused)
+        self._backlog = Backlog(options.batch_size or 1, self._turn_came)
+        self._verdicts = Verdicts(settling, onlookers, lambda held: room.leave(held.size), self._ack_came_too_late)
+        self._running = 0
+        self._nothing_runs = asyncio.Event()
+        self._trials: deque[tuple[Batch, asyncio.Future[Consumption]]] = deque()
+        self._here_again: deque[Batch] = deque()  # tried again without the server
+        self._here_later: dict[Batch, asyncio.TimerHandle] = {}
+        self._tasks = Tasks()
+        self._draining = False
+        self._is_behind = False  # something was given back unused, and no call of the listener has ended since
+        self._moved = asyncio.Event()
+
+    # ---- To the listener ----
+
+    def arrived(self, views: Sequence[MessageView]) -> None:
+        """Takes messages into this client's hands, and hands out what may run."""
+        in_order = self._session.keeps_order
+        for view in views:
+            size = len(view._wire.body)
+            self._room.take(size)
+            held = self._backlog.put(view, size, (view.message_group or None) if in_order else None)
+            if held.chain.is_stuck:
+                self._deadlines.watch(held)
+            elif not held.chain.ordered:
+                self._turn_came(held)
+        self._hand_out()
+
+    async def keeps_up(self) -> None:
+        """Returns when it makes sense to ask for more: the listener gets in time what is here already."""
+        while self._is_behind or self._waits.longest > self._options.consumption_timeout * ENOUGH_AFTER:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def strayed(self, views: Sequence[MessageView]) -> None:
+        """Gives back what came for nobody."""
+        for view in views:
+            held = Held(view, len(view._wire.body), Chain((view.topic, None)))
+            self._room.take(held.size)
+            self._say(partial(self._verdicts.give_back, [held]))
+
+    def _turn_came(self, held: Held) -> None:
+        """It waits for nothing but the listener: from now on its time counts."""
+        self._deadlines.watch(held)
+        self._waits.watch(held)
+
+    def _hand_out(self) -> None:
+        while self._running < self._options.concurrency and not self._draining:
+            if self._trials:
+                self._run_on_trial(*self._trials.popleft())
+                continue
+            batch = self._here_again.popleft() if self._here_again else self._backlog.next_batch()
+            if batch is None:
+                return
+            for held in batch.held:
+                self._deadlines.watch(held)
+                self._waits.forget(held)
+            self._running += 1
+            self._moved.set()
+            self._runner.run(batch, self._ended)
+
+    def try_out(self, view: MessageView) -> asyncio.Future[Consumption]:
+        """Has the listener consume a message that is not held, when its turn comes; the server hears nothing of it."""
+        held = Held(view, 0, Chain((view.topic, None)))
+        held.decided = True
+        ended = asyncio.get_running_loop().create_future()
+        self._trials.append((Batch([held]), ended))
+        self._hand_out()
+        return ended
+
+    def _run_on_trial(self, batch: Batch, ended: asyncio.Future[Consumption]) -> None:
+        def tell(_batch: Batch, consumption: Consumption) -> None:
+            self._running -= 1
+            self._moved.set()
+            if not ended.done():
+                ended.set_result(consumption)
+            self._hand_out()
+            if not self._running:
+                self._nothing_runs.set()
+
+        if not ended.done():
+            self._running += 1
+            self._runner.run(batch, tell)
+
+    # ---- Back from the listener ----
+
+    def _ended(self, batch: Batch, consumption: Consumption) -> None:
+        self._running -= 1
+        self._is_behind = batch.chain.is_stuck = False
+        self._moved.set()
+        if consumption.status is not ConsumeStatus.SUCCESS:
+            told = telling.failure(batch, consumption, self._session, self._options)
+            log.warning("%s", told, exc_info=consumption.error)
+        if undecided := batch.undecided:
+            if consumption.status is ConsumeStatus.SUCCESS:
+                self._succeed(undecided)
+            elif batch.chain.ordered and not self._session.is_popmq:
+                self._try_again_here(batch)
+            else:
+                self._fail(undecided)
+        if batch.chain.ordered and batch not in self._here_later:
+            self._backlog.free(batch.chain)
+        self._hand_out()
+        if not self._running:
+            self._nothing_runs.set()
+
+    def _succeed(self, several: Sequence[Held]) -> None:
+        for held in several:
+            self._decide(held)
+            self._verdicts.ack(held)
+
+    def _fail(self, several: Sequence[Held]) -> None:
+        """Of a batch in order the first carries the failure, and what is behind it has to wait."""
+        if several[0].chain.ordered:
+            first, *behind = several
+            rest = [*behind, *self._backlog.withdraw_rest(first.chain)]
+            self._decide(first, *rest)
+            self._say(partial(self._fail_in_order, first, rest), first.chain)
+            return
+        for held in several:
+            self._decide(held)
+            self._say(partial(self._verdicts.fail, held, self._retry_interval(held)))
+
+    async def _fail_in_order(self, first: Held, rest: Sequence[Held]) -> None:
+        await self._verdicts.fail(first, self._retry_interval(first))
+        await self._verdicts.give_back(rest)
+
+    def _ack_came_too_late(self, held: Held) -> None:
+        """The head of a message group comes again; so the rest must come again behind it."""
+        if held.chain.ordered and (rest := self._backlog.withdraw_rest(held.chain)):
+            self._decide(*rest)
+            self._say(partial(self._verdicts.give_back, rest), held.chain)
+
+    def _retry_interval(self, held: Held) -> timedelta:
+        return convert.retry_interval(self._session.settings, held.view.delivery_attempt)
+
+    def _decide(self, *several: Held) -> None:
+        for held in several:
+            held.decided = True
+            self._deadlines.forget(held)
+            self._waits.forget(held)
+
+    def _say(self, verdict: Verdict, in_order: Chain | None = None) -> None:
+        """Lets the server know; a chain in order does not go on until it has heard."""
+        if in_order is not None:
+            self._backlog.hold_up(in_order)
+        self._tasks.spawn(self._see_to(verdict, in_order))
+
+    async def _see_to(self, verdict: Verdict, in_order: Chain | None) -> None:
+        await verdict()
+        if in_order is not None:
+            self._backlog.free(in_order)
+            self._hand_out()
+
+    # ---- Too late ----
+
+    def _give_back_unused(self, held: Held) -> None:
+        """Half of its time is over and the listener has not come to it; so it will not come to what is behind it.
+
+        Not where a server leaves the order to its clients: what is given back there may come before what is not.
+        """
+        if held.batch is not None or (held.chain.ordered and not self._session.is_popmq):
+            return
+        rest = self._backlog.withdraw_rest(held.chain)
+        self._is_behind = True
+        self._decide(*rest)
+        log.info("%d messages from %s are given back: the listener does not come to them", len(rest), held.view)
+        self._say(partial(self._verdicts.give_back, rest), held.chain if held.chain.ordered else None)
+
+    def _time_out(self, held: Held) -> None:
+        """The consumption timeout is over, be the message with the listener or still waiting for it."""
+        batch = held.batch
+        if batch is None:
+            self._backlog.withdraw(held)
+            views = (held.view,)
+            self._onlookers.before_consume(views)
+            self._onlookers.after_consume(views, Consumption(ConsumeStatus.TIMEOUT, 0.0))
+            log.warning("%s timed out before its turn came; %s", held.view, telling.next_attempt(held, self._session))
+            self._fail([held])
+            return
+        batch.timed_out = True
+        batch.chain.is_stuck = batch.chain.ordered
+        self._fail(batch.undecided)
+        self._runner.cancel(batch)
+
+    # ---- Again, without the server ----
+
+    def _try_again_here(self, batch: Batch) -> None:
+        head, policy = batch.held[0].view, self._session.settings.backoff_policy
+        if policy.max_attempts and head.delivery_attempt >= policy.max_attempts:
+            self._decide(*batch.undecided)
+            self._say(partial(self._give_up, batch), batch.chain)
+            return
+        delay = convert.retry_interval(self._session.settings, head.delivery_attempt).total_seconds()
+        for held in batch.held:
+            self._deadlines.forget(held)
+            held.view._try_again_here()
+        self._here_later[batch] = asyncio.get_running_loop().call_later(delay, self._here_now, batch)
+
+    async def _give_up(self, batch: Batch) -> None:
+        for held in batch.held:
+            await self._verdicts.give_up(held)
+
+    def _here_now(self, batch: Batch) -> None:
+        del self._here_later[batch]
+        self._here_again.append(batch)
+        self._hand_out()
+
+    # ---- The end ----
+
+    def begin_no_more(self) -> None:
+        """From now on the listener gets nothing new."""
+        self._draining = True
+
+    async def drain(self, patience: float) -> None:
+        """Gives back what the listener has not begun, and waits for what it has begun, that many seconds at most."""
+        self.begin_no_more()
+        for timer in self._here_later.values():
+            timer.cancel()
+        for _, ended in self._trials:
+            ended.cancel()
+        waiting = self._backlog.withdraw_all()
+        for batch in (*self._here_later, *self._here_again):
+            waiting += batch.held
+        self._decide(*waiting)
+        self._say(partial(self._verdicts.give_back, waiting))
+        if self._running:
+            self._nothing_runs.clear()
+            try:
+                await asyncio.wait_for(self._nothing_runs.wait(), patience)
+            except TimeoutError:
+                level = logging.WARNING if patience else logging.DEBUG
+                log.log(level, "%d calls of the listener have not ended within %s s", self._running, patience)
+        self._runner.stop()
+
+    async def flush(self) -> None:
+        """Returns when the server has answered everything it was told."""
+        await self._tasks.ended()
+        await self._verdicts.flush()
+
+    def abandon(self) -> None:
+        self._deadlines.stop()
+        self._waits.stop()
+        self._verdicts.abandon()
+        self._tasks.cancel()

@@ -1,0 +1,133 @@
+"""Tells the server what became of messages, again and again until it has heard.
+
+A message keeps its room until then: a server that hears nothing is sent nothing new for it either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from popclient._engine.backlog import Held
+from popclient._engine.interceptors import Onlookers
+from popclient._engine.settle import CHANGES_AT_ONCE, Settling
+from popclient._session import log
+from popclient.errors import BadRequest, ClientClosed, NotFound, PopError, UnsupportedByServer
+
+SAY_AGAIN: Final = 1.0  # seconds, as the official clients do
+# The hold is over, or the topic or group gone: no repetition helps, the message comes again if it is to.
+OVER: Final = (BadRequest, ClientClosed, NotFound, UnsupportedByServer)
+
+
+class Verdicts:
+    """Acks, failures and what is given back.
+
+    heard: told of each message whose verdict the server has answered, for better or worse.
+    lost: told of each whose ack came too late.
+    """
+
+    def __init__(
+        self,
+        settling: Settling,
+        onlookers: Onlookers,
+        heard: Callable[[Held], None],
+        lost: Callable[[Held], None],
+    ) -> None:
+        self._settling = settling
+        self._onlookers = onlookers
+        self._heard = heard
+        self._lost = lost
+        self._open: set[Held] = set()
+        self._all_heard = asyncio.Event()
+
+    # ---- Done ----
+
+    def ack(self, held: Held) -> None:
+        self._open.add(held)
+        self._submit(held)
+
+    def _submit(self, held: Held) -> None:
+        if held in self._open:
+            self._onlookers.before_ack(held.view)
+            self._settling.submit_ack(held.view, _AckReply(self._answered, held))
+
+    def _answered(self, held: Held, error: PopError | None) -> None:
+        self._onlookers.after_ack(held.view, error)
+        if error is None:
+            self._close(held)
+        elif isinstance(error, OVER):
+            log.info("%s is not acked, it may come again: %s", held.view, error)
+            self._close(held)
+            self._lost(held)
+        else:
+            log.info("%s is acked again: %s", held.view, error)
+            asyncio.get_running_loop().call_later(SAY_AGAIN, self._submit, held)
+
+    # ---- Anything else ----
+
+    async def fail(self, held: Held, interval: timedelta) -> None:
+        """It comes again after the interval; this attempt counts."""
+        await self._until_heard(held, partial(self._settling.change_invisible_duration, held.view, interval))
+
+    async def give_up(self, held: Held) -> None:
+        """It becomes a dead letter."""
+        await self._until_heard(held, partial(self._settling.forward_to_dead_letter_queue, held.view))
+
+    async def give_back(self, several: Sequence[Held]) -> None:
+        """They are Ready again at once; the attempt does not count."""
+        waiting = iter(several)
+
+        async def work() -> None:
+            for held in waiting:  # all workers share it
+                await self._until_heard(held, partial(self._settling.give_back_one, held.view))
+
+        await asyncio.gather(*(work() for _ in range(min(len(several), CHANGES_AT_ONCE))))
+
+    async def _until_heard(self, held: Held, say: Callable[[], Awaitable[None]]) -> None:
+        self._open.add(held)
+        try:
+            while True:
+                try:
+                    return await say()
+                except OVER as over:
+                    return log.info("%s is settled without us: %s", held.view, over)
+                except PopError as failure:
+                    log.info("what became of %s is said again: %s", held.view, failure)
+                await asyncio.sleep(SAY_AGAIN)
+        finally:
+            self._close(held)
+
+    def _close(self, held: Held) -> None:
+        if held in self._open:
+            self._open.remove(held)
+            self._heard(held)
+            if not self._open:
+                self._all_heard.set()
+
+    # ---- The end ----
+
+    async def flush(self) -> None:
+        """Returns when the server has answered everything said so far."""
+        while self._open:
+            self._all_heard.clear()
+            await self._all_heard.wait()
+
+    def abandon(self) -> None:
+        self._open.clear()
+
+
+class _AckReply:
+    __slots__ = ("_answered", "_held")
+
+    def __init__(self, answered: Callable[[Held, PopError | None], None], held: Held) -> None:
+        self._answered = answered
+        self._held = held
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        self._answered(self._held, result)

@@ -1,0 +1,268 @@
+"""The simple consumer's core, in one event loop; the synchronous and the asyncio SimpleConsumer are its two faces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+from popclient import _convert as convert
+from popclient._engine.polls import Asking, Poll, Polls
+from popclient._engine.settle import Settling
+from popclient._lanes import Joint, Reply
+from popclient._loop import LoopThread
+from popclient._session import Session, log
+from popclient._tasks import Tasks
+from popclient._tracing import receiving
+from popclient.config import ClientConfig
+from popclient.errors import ClientClosed, PopError
+from popclient.keep_alive import Keeping
+from popclient.message import FilterExpression, MessageView
+from popproto.v2 import definition_pb2 as pb
+
+SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
+WORTH_A_POLL: Final = timedelta(seconds=1)
+# A topic with messages answers at once; only one that stays silent this long lets the next topic have a go.
+HEDGE: Final = 0.01
+
+
+class SimpleConsumerCore:
+    """Receives, acks and prolongs for one group."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        group: str,
+        topics: Mapping[str, FilterExpression],
+        defaults: Asking,
+        thread: LoopThread | None = None,
+    ) -> None:
+        self._thread = thread
+        self.config = config
+        self.group = group
+        self.topics = dict(topics)
+        self.defaults = defaults
+        self.session = Session(
+            config,
+            pb.SIMPLE_CONSUMER,
+            group,
+            lambda: convert.subscription(group, self.topics, config.namespace, defaults.await_duration),
+        )
+        self._turn = itertools.count()
+        self._ready: deque[MessageView] = deque()
+        self._refilling = asyncio.Lock()
+        self._settling = Settling(self.session, group)
+        self._tasks = Tasks()
+        self._polls = Polls(
+            self.session,
+            convert.resource(group, config.namespace),
+            self.topics,
+            lambda views: self._tasks.spawn(self._settling.give_back(views)),
+        )
+        self._closing = False
+
+    async def start(self) -> None:
+        """Looks the topics up and opens the session; raises what is wrong with them."""
+        for topic in self.topics:
+            await self.session.route(topic)
+        await self.session.start()
+
+    # ---- Receiving ----
+
+    async def receive(self, asking: Asking) -> list[MessageView]:
+        """Messages of one of the topics, at most `max_messages`; none when `await_duration` has passed."""
+        began_ns = time.time_ns()
+        if brought := await self._receive(asking):
+            keeping = Keeping(self._settling.change_invisible_duration, asking.invisible, self._thread)
+            for view in brought:
+                view._keeping = keeping
+            receiving(self.config, self.group, brought[0].topic, brought, began_ns)
+        return brought
+
+    async def _receive(self, asking: Asking) -> list[MessageView]:
+        if not self.session.settled:
+            await self.start()
+        mine: list[Poll] = []
+        deadline = asyncio.get_running_loop().time() + asking.await_duration.total_seconds() + SLACK
+        try:
+            for topic in self._rotation():
+                mine.append(self._polls.take_up(topic, asking))
+                if len(mine) < len(self.topics):
+                    await _first_of(mine, HEDGE)
+                    if brought := self._brought(mine):
+                        return brought
+            return await self._wait_on(mine, asking, deadline)
+        finally:
+            self._polls.release(mine)
+
+    async def _wait_on(self, mine: list[Poll], asking: Asking, deadline: float) -> list[MessageView]:
+        """Until a poll brings something, or the time is over."""
+        while not (brought := self._brought(mine)):
+            left = deadline - asyncio.get_running_loop().time()
+            self._renew(mine, asking._replace(await_duration=timedelta(seconds=left - SLACK)))
+            if not mine or left <= 0:
+                return []
+            await _first_of(mine, left)
+        return brought
+
+    def _renew(self, mine: list[Poll], asking: Asking) -> None:
+        """Begins anew what has ended empty: servers cut long polls, and one left by an earlier receive ends early."""
+        for poll in [poll for poll in mine if poll.done]:
+            mine.remove(poll)
+            self._polls.release([poll])
+            if asking.await_duration > WORTH_A_POLL:
+                mine.append(self._polls.take_up(poll.topic, asking))
+
+    def _rotation(self) -> list[str]:
+        """All topics, beginning with another one each time."""
+        topics = list(self.topics)
+        first = next(self._turn) % len(topics)
+        return topics[first:] + topics[:first]
+
+    def _brought(self, polls: Sequence[Poll]) -> list[MessageView]:
+        """The messages of the first poll that has some; raises what another one failed of."""
+        if self._closing:
+            raise ClientClosed
+        for poll in polls:
+            if poll.messages and poll.done:
+                return poll.take()
+        for poll in polls:
+            if poll.done and not poll.task.cancelled() and (failure := poll.task.exception()):
+                raise failure
+        return []
+
+    # ---- Iteration ----
+
+    async def next(self) -> MessageView | None:
+        """The next message, however long it takes; None once the consumer is closed."""
+        while not self._closing:
+            while (view := self._pop_ready()) is not None:
+                if await self._freshen(view):
+                    return view
+            # Of several that iterate one consumer one receives for all; the others would wait on polls of their own.
+            async with self._refilling:
+                await self._refill()
+        return None
+
+    async def _refill(self) -> None:
+        """Receives until something is ready or the consumer is closed."""
+        pause = 0.05
+        while not self._ready and not self._closing:
+            try:
+                self._ready.extend(await self.receive(self.defaults))
+                pause = 0.05
+            except ClientClosed:
+                return
+            except PopError as failure:
+                if not failure.retryable or not self.session.transport.reached:
+                    raise
+                log.info("polling again: %s", failure)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+
+    def take_ready(self) -> MessageView | None:
+        """The next message if it is at hand and its hold is fresh. Safe in any thread: the deque is the lock."""
+        view = None if self._closing else self._pop_ready()
+        if view is None or self._is_fresh(view):
+            return view
+        self._ready.appendleft(view)
+        return None
+
+    def _pop_ready(self) -> MessageView | None:
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            return None
+
+    def _is_fresh(self, view: MessageView) -> bool:
+        return view.invisible_until - convert.now() > self.defaults.invisible / 2
+
+    async def _freshen(self, view: MessageView) -> bool:
+        """Sees to it that half of the hold is left. False if the hold is lost: then the message comes again."""
+        if self._is_fresh(view):
+            return True
+        try:
+            await self.change_invisible_duration(view, self.defaults.invisible)
+        except PopError as failure:
+            log.debug("%s is not handed out: %s", view, failure)
+            return False
+        except asyncio.CancelledError:
+            self._ready.appendleft(view)
+            raise
+        return True
+
+    # ---- Settling ----
+
+    def submit_ack(self, view: MessageView, reply: Reply) -> None:
+        """Acks it; the reply gets None or a PopError."""
+        if self._closing:
+            reply.set_result(ClientClosed())
+        elif view._keeper is not None:
+            self._tasks.spawn(self._ack_at_rest(view, reply))
+        else:
+            self._settling.submit_ack(view, reply)
+
+    async def _ack_at_rest(self, view: MessageView, reply: Reply) -> None:
+        await _at_rest(view)
+        self._settling.submit_ack(view, reply)
+
+    def submit_acks(self, views: Sequence[MessageView], reply: Reply) -> None:
+        """Acks them; the reply gets the list of outcomes."""
+        joint = Joint(len(views), reply)
+        for index, view in enumerate(views):
+            self.submit_ack(view, joint.part(index))
+
+    async def change_invisible_duration(self, view: MessageView, duration: timedelta) -> None:
+        """Restarts the hold; the view gets the new handle, or keeps the old one when this fails."""
+        await _at_rest(view)
+        await self._settling.change_invisible_duration(view, duration)
+
+    async def forward_to_dead_letter_queue(self, view: MessageView) -> None:
+        await _at_rest(view)
+        await self._settling.forward_to_dead_letter_queue(view)
+
+    # ---- The end ----
+
+    async def close(self) -> None:
+        """Stops polling, gives back, flushes acks, says goodbye; all within `close_timeout`."""
+        if self._closing:
+            return
+        self._closing = True
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self.config.close_timeout
+        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._flush()
+            patience = deadline - clock()
+        finally:
+            self._tasks.cancel()
+            self._settling.abandon()
+            await self.session.close(patience)
+
+    async def _flush(self) -> None:
+        brought = await self._polls.stop()
+        await self._settling.give_back([*brought, *self._all_ready()])
+        await self._settling.flush()
+        await self._tasks.ended()
+
+    def _all_ready(self) -> Iterator[MessageView]:
+        """What iteration has received and not handed out."""
+        while (view := self._pop_ready()) is not None:
+            yield view
+
+
+async def _at_rest(view: MessageView) -> None:
+    """Returns when nobody renews the message's hold any more: its handle is then the one that counts."""
+    if view._keeper is not None:
+        await view._keeper.end()
+
+
+async def _first_of(polls: Sequence[Poll], timeout: float | None) -> None:
+    await asyncio.wait([poll.task for poll in polls], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

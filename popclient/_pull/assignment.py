@@ -1,0 +1,155 @@
+"""The queues that a pull consumer reads at the moment, and where each begins."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import datetime
+
+from popclient import _convert as convert
+from popclient._engine.flow import Room
+from popclient._pull.fetch import Begin, Fetcher
+from popclient._pull.options import PullOptions
+from popclient._queues import calls
+from popclient._queues.calls import Progress, QueueEnd
+from popclient._queues.consume_from import Ask, consume_timestamp_of, start_of
+from popclient._queues.generations import Generations
+from popclient._queues.message_queue import MessageQueue
+from popclient._session import Session
+from popclient.errors import NotFound
+from popproto.v2 import definition_pb2 as pb
+
+READABLE = (pb.READ, pb.READ_WRITE)
+
+
+class Assignment:
+    """Belongs to one event loop.
+
+    arrived: called when a queue has something to take. anew: awaited when the topic of a queue was made anew.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: PullOptions,
+        arrived: Callable[[], None],
+        anew: Callable[[Fetcher], Awaitable[None]],
+    ) -> None:
+        self.fetchers: dict[MessageQueue, Fetcher] = {}
+        self.room = Room(options.max_cached_messages, options.max_cached_bytes)
+        self._session = session
+        self._options = options
+        self._arrived = arrived
+        self._anew = anew
+        self.generations = Generations()
+
+    # ---- What there is ----
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Those that can be read, in order."""
+        route = await self._session.route(topic)
+        return sorted({MessageQueue(topic, queue.id) for queue in route if queue.permission in READABLE})
+
+    async def existing(self, mq: MessageQueue) -> MessageQueue:
+        """Itself; raises NotFound."""
+        there = await self.queues(mq.topic)
+        if mq not in there:
+            raise NotFound(f"topic {mq.topic} has no queue {mq.queue_id}; it has {_spelt(there)}")
+        return mq
+
+    # ---- What is assigned ----
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        return sorted(self.fetchers)
+
+    def of(self, mq: MessageQueue) -> Fetcher:
+        """Raises ValueError for a queue that is not assigned."""
+        fetcher = self.fetchers.get(mq)
+        if fetcher is None:
+            raise ValueError(f"{mq} is not assigned; assigned are {_spelt(self.assigned)}")
+        return fetcher
+
+    def of_each(self, mqs: Iterable[MessageQueue]) -> list[Fetcher]:
+        """Of all that are assigned when none is named."""
+        named = [self.of(mq) for mq in mqs]
+        return named or list(self.fetchers.values())
+
+    # ---- Changing it ----
+
+    def require_room(self, queues: Collection[MessageQueue]) -> None:
+        """Raises ValueError for more queues than messages may be fetched ahead."""
+        most = self._options.max_cached_messages
+        if len(queues) > most:
+            raise ValueError(
+                f"{len(queues)} queues are assigned and max_cached_messages is {most}; it must be at least 1 for each,"
+                " because the pull of each may bring one"
+            )
+
+    async def begins(self, queues: Collection[MessageQueue], end: QueueEnd | None = None) -> dict[MessageQueue, Begin]:
+        """Where those of the queues begin that are new: at the group's progress.
+
+        Without any at that end of the queue; else as consume_from says.
+        """
+        new = [mq for mq in sorted(queues) if mq not in self.fetchers]
+        if not new:
+            return {}
+        progress = await calls.fetch_offsets(self._session, self._options.group, new)
+        return {mq: await self._begin(mq, stored, end) for mq, stored in progress.items()}
+
+    async def _begin(self, mq: MessageQueue, stored: Progress, end: QueueEnd | None) -> Begin:
+        self.generations.met(mq.topic, stored.generation)
+        where = self._asks(mq, stored.offset, end)
+        if isinstance(where, int):
+            return Begin(stored._replace(offset=where))
+        return Begin(stored._replace(offset=await calls.query_offset(self._session, mq, where)), asked=True)
+
+    def _asks(self, mq: MessageQueue, stored: int, end: QueueEnd | None) -> int | QueueEnd | datetime:
+        """An offset, or what to ask the server for."""
+        if stored < 0 and end is not None:
+            return end
+        begin = start_of(self._options.consume_from, mq.topic, stored)
+        if begin is Ask.TIMESTAMP:
+            return consume_timestamp_of(self._options.consume_timestamp, convert.now())
+        assert begin is not None  # an offset that is not known was raised
+        if isinstance(begin, int):
+            return begin
+        return QueueEnd.BEGINNING if self.generations.wants_all(mq.topic) else QueueEnd.END
+
+    async def meet(self, mq: MessageQueue) -> None:
+        """Learns the generation of a topic in which this consumer has no queue."""
+        if not self.generations.knows(mq.topic):
+            progress = await calls.fetch_offsets(self._session, self._options.group, [mq])
+            self.generations.met(mq.topic, progress[mq].generation)
+
+    async def stored(self, begins: Mapping[MessageQueue, Begin]) -> dict[MessageQueue, Begin]:
+        """Makes those that were asked for the group's progress; begins where it is now. Raises what was refused."""
+        asked = {mq: begin.progress for mq, begin in begins.items() if begin.asked}
+        now = dict(begins)
+        results = await calls.commit_offsets(self._session, self._options.group, asked) if asked else {}
+        for mq, (progress, refusal) in results.items():
+            if refusal is not None and progress.resets <= asked[mq].resets:
+                raise refusal
+            now[mq] = Begin(progress)
+        return now
+
+    def become(self, queues: Collection[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
+        """These and no others; those that stay go on where they are, those that are new where `begins` says."""
+        for mq in self.fetchers.keys() - set(queues):
+            self.fetchers.pop(mq).stop()
+        for mq, begin in begins.items():
+            self.fetchers[mq] = Fetcher(
+                self._session,
+                self._options,
+                mq,
+                begin,
+                self.room,
+                lambda: len(self.fetchers),
+                self._arrived,
+                self._anew,
+            )
+        for mq in begins:  # all are counted before the first asks for room
+            self.fetchers[mq].go_on()
+
+
+def _spelt(mqs: Iterable[MessageQueue]) -> str:
+    return ", ".join(map(str, mqs)) or "none"

@@ -1,0 +1,146 @@
+"""Which progress of a pull consumer is committed: what was polled, and of its own accord only what is dealt with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from popclient._pull.fetch import PAUSE_AFTER_FAILURE, Fetcher
+from popclient._queues import calls
+from popclient._queues.calls import Committed, Progress
+from popclient._queues.message_queue import MessageQueue
+from popclient._session import Session, log
+from popclient.errors import MultipleResults, NotFound, PopError, for_caller
+
+
+class Committing:
+    """Of the queues that are assigned at the moment; a queue whose progress has not changed is not committed again."""
+
+    def __init__(self, session: Session, group: str, fetchers: Mapping[MessageQueue, Fetcher]) -> None:
+        self._session = session
+        self._group = group
+        self._fetchers = fetchers
+
+    def begin_poll(self) -> None:
+        """Whoever polls has dealt with what was polled before."""
+        for fetcher in self._fetchers.values():
+            fetcher.done = fetcher.position
+
+    @property
+    def has_begun(self) -> bool:
+        """Is it stored where each queue begins?"""
+        return all(fetcher.has_begun for fetcher in self._fetchers.values())
+
+    async def keep_beginning(self) -> None:
+        """Stores where queues begin, until the server has taken it; what waiting does not mend is raised by poll.
+
+        Before anything is polled: after a crash it must come again.
+        """
+        pause, longest = PAUSE_AFTER_FAILURE
+        while begins := {mq: fetcher.position for mq, fetcher in self._fetchers.items() if not fetcher.has_begun}:
+            try:
+                await self.commit(begins)
+            except Exception as raised:  # noqa: BLE001  whatever it is, it must not stay unsaid
+                failure = for_caller(raised)
+                if not failure.retryable:
+                    self._fail(begins, failure)
+                    break
+                log.info("where group %s begins is not stored yet: %s", self._group, failure)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, longest)
+
+    def _fail(self, mqs: Iterable[MessageQueue], failure: PopError) -> None:
+        for mq in mqs:
+            if (fetcher := self._fetchers.get(mq)) is not None and not fetcher.has_begun:
+                fetcher.fail(failure)
+
+    async def commit_polled(self) -> None:
+        await self.commit({mq: fetcher.position for mq, fetcher in self._fetchers.items()})
+
+    async def commit_done(self) -> None:
+        """Without the last poll's messages: they may still be in work."""
+        await self.commit({mq: min(fetcher.done, fetcher.position) for mq, fetcher in self._fetchers.items()})
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Of assigned queues; raises MultipleResults with what was refused, NotFound where no topic exists any more."""
+        changed = {
+            mq: Progress(offset, self._fetchers[mq].resets, self._fetchers[mq].generation)
+            for mq, offset in offsets.items()
+            if offset != self._fetchers[mq].committed
+        }
+        if not changed:
+            return
+        results = await calls.commit_offsets(self._session, self._group, changed)
+        settled = [(mq, self._settle(mq, changed[mq], result)) for mq, result in results.items()]
+        if refusals := [(mq, refusal) for mq, refusal in settled if refusal is not None]:
+            if all(isinstance(refusal, NotFound) for _, refusal in refusals):
+                raise refusals[0][1]
+            raise MultipleResults(
+                f"{len(refusals)} of {len(changed)} offsets were not committed; the first, of {refusals[0][0]}:"
+                f" {refusals[0][1]}",
+                failures=refusals,
+            )
+
+    def _settle(self, mq: MessageQueue, sent: Progress, result: Committed) -> PopError | None:
+        """Why it was refused, unless that leads elsewhere: to where an operator has moved the progress, or to the
+        beginning of a topic that was made anew."""
+        fetcher = self._fetchers.get(mq)
+        if fetcher is None:
+            return result.refusal
+        if _differ(sent, result.stored):
+            self._begins_anew(fetcher, result.stored)  # unless a pull has told it meanwhile
+            return None
+        if result.refusal is None:
+            fetcher.committed = sent.offset
+        elif result.stored.resets > sent.resets:
+            self._go_on_at(fetcher, result.stored)
+            return None
+        return result.refusal
+
+    def _begins_anew(self, fetcher: Fetcher, stored: Progress) -> bool:
+        """Is the topic another one than the fetcher's? Then it begins, where another member has brought it to."""
+        if not _differ(fetcher, stored):
+            return False
+        fetcher.begin_anew(stored.generation, max(stored.offset, 0))
+        return True
+
+    def _go_on_at(self, fetcher: Fetcher, stored: Progress) -> None:
+        if stored.resets > fetcher.resets:
+            log.warning("%s was reset for group %s; going on from %d", fetcher.mq, self._group, stored.offset)
+            fetcher.committed, fetcher.resets = stored.offset, stored.resets
+            fetcher.seek(stored.offset)
+
+    async def heed_resets(self) -> None:
+        """Goes on where an operator has moved the progress to."""
+        try:
+            progress = await calls.fetch_offsets(self._session, self._group, list(self._fetchers))
+        except PopError as failure:
+            log.info("a reset is heeded with the next commit: %s", failure)
+            return
+        for mq, stored in progress.items():
+            fetcher = self._fetchers.get(mq)
+            if fetcher is not None and not self._begins_anew(fetcher, stored) and stored.offset >= 0:
+                self._go_on_at(fetcher, stored)
+
+    async def keep_committing(self, interval: float) -> None:
+        """Every `interval` seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await self.commit_done()
+            except PopError as failure:
+                self._say_not_committed(failure)
+
+    async def commit_at_end(self, *, all_done: bool) -> None:
+        try:
+            await (self.commit_polled() if all_done else self.commit_done())
+        except PopError as failure:
+            self._say_not_committed(failure)
+
+    def _say_not_committed(self, failure: PopError) -> None:
+        log.warning("progress of group %s is not committed: %s", self._group, failure)
+
+
+def _differ(one: Fetcher | Progress, other: Progress) -> bool:
+    """Are they of topics of different generations?"""
+    return 0 not in (one.generation, other.generation) and one.generation != other.generation

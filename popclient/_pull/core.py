@@ -1,0 +1,350 @@
+"""The pull consumer's core, in one event loop; the synchronous and the asyncio PullConsumer are its two faces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+from popclient import _convert as convert
+from popclient._pull.assignment import Assignment
+from popclient._pull.commit import Committing
+from popclient._pull.fetch import Begin, Fetcher
+from popclient._pull.options import HOLD, PullOptions
+from popclient._pull.subscribe import Subscribing
+from popclient._queues import calls
+from popclient._queues.calls import QueueEnd
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.sharing import Sharing
+from popclient._queues.wire import open_session
+from popclient._session import Session, log
+from popclient._tasks import Tasks
+from popclient.config import ClientConfig
+from popclient.errors import ClientClosed, PopError
+from popclient.message import MessageView
+from popproto.v2 import definition_pb2 as pb
+
+FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (requirement N2)
+MEMBERS: Final = "popmq.members"
+RESETS: Final = "popmq.resets"
+
+
+class Consuming(Protocol):
+    """Takes in place of whoever polls."""
+
+    async def run(self, topics: Sequence[str], /) -> None: ...
+    async def end(self) -> None: ...
+
+
+class PullConsumerCore:
+    """Reads queues from offsets, for one group.
+
+    Unless it subscribes it is no member of the group, and takes no queue from those that are.
+    """
+
+    def __init__(self, config: ClientConfig, options: PullOptions) -> None:
+        self.config = config
+        self.options = options
+        self.session = Session(
+            config,
+            pb.PULL_CONSUMER,
+            options.group,
+            lambda: convert.subscription(options.group, self._subscribing.topics, config.namespace, HOLD),
+        )
+        self.session.on_notice = self._heed_notice
+        self._arrived = asyncio.Event()
+        self._assignment = Assignment(self.session, options, self._arrived.set, self._was_made_anew)
+        self._committing = Committing(self.session, options.group, self._assignment.fetchers)
+        sharing = Sharing(self.session, options.group, options.allocate_strategy)
+        self._subscribing = Subscribing(self.session, sharing, self._become_share, self._assignment.meet)
+        self._followed: set[str] = set()
+        self._rotation = itertools.count()
+        self._turn = asyncio.Lock()  # whose turn it is to change what is assigned
+        self._tasks = Tasks()
+        self._beginning: asyncio.Task[None] | None = None
+        self._consuming: Consuming | None = None
+        self._started = False
+        self._closing = False
+
+    async def start(self) -> None:
+        """Opens the session; raises UnsupportedByServer at once where there is nothing to pull."""
+        self._require_open()
+        if self._started:
+            return
+        await open_session(self.session)
+        if not self._started:  # by another call meanwhile
+            self._started = True
+            self._tasks.spawn(self._keep_following())
+            self._tasks.spawn(self._subscribing.keep_balancing(self._turn))
+            if self.options.commit_interval is not None:
+                self._tasks.spawn(self._committing.keep_committing(self.options.commit_interval.total_seconds()))
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise ClientClosed
+
+    # ---- Assignment ----
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Those that can be read, in order."""
+        await self.start()
+        return await self._assignment.queues(topic)
+
+    async def assign(self, wanted: Iterable[str | MessageQueue]) -> list[MessageQueue]:
+        """These queues and topics instead of those before; what stays goes on where it is."""
+        await self.start()
+        async with self._turn:
+            followed, queues = await self._find(wanted)
+            await self._become(queues)
+            self._followed = followed
+            await self._subscribing.leave()
+            return self._assignment.assigned
+
+    async def subscribe(self, topics: Iterable[str]) -> list[MessageQueue]:
+        """This member's share of the topics instead of what was assigned before."""
+        await self.start()
+        async with self._turn:
+            await self._subscribing.subscribe({topic: self.options.filter_of(topic) for topic in topics})
+            self._followed = set()
+            return self._assignment.assigned
+
+    async def _find(self, wanted: Iterable[str | MessageQueue]) -> tuple[set[str], set[MessageQueue]]:
+        """The topics that are wanted whole, and all queues."""
+        whole: set[str] = set()
+        queues: set[MessageQueue] = set()
+        for each in wanted:
+            if isinstance(each, MessageQueue):
+                queues.add(await self._assignment.existing(each))
+            else:
+                whole.add(each)
+                queues.update(await self._assignment.queues(each))
+        return whole, queues
+
+    async def _become(self, queues: set[MessageQueue], end: QueueEnd | None = None) -> None:
+        """Makes these the assigned ones, or changes nothing."""
+        self._assignment.require_room(queues)
+        await self._begin_at(queues, await self._assignment.begins(queues, end))
+
+    async def _become_share(self, queues: set[MessageQueue]) -> None:
+        """The same for a member: where a queue begins is stored at once, as it may change hands before it is polled."""
+        self._assignment.require_room(queues)
+        await self._begin_at(queues, await self._assignment.stored(await self._assignment.begins(queues)))
+
+    async def _begin_at(self, queues: set[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
+        if self.options.commit_interval is not None and not queues.issuperset(self._assignment.assigned):
+            await self._committing.commit_at_end(all_done=False)
+        self._require_open()
+        self._assignment.become(queues, begins)
+
+    async def _keep_following(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_INTERVAL)
+            try:
+                await self._follow()
+            except (PopError, ValueError) as failure:
+                log.warning("new queues of %s are looked for later: %s", ", ".join(self._followed), failure)
+
+    async def _follow(self) -> None:
+        """Topics that are assigned whole may have grown; of a new queue all is wanted, for all came while we read.
+
+        One that was made anew may have fewer queues.
+        """
+        async with self._turn:
+            there = {mq for mq in self._assignment.assigned if mq.topic not in self._followed}
+            for topic in self._followed:
+                there.update(await self._assignment.queues(topic))
+            await self._become(there, QueueEnd.BEGINNING)
+
+    async def _was_made_anew(self, fetcher: Fetcher) -> None:
+        """The topic of the fetcher's queue was deleted and made anew, perhaps with more queues, or with fewer."""
+        topic = fetcher.mq.topic
+        self._assignment.generations.met(topic, fetcher.generation)
+        try:
+            await self.session.refresh_route(topic)
+            if topic in self._followed:
+                await self._follow()
+            elif topic in self._subscribing.topics:
+                async with self._turn:
+                    await self._subscribing.try_to_balance()
+        except (PopError, ValueError) as failure:
+            log.warning("the queues of %s, which was made anew, are looked for later: %s", topic, failure)
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        return self._assignment.assigned
+
+    # ---- Reading ----
+
+    async def poll(self, timeout: float, most: int) -> list[MessageView]:
+        """Up to so many messages, as soon as there is one; none when the time is over."""
+        if self._consuming is not None:
+            raise ValueError("the messages go to the listener that was given to consume; poll when it has ended")
+        return [view for _, taken in await self.take(timeout, most) for view in taken]
+
+    async def take(self, timeout: float, most: int) -> list[tuple[Fetcher, list[MessageView]]]:
+        """The same by queue."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        self._committing.begin_poll()
+        while True:
+            self._require_open()
+            if not self._assignment.fetchers and self._consuming is None:
+                raise ValueError("nothing is assigned; call assign(topic), or assign([...]) with queues, before poll")
+            self._arrived.clear()
+            self._keep_beginning()
+            if taken := self._take(most):
+                return taken
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return []
+
+    def _take(self, most: int) -> list[tuple[Fetcher, list[MessageView]]]:
+        """From all queues, beginning with another one each time; raises a failure only if there is nothing to take."""
+        fetchers = [fetcher for fetcher in self._assignment.fetchers.values() if not fetcher.paused]
+        begun = [fetcher for fetcher in fetchers if fetcher.has_begun]
+        first = next(self._rotation) % max(len(begun), 1)
+        by_queue: list[tuple[Fetcher, list[MessageView]]] = []
+        for fetcher in begun[first:] + begun[:first]:
+            if taken := fetcher.take(most):
+                by_queue.append((fetcher, taken))
+                most -= len(taken)
+        if not by_queue:
+            for fetcher in fetchers:
+                fetcher.raise_failure()
+        return by_queue
+
+    async def consume(self, consuming: Consuming, topics: Sequence[str]) -> None:
+        """Has it take what would be polled, until this consumer is closed."""
+        if self._consuming is not None:
+            raise ValueError("a listener gets the messages already; one consumer has one listener")
+        if self.options.commit_interval is not None:
+            raise ValueError("auto_commit commits what was polled; leave it out, consume commits what is consumed")
+        self._consuming = consuming
+        try:
+            await consuming.run(topics)
+        finally:
+            self._consuming = None
+
+    @property
+    def fetchers(self) -> Mapping[MessageQueue, Fetcher]:
+        return self._assignment.fetchers
+
+    async def commit_consumed(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Of assigned queues; raises what was refused."""
+        await self._committing.commit(offsets)
+
+    def _keep_beginning(self) -> None:
+        """Has it stored where the queues begin, for nothing is taken before; `poll` is woken when that is done."""
+        if not self._committing.has_begun and (self._beginning is None or self._beginning.done()):
+            self._beginning = asyncio.get_running_loop().create_task(self._committing.keep_beginning())
+            self._beginning.add_done_callback(lambda _: self._arrived.set())
+
+    def pause(self, mqs: Iterable[MessageQueue]) -> None:
+        for fetcher in self._open_each(mqs):
+            fetcher.pause()
+
+    def resume(self, mqs: Iterable[MessageQueue]) -> None:
+        for fetcher in self._open_each(mqs):
+            fetcher.resume()
+
+    def _open_each(self, mqs: Iterable[MessageQueue]) -> list[Fetcher]:
+        self._require_open()
+        return self._assignment.of_each(mqs)
+
+    # ---- Places ----
+
+    def position(self, mq: MessageQueue) -> int:
+        return self._assignment.of(mq).position
+
+    def generation(self, mq: MessageQueue) -> int:
+        return self._assignment.of(mq).generation
+
+    def seek(self, mq: MessageQueue, offset: int, generation: int) -> None:
+        for fetcher in self._open_each([mq]):
+            fetcher.seek(offset, generation)
+
+    async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
+        await self.start()
+        return await calls.query_offset(self.session, mq, moment)
+
+    async def send_message_back(self, message: MessageView, delay_level: int) -> bool:
+        await self.start()
+        return await calls.send_message_back(self.session, self.options.group, message, delay_level, None)
+
+    async def seek_to(self, mqs: Iterable[MessageQueue], where: QueueEnd | datetime) -> None:
+        """All of them or, when a server fails on the way, none."""
+        fetchers = self._open_each(mqs)
+        offsets = [await calls.query_offset(self.session, fetcher.mq, where) for fetcher in fetchers]
+        for fetcher, offset in zip(fetchers, offsets, strict=True):
+            if self._assignment.fetchers.get(fetcher.mq) is fetcher:
+                fetcher.seek(offset)
+
+    # ---- Progress ----
+
+    async def committed(self, mq: MessageQueue) -> int | None:
+        await self.start()
+        progress = await calls.fetch_offsets(self.session, self.options.group, [mq])
+        return progress[mq].offset if progress[mq].offset >= 0 else None
+
+    async def commit(self, given: Mapping[MessageQueue, int] | None) -> None:
+        """Everything that was polled, or up to the given offsets; raises what was refused."""
+        self._require_open()
+        if given is None:
+            await self._committing.commit_polled()
+            return
+        polled = dict(given)
+        for mq, offset in given.items():
+            fetcher = self._assignment.of(mq)
+            if offset <= fetcher.position:
+                continue
+            if offset <= fetcher.left:
+                log.warning("offset %d of %s is not committed: its topic was deleted and made anew since", offset, mq)
+                del polled[mq]
+            else:
+                position = fetcher.position
+                raise ValueError(
+                    f"offset {offset} of {mq} is beyond what poll has returned; commit at most {position}, the next"
+                    " offset, or seek there first"
+                )
+        await self._committing.commit(polled)
+
+    def _heed_notice(self, name: str) -> None:
+        if name == MEMBERS:
+            self._subscribing.notice()
+        elif name == RESETS and self._assignment.fetchers:
+            self._tasks.spawn(self._committing.heed_resets())
+
+    # ---- The end ----
+
+    async def close(self, *, all_done: bool = False) -> None:
+        """Ends all pulls and says goodbye, within `close_timeout`.
+
+        all_done: are the messages of the last poll dealt with? Auto-commit commits them then.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        self._arrived.set()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self.config.close_timeout
+        ending = [task for fetcher in self._assignment.fetchers.values() if (task := fetcher.stop())]
+        if self._beginning is not None:
+            self._beginning.cancel()
+            ending.append(self._beginning)
+        self._tasks.cancel()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    if self._consuming is not None:
+                        await self._consuming.end()
+                    await asyncio.gather(*ending, return_exceptions=True)
+                    await self._tasks.ended()
+                    if self.options.commit_interval is not None:
+                        await self._committing.commit_at_end(all_done=all_done)
+        finally:
+            await self.session.close(deadline - clock())

@@ -1,0 +1,233 @@
+"""One queue of a pull consumer: fetched ahead by long polls, until it is polled, paused, or read elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from popclient._engine.flow import Room
+from popclient._pull.options import HOLD, PullOptions
+from popclient._queues import pull as pull_call
+from popclient._queues.calls import Progress
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.pull import Pulled
+from popclient._queues.pull_extras import pull_extras
+from popclient._queues.pull_status import PullStatus, backwards, pull_status
+from popclient._session import Session, log
+from popclient.errors import PopError, TooManyRequests, for_caller
+from popclient.message import MessageView
+
+LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
+PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
+PAUSE_WHEN_BUSY: Final = 0.02  # the server said so (requirement B19)
+GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
+
+
+class Begin(NamedTuple):
+    """Where a queue begins.
+
+    asked: an end or a time has led there, for the group has no progress. Asked again it may lead elsewhere: whoever
+        reads the queue next would skip what is between, unless it is stored.
+    """
+
+    progress: Progress
+    asked: bool = False
+
+
+class Fetcher:
+    """Belongs to one event loop.
+
+    begin: where to begin; `position` is ever after the place behind which all has been taken or is not wanted.
+    resets: of the progress that commits of this queue continue. generation: of the topic; 0 until it is known.
+    left: how far the queue of an earlier topic of that name was read; -1 without one.
+    sharing: how many fetchers share the room.
+    arrived: called when there is something to take, be it a failure.
+    anew: awaited before the next pull when the topic was made anew; it may have other queues now.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: PullOptions,
+        mq: MessageQueue,
+        begin: Begin,
+        room: Room,
+        sharing: Callable[[], int],
+        arrived: Callable[[], None],
+        anew: Callable[[Fetcher], Awaitable[None]],
+    ) -> None:
+        self.mq = mq
+        self.resets = begin.progress.resets
+        self.generation = begin.progress.generation
+        self.left = -1
+        self.done = (
+            begin.progress.offset
+        )  # the position when the present poll began: what was taken before is dealt with
+        self.committed = -1  # by this consumer, as far as it knows
+        self.paused = False
+        self._asked = begin.asked
+        self._failure: PopError | None = None
+        self._session = session
+        self._options = options
+        self._room = room
+        self._sharing = sharing
+        self._arrived = arrived
+        self._anew = anew
+        self._ahead: deque[MessageView] = deque()
+        self._next_offset = begin.progress.offset
+        self._message_bytes = GUESSED_BYTES
+        self._corrections = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def position(self) -> int:
+        return self._ahead[0].queue_offset if self._ahead else self._next_offset
+
+    @property
+    def has_begun(self) -> bool:
+        """Does whoever reads the queue next begin here or before? Nothing may be taken until then."""
+        return not self._asked or self.committed >= 0
+
+    # ---- Being polled ----
+
+    def go_on(self) -> None:
+        """Fetches, if it does not and may."""
+        if not self.paused and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._keep_fetching())
+
+    def take(self, most: int) -> list[MessageView]:
+        """Up to so many messages."""
+        taken = [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
+        for view in taken:
+            self._room.leave(len(view.body))
+        return taken
+
+    def raise_failure(self) -> None:
+        """Raises what ended the fetching, if something has, and fetches again."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self.go_on()
+            raise failure
+
+    def seek(self, offset: int, generation: int = 0) -> None:
+        """Goes on from there. Nothing of what was fetched before is ever taken.
+
+        generation: of the topic that the offset belongs to. If it is an earlier one than the present, the queue begins
+        at its first message.
+        """
+        self.stop()
+        if 0 not in (generation, self.generation) and generation != self.generation:
+            log.warning("%s begins at its first message: offset %d is of an earlier topic", self.mq, offset)
+            offset = 0
+        self.generation = self.generation or generation
+        self._asked = False  # the caller knows a place of his own
+        self._next_offset = self.done = offset
+        self.go_on()
+
+    def pause(self) -> None:
+        self.paused = True
+        self.stop()
+
+    def resume(self) -> None:
+        self.paused = False
+        self.go_on()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Fetches no more, and forgets what was not taken. The task that ends by it."""
+        self._next_offset = self.position
+        self._forget_ahead()
+        self._failure = None
+        ending, self._task = self._task, None
+        if ending is not None:
+            ending.cancel()
+        return ending
+
+    def _forget_ahead(self) -> None:
+        for view in self._ahead:
+            self._room.leave(len(view.body))
+        self._ahead.clear()
+
+    def begin_anew(self, generation: int, offset: int) -> None:
+        """The topic was deleted and made anew: the queue begins there, and nothing of the one before is taken."""
+        log.warning("topic %s was deleted and made anew: %s begins at its first message", self.mq.topic, self.mq)
+        self.left = self.position
+        self._forget_ahead()
+        self._next_offset = self.done = offset
+        self.generation, self.resets, self.committed = generation, 0, -1
+        self._asked = True  # begun without progress at another place than here, it would be read in part
+        self._arrived()
+
+    # ---- Fetching ----
+
+    async def _keep_fetching(self) -> None:
+        pause, longest = PAUSE_AFTER_FAILURE
+        while True:
+            try:
+                await self._fetch()
+                pause = PAUSE_AFTER_FAILURE[0]
+            except TooManyRequests:
+                await asyncio.sleep(PAUSE_WHEN_BUSY)
+            except PopError as failure:
+                if not failure.retryable:
+                    return self.fail(failure)
+                log.info("pulling %s again from %d: %s", self.mq, self._next_offset, failure)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, longest)
+            except Exception as defect:  # noqa: BLE001  whatever it is, it must not stay unsaid
+                return self.fail(for_caller(defect))
+
+    def fail(self, failure: PopError) -> None:
+        """Has `raise_failure` raise it."""
+        self._failure = failure
+        self._arrived()
+
+    async def _fetch(self) -> None:
+        """One pull, as large as there is room for."""
+        clock = asyncio.get_running_loop().time
+        ask = await self._room.ask(self._options.batch_size, self._message_bytes, self._sharing())
+        begun = clock()
+        try:
+            pulled = await pull_call.pull(
+                self._session,
+                self._options.group,
+                self.mq,
+                self._next_offset,
+                batch_size=ask.messages,
+                expression=self._options.filter_of(self.mq.topic),
+                hold=HOLD,
+                extras=pull_extras(hold=HOLD, post_subscription=True, generation=self.generation),
+            )
+            is_another = 0 not in (pulled.generation, self.generation) and pulled.generation != self.generation
+            if is_another:
+                self.begin_anew(pulled.generation, pulled.next_offset)
+            else:
+                status = self._heed(pulled)
+        finally:
+            self._room.over(ask)
+        if is_another:
+            await self._anew(self)
+        elif status is PullStatus.NO_NEW_MSG or self._corrections > 1:
+            await asyncio.sleep(max(0.0, LEAST_PACE - (clock() - begun)))
+
+    def _heed(self, pulled: Pulled) -> PullStatus:
+        """Takes in what a pull has brought."""
+        code, messages, next_offset, generation = pulled
+        self.generation = generation or self.generation
+        offset = self._next_offset
+        status = pull_status(code, next_offset, offset)
+        self._corrections = self._corrections + 1 if status is PullStatus.OFFSET_ILLEGAL else 0
+        if status is PullStatus.OFFSET_ILLEGAL:
+            log.warning("%s has no offset %d; going on from %d", self.mq, offset, next_offset)
+        elif strange := backwards(offset, next_offset, messages[0].queue_offset if messages else None):
+            log.warning("%s: %s", self.mq, strange)
+        self._next_offset = next_offset
+        if messages:
+            sizes = [len(view.body) for view in messages]
+            self._message_bytes = max(1, sum(sizes) // len(sizes))
+            for size in sizes:
+                self._room.take(size)
+            self._ahead.extend(messages)
+            self._arrived()
+        return status

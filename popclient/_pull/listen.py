@@ -1,0 +1,200 @@
+"""A pull consumer with a listener, which it calls by the service of queue push consumers (requirement E18).
+
+Fetching, seeking and pausing stay the pull consumer's. What the listener answers leads to the same as there: a failed
+message is handed back to the server and comes again by the group's retry topic, and the progress of a queue goes as far
+as everything before it is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from popclient._arguments import MILLISECOND, as_timedelta, require_whole
+from popclient._engine.clock import LoopClock
+from popclient._engine.interceptors import Onlookers
+from popclient._engine.periodic import Beats
+from popclient._pull.core import PullConsumerCore
+from popclient._pull.fetch import Fetcher
+from popclient._queues.consume import Surroundings
+from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
+from popclient._queues.listener import OrderlyListener, consume_of
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.process_queue import ProcessQueue
+from popclient._queues.running import Calling, Pool, Runner
+from popclient._queues.statistics import Statistics
+from popclient._queues.subscription import retry_topic
+from popclient._session import log
+from popclient._tracing import Onlooker
+from popclient.errors import ClientClosed, NotFound, PopError
+from popclient.message import MessageView
+from popproto.v2 import definition_pb2 as pb
+
+COMMIT_EVERY: Final = 5.0  # seconds
+TAKE_WITHIN: Final = 1.0  # seconds; then what was lost to other members is looked for again
+
+
+class Listening(NamedTuple):
+    """How a pull consumer's listener is called; see `PullConsumer.consume`."""
+
+    listener: Any
+    consume_threads: int
+    consume_message_batch_max_size: int
+    consume_timeout: timedelta
+
+
+class _Owned(NamedTuple):
+    """An assigned queue. With another fetcher, count of resets or generation it is not the same any more."""
+
+    fetcher: Fetcher
+    resets: int
+    generation: int
+    pq: ProcessQueue
+
+
+class PullListening:
+    """One call of `consume`. Belongs to one event loop."""
+
+    def __init__(self, core: PullConsumerCore, listening: Listening, make_runner: Callable[[Calling], Runner]) -> None:
+        self._core = core
+        group, clock = core.options.group, LoopClock()
+        timeout = listening.consume_timeout.total_seconds()
+        onlookers = Onlookers([Onlooker(core.config, group)])
+        self._clock = clock
+        self._timeout = timeout
+        self._pool = Pool(make_runner(Calling(consume_of(listening.listener), timeout, onlookers, clock)))
+        self._around = Surroundings(
+            core.session, group, clock, Statistics(group, clock), self, self._pool.run, None, broadcasting=False
+        )
+        self._service = ConsumeConcurrentlyService(
+            self._around,
+            broadcasting=False,
+            batch_size=listening.consume_message_batch_max_size,
+            consume_timeout=timeout,
+            owned=self._owned,
+        )
+        self._queues: dict[MessageQueue, _Owned] = {}
+        self._done: dict[MessageQueue, int] = {}
+        self._beats = Beats(clock)
+        self._changed = asyncio.Event()
+        self._told_missing = ""  # what the log has of a topic that is not there
+        self._ending: asyncio.Task[None] | None = None
+
+    async def run(self, topics: Sequence[str]) -> None:
+        """Subscribes, and hands messages over until the consumer is closed; raises what fetching cannot mend."""
+        try:
+            await self._core.subscribe([*topics, retry_topic(self._core.options.group)])
+            self._beats.every(COMMIT_EVERY, self._commit)
+            self._beats.every(self._timeout, self._service.clean_expired)
+            while await self._room():
+                for fetcher, messages in await self._take():
+                    self._submit(fetcher, messages)
+        except ClientClosed:
+            log.debug("%r is closed, and its listener gets nothing more", self._core)
+        finally:
+            await self.end()
+
+    async def _take(self) -> list[tuple[Fetcher, list[MessageView]]]:
+        """What has come. A topic that was deleted is waited for: it may be made anew."""
+        try:
+            taken = await self._core.take(TAKE_WITHIN, self._core.options.max_cached_messages)
+        except NotFound as failure:
+            if failure.code != pb.TOPIC_NOT_FOUND:
+                raise
+            if str(failure) != self._told_missing:  # once; the topic may be away for long
+                log.warning("the listener of group %s waits: %s", self._core.options.group, failure)
+            self._told_missing = str(failure)
+            await asyncio.sleep(TAKE_WITHIN)
+            return []
+        if taken:
+            self._told_missing = ""
+        return taken
+
+    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
+        """The queue is consumed up to there."""
+        self._done[mq] = max(offset, self._done.get(mq, 0)) if increase_only else offset
+        self._changed.set()
+
+    # ---- To the listener ----
+
+    async def _room(self) -> bool:
+        """Waits until the listener has not too much to do; False at the end."""
+        options = self._core.options
+        while not self._around.closing:
+            self._changed.clear()
+            cached = [own.pq.cached for own in self._queues.values()]
+            few = sum(each.messages for each in cached) < options.max_cached_messages
+            if few and sum(each.bytes for each in cached) < options.max_cached_bytes:
+                return True
+            await self._changed.wait()
+        return False
+
+    def _submit(self, fetcher: Fetcher, messages: list[MessageView]) -> None:
+        self._let_go()
+        mq = fetcher.mq
+        own = self._queues.setdefault(
+            mq, _Owned(fetcher, fetcher.resets, fetcher.generation, ProcessQueue(self._clock.now()))
+        )
+        starts = own.pq.put(messages)
+        self._service.submit(messages, mq, own.pq, starts)
+
+    def _owned(self) -> list[tuple[MessageQueue, ProcessQueue]]:
+        self._let_go()
+        return [(mq, own.pq) for mq, own in self._queues.items()]
+
+    def _let_go(self) -> None:
+        """What the listener says of queues that went to other members, or were reset, counts no more."""
+        for mq, (fetcher, resets, generation, pq) in list(self._queues.items()):
+            is_same = fetcher.resets == resets and generation in (0, fetcher.generation)
+            if self._core.fetchers.get(mq) is not fetcher or not is_same:
+                pq.dropped = True
+                del self._queues[mq]
+                self._done.pop(mq, None)
+                self._changed.set()
+
+    # ---- Progress, and the end ----
+
+    async def _commit(self) -> None:
+        self._let_go()
+        try:
+            await self._core.commit_consumed({mq: offset for mq, offset in self._done.items() if mq in self._queues})
+        except PopError as failure:
+            log.warning("progress of group %s is not committed: %s", self._core.options.group, failure)
+
+    async def end(self) -> None:
+        """Begins no call of the listener any more, waits for those that have begun, and commits."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        self._around.closing = True
+        self._changed.set()
+        await self._beats.stop()
+        await self._pool.idle()
+        await self._service.flush()
+        await self._commit()
+        self._service.stop()
+        self._pool.runner.stop()
+
+
+def listening_of(
+    listener: Any,
+    *,
+    consume_threads: int,
+    consume_message_batch_max_size: int,
+    consume_timeout: float | timedelta,
+) -> Listening:
+    """What `consume` was given, checked. Raises TypeError or ValueError for what cannot work."""
+    if not callable(consume_of(listener)):
+        raise TypeError(f"listener {listener!r} cannot be called; give a function of messages and context")
+    if isinstance(listener, OrderlyListener):
+        raise TypeError(
+            "an OrderlyListener needs its queues locked, which a pull consumer does not do; use QueuePushConsumer"
+        )
+    require_whole("consume_threads", consume_threads)
+    require_whole("consume_message_batch_max_size", consume_message_batch_max_size)
+    timeout = as_timedelta("consume_timeout", consume_timeout, MILLISECOND)
+    return Listening(listener, consume_threads, consume_message_batch_max_size, timeout)

@@ -1,0 +1,129 @@
+"""A pull consumer that shares its topics' queues with the other members of its group.
+
+The view and the function over it are those of QueuePushConsumer (requirement J16); what differs is what a change leads
+to. No queue is ever locked (requirement F9): nothing is consumed behind the back of whoever polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.sharing import Sharing
+from popclient._session import Session, log
+from popclient.errors import Unreachable
+from popclient.message import FilterExpression
+
+PERIOD: Final = 20.0  # seconds between two looks that nobody asked for (requirement J6)
+PAUSE: Final = 1.0  # until the next look when a share is not known, or has just changed
+FIRST_PAUSE: Final = 0.02  # while the server makes a member of us
+
+Become = Callable[[set[MessageQueue]], Awaitable[None]]
+Meet = Callable[[MessageQueue], Awaitable[None]]
+
+
+class Subscribing:
+    """Belongs to one event loop.
+
+    become: makes these queues the assigned ones. meet: told of a topic of which this member has no queue.
+    """
+
+    def __init__(self, session: Session, sharing: Sharing, become: Become, meet: Meet) -> None:
+        self.topics: Mapping[str, FilterExpression] = {}
+        self._session = session
+        self._sharing = sharing
+        self._become = become
+        self._meet = meet
+        self._shares: dict[str, list[MessageQueue]] = {}
+        self._changed_at = 0.0
+        self._told_failure = ""
+        self._noticed = asyncio.Event()
+
+    async def subscribe(self, topics: Mapping[str, FilterExpression]) -> None:
+        """Becomes a member for these topics in place of others, and takes its share."""
+        for topic in topics:
+            await self._sharing.queues(topic)
+        before, shares = self.topics, self._shares
+        try:
+            self._want(topics)
+            await self._session.agree()
+            async with asyncio.timeout(self._session.config.request_timeout):
+                while not await self._look():  # noqa: ASYNC110  the server makes a member of us without a word
+                    await asyncio.sleep(FIRST_PAUSE)
+                await self._take()
+            self.notice()
+        except BaseException as failure:
+            self._want(before)
+            await self._session.tell_settings()
+            self._shares = shares
+            if isinstance(failure, TimeoutError):
+                who = self._session.client_id
+                raise Unreachable(f"the server has not made {who} a member of its group in time") from None
+            raise
+
+    async def leave(self) -> None:
+        """Is no member any more; the others take the queues over."""
+        if self.topics:
+            self._want({})
+            await self._session.tell_settings()
+
+    def _want(self, topics: Mapping[str, FilterExpression]) -> None:
+        self.topics = dict(topics)
+        self._shares = {topic: share for topic, share in self._shares.items() if topic in topics}
+
+    def notice(self) -> None:
+        """The members have changed."""
+        self._noticed.set()
+
+    async def keep_balancing(self, turn: asyncio.Lock) -> None:
+        """Looks again at each notice, and every 20 s; until cancelled. turn: held while queues are changed."""
+        settled = True
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD if settled else PAUSE):
+                    await self._noticed.wait()
+            self._noticed.clear()
+            async with turn:
+                settled = await self.try_to_balance()
+
+    async def try_to_balance(self) -> bool:
+        """Takes its share of each topic; where that is not known what it has. Is there nothing to look at soon?
+
+        Who comes and goes again at once is told as no change at all. So what is new is looked at a second time, when
+        the server has told what there was to tell.
+        """
+        if not self.topics:
+            return True
+        try:
+            known = await self._look()
+            await self._take()
+        except Exception as failure:  # noqa: BLE001  a strategy of the user's may raise anything
+            # Once as a warning: it is tried again every second.
+            level = logging.DEBUG if str(failure) == self._told_failure else logging.WARNING
+            log.log(level, "the queues stay as they are: %s", failure)
+            self._told_failure = str(failure)
+            return False
+        self._told_failure = ""
+        return known and asyncio.get_running_loop().time() - self._changed_at >= PAUSE
+
+    async def _look(self) -> bool:
+        """What its share of each topic is now. Are all known?"""
+        members = await self._sharing.members()
+        known = True
+        for topic in self.topics:
+            queues = await self._sharing.queues(topic)
+            share = await self._sharing.share(topic, queues, members)
+            if queues and not share:
+                await self._meet(queues[0])
+            known = known and share is not None
+            if share is not None and share != self._shares.get(topic):
+                self._shares[topic] = share
+                self._changed_at = asyncio.get_running_loop().time()
+        return known
+
+    async def _take(self) -> None:
+        await self._become({mq for share in self._shares.values() for mq in share})

@@ -1,0 +1,368 @@
+"""The queue push consumer's core, in one event loop; the synchronous and the asyncio one are its two faces.
+
+members ─ rebalance ─ pull requests ─ dispatcher ─ pull ─ process queue ─ consume service ─ pool ─ listener
+                           ▲                        │                           │
+                           └────── next offset ─────┘      offset store ◄───────┴─ done; failed: handed back
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from popclient._engine.clock import LoopClock, sleep
+from popclient._engine.periodic import Beats
+from popclient._engine.queue_limits import FlowLimits
+from popclient._queue_push.parts import MakeRunner, Parts
+from popclient._queue_push.pull_loop import ClientFactory, ServiceState, client_factory
+from popclient._queue_push.pull_requests import PullRequest
+from popclient._queue_push.rebalance_rounds import RebalanceService
+from popclient._queues import calls
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.options import QueueOptions
+from popclient._queues.remote_offsets import RemoteOffsetStore
+from popclient._queues.subscription import Subscription
+from popclient._queues.wire import has_legacy, open_session, unsupported
+from popclient._session import log
+from popclient._tasks import Tasks
+from popclient.config import ClientConfig
+from popclient.errors import ClientClosed, NotFound, PopError, PreconditionFailed, for_caller
+from popclient.message import FilterExpression, MessageView
+from popproto.v2 import definition_pb2 as pb
+
+PERSIST_FIRST: Final = 10.0  # seconds (requirement H7)
+RENEW_EVERY, RENEW_FIRST = 20.0, 1.0  # seconds (requirement F3)
+ASK_AGAIN: Final = 1.0  # seconds, when it is not known what an operator has moved
+RESETS: Final = "popmq.resets"
+
+MessageQueueListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], object]
+
+
+class QueuePushCore:
+    """One queue push consumer. Belongs to one event loop.
+
+    message_queue_listener: told of a topic, all its queues, and this consumer's part of them, when that has changed.
+    factory: the services that it shares with others; that of the event loop unless given.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        options: QueueOptions,
+        make_runner: MakeRunner,
+        message_queue_listener: MessageQueueListener | None = None,
+        factory: ClientFactory | None = None,
+    ) -> None:
+        self.config = config
+        self.options = options
+        self.state = ServiceState.CREATE_JUST
+        self.suspended = False
+        self.when_ended: Callable[[], None] = lambda: None
+        self.refusal: PopError | None = None  # what the server has ended it with
+        self._factory = factory
+        self._clock = LoopClock() if factory is None else factory.clock
+        self._message_queue_listener = message_queue_listener
+        self.parts = Parts(config, options, make_runner, self._clock, self._was_reset)
+        self.session = self.parts.session
+        self.session.on_notice = self._heed_notice
+        self.session.on_refused = self._end
+        self._beats = Beats(self._clock)
+        self._rebalancing = RebalanceService(self._clock, self)
+        self._tasks = Tasks()
+        self._agreeing = asyncio.Lock()  # the server judges one change of the subscription at a time
+        self._shifted = False  # is some topic's part another since this round began?
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    # ---- Start ----
+
+    async def start(self) -> None:
+        """Opens the session, looks the topics up, joins the group; raises what is wrong. A topic may come later.
+
+        One that could not be started is START_FAILED for good (requirement J15).
+        """
+        if self.state is ServiceState.START_FAILED:
+            raise PreconditionFailed(
+                f"the consumer of group {self.options.group!r} is {self.state}: its start has failed before; make a"
+                " new one"
+            )
+        if self._closing is not None:
+            raise ClientClosed
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        try:
+            await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            if self._starting.cancelled():
+                self.raise_refusal()
+            raise
+
+    async def _start(self) -> None:
+        try:
+            await open_session(self.session)
+            for topic in self.options.topics:
+                await self._look_up(topic)
+            if self.parts.locks is not None and not await has_legacy(self.session):
+                raise unsupported(self.session, "LockQueues, which orderly consumption needs,")
+            await self.parts.offset_store.load()
+        except BaseException:
+            self.state = ServiceState.START_FAILED
+            await self.session.close(self.config.close_timeout)  # or it would stay a member, whose share nobody has
+            raise
+        self._join(self._factory or client_factory())
+        self.state = ServiceState.RUNNING
+
+    async def _look_up(self, topic: str) -> None:
+        """A topic that is not there yet is picked up when it is (requirement N2). Raises what else is wrong."""
+        try:
+            await self.session.route(topic)
+        except NotFound as failure:
+            if failure.code != pb.TOPIC_NOT_FOUND:
+                raise
+            if self.parts.generations.missing(topic):
+                log.warning("group %s waits for topic %s: %s", self.options.group, topic, failure)
+
+    def _join(self, factory: ClientFactory) -> None:
+        """In the order of the field: the channel is open, then the beats, pulls, rebalancing."""
+        parts, self._factory = self.parts, factory
+        self._beats.every(self.options.persist_interval.total_seconds(), self._persist, PERSIST_FIRST)
+        if parts.locks is not None:
+            self._beats.every(RENEW_EVERY, parts.locks.renew, RENEW_FIRST)
+        if not parts.orderly:
+            self._beats.every(parts.consume_timeout, parts.consume_service.clean_expired)
+        self._pulls = parts.make_pulls(self, factory)
+        self._rebalance = parts.make_rebalance(self._pulls, self._changed, self._rebalancing.retry_refused)
+        factory.join(self._rebalancing)
+
+    async def _persist(self) -> None:
+        await self.parts.offset_store.persist_all(list(self.parts.table))
+
+    # ---- What pulls ask ----
+
+    @property
+    def running(self) -> bool:
+        return self.state is ServiceState.RUNNING
+
+    @property
+    def sub_version(self) -> int:
+        return self.parts.subscribed.version
+
+    def subscription(self, topic: str, /) -> Subscription | None:
+        return self.parts.subscribed.get(topic)
+
+    def limits(self, topic: str, /) -> FlowLimits:
+        return self.parts.subscribed.limits(topic)
+
+    def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
+        mq, pq = request.message_queue, request.process_queue
+        log.warning("%s has no offset %d, the server corrects it to %d", mq, request.next_offset, correction)
+        self._rebalance.correct(mq, pq, correction)
+
+        async def corrected() -> None:
+            await sleep(self._clock, self.options.offset_illegal_delay.total_seconds())
+            await self._rebalance.corrected(mq, pq)
+            self._look_again()
+
+        self._tasks.spawn(corrected())
+
+    def learned(self, request: PullRequest, generation: int, /) -> None:
+        topic = request.message_queue.topic
+        request.process_queue.generation = generation
+        self.parts.offset_store.note_generation(topic, generation)
+        self.parts.generations.met(topic, generation)
+
+    def made_anew(self, request: PullRequest, generation: int, /) -> None:
+        mq = request.message_queue
+        log.warning("topic %s was deleted and made anew: %s begins at its first message", mq.topic, mq)
+        request.process_queue.dropped = True
+        self.parts.beginning.made_anew(mq)
+        self.learned(request, generation)
+        self._tasks.spawn(self._begin_topic_anew(mq))
+
+    async def _begin_topic_anew(self, mq: MessageQueue) -> None:
+        with contextlib.suppress(PopError):  # then the route is asked for later, as ever
+            await self.session.refresh_route(mq.topic)  # it may have more queues now, or fewer
+        await self._begin_anew([mq])
+
+    # ---- Sharing queues ----
+
+    async def do_rebalance(self) -> bool:
+        """One round. A suspended consumer skips it (requirement J14)."""
+        if self.suspended or not self.running or self._closing is not None:
+            return True
+        self._shifted = False
+        balanced = await self._rebalance.do_rebalance()
+        if self._shifted:
+            self.parts.subscribed.bump()
+            await self.parts.subscribed.tell(self.session)
+        return balanced
+
+    def _changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        """This consumer's part of a topic is another now (requirement J12)."""
+        owned = sum(mq.topic == topic for mq, _ in self.parts.owned())
+        self.parts.subscribed.owns(topic, owned)
+        self._shifted = True
+        if self._message_queue_listener is not None:
+            try:
+                self._message_queue_listener(topic, tuple(queues), tuple(mine))
+            except Exception:  # noqa: BLE001  whoever looks on must not do harm
+                log.exception("%r failed", self._message_queue_listener)
+
+    def _look_again(self) -> None:
+        if self.running:
+            self._rebalancing.wake()
+
+    def _heed_notice(self, name: str) -> None:
+        if not self.running:
+            return
+        if name == RESETS:
+            self._tasks.spawn(self._look_for_resets())
+        else:  # at once: until this one has let go of a queue, its next owner repeats what both of them pull
+            self._rebalancing.wake_at_once()
+
+    # ---- Resets ----
+
+    async def _look_for_resets(self) -> None:
+        """An operator has moved the group's progress somewhere: where it is one of our queues, it begins anew there."""
+        store = self.parts.offset_store
+        if not isinstance(store, RemoteOffsetStore):
+            log.warning("group %s was reset on the server, but keeps its progress elsewhere", self.options.group)
+            return
+        owned = [mq for mq, _ in self.parts.owned()]
+        try:
+            progress = await calls.fetch_offsets(self.session, self.options.group, owned) if owned else {}
+        except PopError as failure:
+            log.warning("what was reset of group %s is not known yet: %s", self.options.group, failure)
+            self._clock.call_later(ASK_AGAIN, lambda: self._heed_notice(RESETS))
+            return
+        await self._begin_anew([mq for mq in owned if progress[mq].resets > store.resets(mq)])
+
+    def _was_reset(self, mq: MessageQueue) -> None:
+        """A commit was refused, for it stood on what was before a reset."""
+        if self.running:
+            self._tasks.spawn(self._begin_anew([mq]))
+
+    async def _begin_anew(self, mqs: Iterable[MessageQueue]) -> None:
+        await self._rebalance.begin_anew(mqs)
+        self._rebalancing.wake_at_once()
+
+    # ---- While it runs ----
+
+    def suspend(self) -> None:
+        """Pulls nothing more, until `resume`; what is here is consumed."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        self.suspended = False
+        self._look_again()
+
+    async def subscribe(self, topic: str, expression: FilterExpression) -> None:
+        """One more topic, or another filter for one. One that is not there yet is picked up when it is."""
+        await self._look_up(topic)
+        async with self._agreeing:
+            subscribed, before = self.parts.subscribed, self.parts.subscribed.get(topic)
+            subscribed.put(topic, expression)
+            try:
+                await subscribed.agree(self.session)
+            except PopError:
+                if before is None:
+                    subscribed.remove(topic)
+                else:
+                    subscribed.put(topic, before.filter_expression)
+                subscribed.note(self.session)
+                raise
+        self._look_again()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """One topic less: its queues are given up (requirement J13)."""
+        self.parts.subscribed.remove(topic)
+        self.parts.generations.forget(topic)
+        await self.parts.subscribed.tell(self.session)
+        self._look_again()
+
+    # ---- Asked for by the user ----
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        return await self.parts.sharing.queues(topic)
+
+    async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
+        return await calls.query_offset(self.session, mq, moment)
+
+    async def send_message_back(self, message: MessageView, delay_level: int) -> bool:
+        options = self.options
+        if not options.is_clustering:
+            raise PreconditionFailed(
+                f"the consumer of group {options.group!r} is BROADCASTING and hands nothing back, because each member"
+                " has the message; use CLUSTERING"
+            )
+        most = options.most_reconsume_times
+        return await calls.send_message_back(self.session, options.group, message, delay_level, most)
+
+    # ---- The end ----
+
+    def is_inside(self) -> bool:
+        """Is whoever asks the listener? It must not wait for the end of the consumer, which waits for it."""
+        return self.parts.pool.runner.is_inside()
+
+    def _end(self, refusal: PopError) -> None:
+        """The server lets it consume no more: its group is gone, or its rights."""
+        if self._closing is None:
+            self.refusal = refusal
+            log.error("the consumer of group %s ends: %s", self.options.group, refusal)
+            self.begin_closing(self.options.drain_timeout.total_seconds())
+
+    def raise_refusal(self) -> None:
+        """Raises what the server has ended it with."""
+        if self.refusal is not None:
+            raise for_caller(self.refusal)
+
+    async def close(self, drain_timeout: float = 0.0) -> None:
+        """Returns when the consumer is closed. A process that ends without closing it waits for no listener."""
+        await asyncio.shield(self.begin_closing(drain_timeout))
+
+    def begin_closing(self, drain_timeout: float) -> asyncio.Task[None]:
+        """Stops pulling, lets the listener finish for `drain_timeout` seconds, commits, gives queues up, says goodbye.
+
+        Whoever closes again waits for the same end.
+        """
+        if self._closing is None:
+            self.parts.around.closing = True
+            self._closing = asyncio.get_running_loop().create_task(self._close(drain_timeout))
+        return self._closing
+
+    async def _close(self, drain_timeout: float) -> None:
+        clock = asyncio.get_running_loop().time
+        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        try:
+            if self._starting is not None:
+                self._starting.cancel()
+                await asyncio.gather(self._starting, return_exceptions=True)
+            deadline = clock() + drain_timeout + self.config.close_timeout
+            if self.running:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await self._leave(drain_timeout)
+            await self.parts.offset_store.close()
+            patience = max(deadline - clock(), 0.0)
+        finally:
+            self.state = ServiceState.SHUTDOWN_ALREADY
+            self.parts.consume_service.stop()
+            self.parts.pool.runner.stop()
+            await self.session.close(min(patience, self.config.close_timeout))
+            self.when_ended()
+
+    async def _leave(self, drain_timeout: float) -> None:
+        """The state stays RUNNING until the queues are given up: what ends meanwhile still counts."""
+        await self._pulls.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_timeout):
+                await self.parts.pool.idle()
+                await self.parts.consume_service.flush()
+        await self._beats.stop()
+        self._tasks.cancel()
+        if self._factory is not None:
+            await self._factory.leave(self._rebalancing)
+        await self._rebalance.give_up_all()

@@ -1,0 +1,147 @@
+"""What one queue push consumer is made of, by the options it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from popclient._engine.clock import Clock
+from popclient._engine.interceptors import Onlookers
+from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_service import Pulls, Standing
+from popclient._queue_push.rebalance import Changed, Rebalance
+from popclient._queues.consume import ConsumeMessageService, Surroundings
+from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
+from popclient._queues.consume_orderly import ConsumeOrderlyService
+from popclient._queues.generations import Generations
+from popclient._queues.listener import OrderlyListener, consume_of
+from popclient._queues.local_offsets import LocalFileOffsetStore
+from popclient._queues.locks import QueueLocks
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.offsets import OffsetStore
+from popclient._queues.options import QueueOptions
+from popclient._queues.process_queue import ProcessQueue
+from popclient._queues.remote_offsets import RemoteOffsetStore
+from popclient._queues.running import Calling, Pool, Runner
+from popclient._queues.sharing import Sharing
+from popclient._queues.start import Beginning
+from popclient._queues.statistics import Statistics
+from popclient._queues.subscriptions import Subscribed
+from popclient._session import Session
+from popclient._tracing import Onlooker
+from popclient.config import ClientConfig
+from popproto.v2 import definition_pb2 as pb
+
+MakeRunner = Callable[[Calling], Runner]
+
+
+class Parts:
+    """The rooms of one consumer, each made once.
+
+    on_reset: told of a queue whose progress an operator has moved.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        options: QueueOptions,
+        make_runner: MakeRunner,
+        clock: Clock,
+        on_reset: Callable[[MessageQueue], None],
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self.orderly = isinstance(options.listener, OrderlyListener)
+        self.consume_timeout = options.consume_timeout.total_seconds()
+        self.table: dict[MessageQueue, ProcessQueue] = {}
+        self.subscribed = Subscribed(options, clock)
+        self.session = Session(config, pb.PULL_CONSUMER, options.group, lambda: self.subscribed.wire(config.namespace))
+        self.subscribed.note(self.session)
+        self.statistics = Statistics(options.group, clock)
+        self.offset_store = options.offset_store or self._default_store(on_reset)
+        self.generations = Generations()
+        self.sharing = Sharing(self.session, options.group, options.allocate_strategy)
+        self.beginning = Beginning(self.session, options, self.offset_store, self.generations)
+        self.onlookers = Onlookers([Onlooker(config, options.group), *options.interceptors])
+        self.pool = Pool(
+            make_runner(Calling(consume_of(options.listener), self.consume_timeout, self.onlookers, clock))
+        )
+        self.locks = self._make_locks()
+        self.around = Surroundings(
+            self.session,
+            options.group,
+            clock,
+            self.statistics,
+            self.offset_store,
+            self.pool.run,
+            options.most_reconsume_times,
+            broadcasting=not options.is_clustering,
+        )
+        self.consume_service = self._make_consume_service()
+
+    def owned(self) -> list[tuple[MessageQueue, ProcessQueue]]:
+        return [(mq, pq) for mq, pq in self.table.items() if not pq.dropped]
+
+    def _default_store(self, on_reset: Callable[[MessageQueue], None]) -> OffsetStore:
+        if self._options.is_clustering:
+            return RemoteOffsetStore.of(self.session, self._options.group, on_reset)
+        return LocalFileOffsetStore(self._options.client_name, self._options.group)
+
+    def _make_locks(self) -> QueueLocks | None:
+        if not (self.orderly and self._options.is_clustering):  # who has every queue shares none (requirement F10)
+            return None
+        return QueueLocks(self.session, self._options.group, self._clock, self.table)
+
+    def _make_consume_service(self) -> ConsumeMessageService:
+        options = self._options
+        if self.orderly:
+            return ConsumeOrderlyService(
+                self.around,
+                has_lock=None if self.locks is None else self.locks.has,
+                batch_size=options.consume_message_batch_max_size,
+                suspend_millis=round(options.suspend_current_queue_time.total_seconds() * 1_000),
+                max_reconsume_times=options.max_reconsume_times,
+            )
+        return ConsumeConcurrentlyService(
+            self.around,
+            broadcasting=not options.is_clustering,
+            batch_size=options.consume_message_batch_max_size,
+            consume_timeout=self.consume_timeout,
+            owned=self.owned,
+        )
+
+    # ---- With the services of the event loop ----
+
+    def make_pulls(self, standing: Standing, factory: ClientFactory) -> Pulls:
+        return Pulls(
+            self.session,
+            self._options,
+            standing,
+            self._clock,
+            factory.pulls,
+            self.consume_service,
+            self.offset_store,
+            self.statistics,
+            self.onlookers,
+            orderly=self.orderly,
+            locks=self.locks is not None,
+        )
+
+    def make_rebalance(self, pulls: Pulls, changed: Changed, refused: Callable[[], None]) -> Rebalance:
+        if self.locks is not None:
+            self.locks.when_lost = refused
+        return Rebalance(
+            self._options.group,
+            self._clock,
+            self.table,
+            self.sharing,
+            self.offset_store,
+            self.consume_service,
+            broadcasting=not self._options.is_clustering,
+            locks=self.locks,
+            topics=lambda: self.subscribed.topics,
+            beginning=self.beginning,
+            missing=self.generations.missing,
+            dispatch=pulls.again,
+            changed=changed,
+            refused=refused,
+        )

@@ -1,0 +1,69 @@
+"""What the queue consumers of one event loop share: the loop of pulls (requirements J15, J18).
+
+Each consumer has a session of its own, which knows its group, and rounds of its own; one dispatcher pulls for all of
+them. It starts with the first consumer and ends with the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from weakref import WeakKeyDictionary
+
+from popclient._engine.clock import Clock, LoopClock
+from popclient._queue_push.pull_requests import PullMessageService
+from popclient._queue_push.rebalance_rounds import RebalanceService
+
+
+class ServiceState(StrEnum):
+    """Where a consumer is in its life; there is no way back."""
+
+    CREATE_JUST = "CREATE_JUST"
+    RUNNING = "RUNNING"
+    START_FAILED = "START_FAILED"
+    SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
+
+
+class ClientFactory:
+    """What serves all consumers, from the first that joins to the last that leaves."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.pulls = PullMessageService(clock)
+        self._consumers: set[RebalanceService] = set()
+
+    def join(self, rebalancing: RebalanceService) -> None:
+        """In the order of the field: pulls, then rebalancing; whoever joins has opened its session before."""
+        self._consumers.add(rebalancing)
+        self.pulls.start()
+        rebalancing.start()
+
+    async def leave(self, rebalancing: RebalanceService) -> None:
+        """No further round begins; with the last consumer the pulls end. Another may join while this waits."""
+        self._consumers.discard(rebalancing)
+        await rebalancing.stop()
+        if not self._consumers:
+            _forget(self)
+            await self.pulls.stop()
+
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
+
+
+_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, ClientFactory] = WeakKeyDictionary()
+
+
+def client_factory() -> ClientFactory:
+    """That of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _of_loop:
+        _of_loop[loop] = ClientFactory(LoopClock())
+    return _of_loop[loop]
+
+
+def _forget(factory: ClientFactory) -> None:
+    """It knows its event loop, and would keep it after its end."""
+    loop = asyncio.get_running_loop()
+    if _of_loop.get(loop) is factory:
+        del _of_loop[loop]

@@ -1,0 +1,74 @@
+"""The loop of pull requests (requirements B1 and B2).
+
+A queue that is assigned gets one PullRequest. It is taken from a queue of such requests, leads to one pull, and goes
+back into that queue when the pull is answered, at once or after a pause. One dispatcher serves all; it waits for no
+answer, so a queue that is stuck stops no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from popclient._engine.clock import Clock
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.process_queue import ProcessQueue
+from popclient._session import log
+from popclient._tasks import Tasks
+
+
+@dataclass(slots=True, eq=False)
+class PullRequest:
+    """One assigned queue and where its next pull begins; made once per assignment, used again and again.
+
+    previously_locked: in order: has a pull been made since the queue's lock was granted (requirement F5)?
+    quiet: has the last pull come back with nothing new?
+    """
+
+    consumer_group: str
+    message_queue: MessageQueue
+    process_queue: ProcessQueue
+    next_offset: int
+    previously_locked: bool = False
+    quiet: bool = False
+
+
+Pull = Callable[[PullRequest], None]
+
+
+class PullMessageService:
+    """The queue of pull requests of one event loop, and its dispatcher."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ready: asyncio.Queue[tuple[Pull, PullRequest]] = asyncio.Queue()
+        self._tasks = Tasks()
+        self._started = False
+
+    def start(self) -> None:
+        """Starting it twice is no more than once (requirement J18)."""
+        if not self._started:
+            self._started = True
+            self._tasks.spawn(self._dispatch())
+
+    def execute_immediately(self, pull: Pull, request: PullRequest) -> None:
+        """Has `pull` called with the request when its turn comes."""
+        self._ready.put_nowait((pull, request))
+
+    def execute_later(self, pull: Pull, request: PullRequest, seconds: float) -> None:
+        self._clock.call_later(seconds, lambda: self.execute_immediately(pull, request))
+
+    async def stop(self) -> None:
+        """What is started while this waits is another dispatcher, and goes on."""
+        tasks, self._tasks, self._started = self._tasks, Tasks(), False
+        tasks.cancel()
+        await tasks.ended()
+
+    async def _dispatch(self) -> None:
+        while True:
+            pull, request = await self._ready.get()
+            try:
+                pull(request)
+            except Exception:  # noqa: BLE001  one queue's failure must not stop the others'
+                log.exception("the pull of %s failed; the queue is pulled again when it is assigned anew", request)

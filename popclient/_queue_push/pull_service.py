@@ -1,0 +1,284 @@
+"""One consumer's pulls: when a queue is pulled, and what becomes of the answer (requirements B5 to B22)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, Protocol
+
+from popclient._engine.clock import Clock
+from popclient._engine.interceptors import Onlookers
+from popclient._engine.queue_limits import FLOW_CONTROL_PAUSE, FlowLimits, FlowTimes
+from popclient._queue_push.pull_requests import PullMessageService, PullRequest
+from popclient._queues import pull as pull_call
+from popclient._queues.consume import ConsumeMessageService
+from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
+from popclient._queues.options import QueueOptions
+from popclient._queues.process_queue import ProcessQueue
+from popclient._queues.pull import Pulled
+from popclient._queues.pull_extras import pull_extras
+from popclient._queues.pull_status import PullStatus, backwards, pull_status
+from popclient._queues.remote_offsets import RemoteOffsetStore
+from popclient._queues.statistics import Statistics
+from popclient._queues.subscription import Subscription, is_retry_topic
+from popclient._queues.tags import wanted
+from popclient._session import Session, log
+from popclient._tasks import Tasks
+from popclient.errors import PopError, TooManyRequests, for_caller
+from popclient.message import MessageView
+
+# Seconds until a queue is pulled again, and why.
+NOT_RUNNING: Final = 3.0
+NOT_LOCKED: Final = 3.0
+NO_SUBSCRIPTION: Final = 3.0
+SUSPENDED: Final = 1.0
+SERVER_IS_BUSY: Final = 0.02
+# A server that holds no pull must not make its clients spin: empty answers are this far apart (requirement A11).
+LEAST_PACE: Final = 1.0
+HOLD: Final = timedelta(seconds=15)
+
+
+class Standing(Protocol):
+    """What pulls have to know of their consumer."""
+
+    @property
+    def running(self) -> bool: ...
+    @property
+    def suspended(self) -> bool: ...
+    @property
+    def sub_version(self) -> int: ...
+    def subscription(self, topic: str, /) -> Subscription | None: ...
+    def limits(self, topic: str, /) -> FlowLimits: ...
+    def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
+        """The queue has no such place as the request's offset."""
+
+    def learned(self, request: PullRequest, generation: int, /) -> None:
+        """The request's queue is of a topic of that generation."""
+
+    def made_anew(self, request: PullRequest, generation: int, /) -> None:
+        """The topic has another generation than the request's queue; that is not pulled any more."""
+
+
+class Pulls:
+    """Makes the pulls of one consumer.
+
+    orderly: what is cached may span as much as it likes. locks: a queue is pulled only while its lock is ours.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: QueueOptions,
+        standing: Standing,
+        clock: Clock,
+        pull_service: PullMessageService,
+        consume_service: ConsumeMessageService,
+        offset_store: OffsetStore,
+        statistics: Statistics,
+        onlookers: Onlookers,
+        *,
+        orderly: bool,
+        locks: bool,
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._standing = standing
+        self._clock = clock
+        self._service = pull_service
+        self._consume_service = consume_service
+        self._offset_store = offset_store
+        self._statistics = statistics
+        self._onlookers = onlookers
+        self._orderly = orderly
+        self._locks = locks
+        self._flow_times = FlowTimes()
+        self._tasks = Tasks()
+        self._stopped = False
+
+    def again(self, request: PullRequest, seconds: float = 0.0) -> None:
+        """The request's turn comes again, after so many seconds."""
+        if seconds > 0:
+            self._service.execute_later(self.pull, request, seconds)
+        else:
+            self._service.execute_immediately(self.pull, request)
+
+    async def stop(self) -> None:
+        """Pulls nothing more; what is on its way is let go."""
+        self._stopped = True
+        self._tasks.cancel()
+        await self._tasks.ended()
+
+    # ---- Before a pull ----
+
+    def pull(self, request: PullRequest) -> None:
+        """Pulls, or says when to look again; the request of a dropped queue ends here (requirement B16)."""
+        if request.process_queue.dropped or self._stopped:
+            return
+        request.process_queue.pulled(self._clock.now())
+        if (pause := self._pause(request)) is None:
+            self._tasks.spawn(self._pull(request))
+        else:
+            self.again(request, pause)
+
+    def _pause(self, request: PullRequest) -> float | None:
+        """Seconds, if the queue is not to be pulled now."""
+        if not self._standing.running:
+            return NOT_RUNNING
+        if self._standing.suspended:
+            return SUSPENDED
+        if self._flows_over(request):
+            return FLOW_CONTROL_PAUSE
+        if self._locks and not request.process_queue.locked:
+            request.previously_locked = False
+            return NOT_LOCKED
+        if self._standing.subscription(request.message_queue.topic) is None:
+            return NO_SUBSCRIPTION
+        return None
+
+    def _flows_over(self, request: PullRequest) -> bool:
+        cached = request.process_queue.cached
+        limits = self._standing.limits(request.message_queue.topic)
+        exceeded = limits.exceeded(cached, orderly=self._orderly)
+        if exceeded is None:
+            return False
+        if self._flow_times.hit(exceeded):
+            times = self._flow_times.times(exceeded)
+            log.warning("%s", limits.sentence(request.message_queue, cached, exceeded, times))
+        return True
+
+    # ---- A pull ----
+
+    async def _pull(self, request: PullRequest) -> None:
+        mq, version, began = request.message_queue, self._standing.sub_version, self._clock.now()
+        subscription = self._standing.subscription(mq.topic)
+        try:
+            if subscription is None or not await self._starts_right(request):
+                self.again(request, NO_SUBSCRIPTION)
+                return
+            status, answer = await self._ask(request, subscription)
+        except Exception as failure:  # noqa: BLE001  whatever it is, the queue must be pulled again
+            refusal = for_caller(failure)
+            self.again(request, self._after(refusal, request, version))
+            await self._session.doubt(refusal)
+            return
+        if request.process_queue.dropped:
+            log.debug("what was pulled of %s is thrown away: the queue was given up", mq)
+        else:
+            self._answered(request, status, answer, subscription, self._clock.now() - began)
+
+    async def _ask(self, request: PullRequest, subscription: Subscription) -> tuple[PullStatus, Pulled]:
+        topic, began = request.message_queue.topic, self._clock.now()
+        self._onlookers.before_receive(topic)
+        try:
+            answer = await self._call(request, subscription)
+            status = pull_status(answer.code, answer.next_offset, request.next_offset)
+        except PopError as failure:
+            self._onlookers.after_receive(topic, (), failure)
+            raise
+        self._onlookers.after_receive(topic, answer.messages, None)
+        self._statistics.pulled(topic, self._clock.now() - began, len(answer.messages))
+        return status, answer
+
+    async def _starts_right(self, request: PullRequest) -> bool:
+        """In order: the first pull after a lock begins where the last owner of the queue has ended (requirement F5)."""
+        if not self._locks or request.previously_locked:
+            return True
+        offset = await self._offset_store.read_offset(request.message_queue, ReadOffsetType.READ_FROM_STORE)
+        if self._is_another(request, generation := self._offset_store.generation(request.message_queue)):
+            self._standing.made_anew(request, generation)
+            return False
+        if offset == NO_OFFSET:  # nobody else has been here: what this owner has begun with still holds
+            offset = request.next_offset
+        if offset < 0:
+            return False
+        if offset < request.next_offset:
+            log.warning(
+                "%s begins at %d, not at %d: the progress of its last owner came late",
+                request.message_queue,
+                offset,
+                request.next_offset,
+            )
+        request.previously_locked = True
+        request.next_offset = offset
+        return True
+
+    async def _call(self, request: PullRequest, subscription: Subscription) -> Pulled:
+        mq, store = request.message_queue, self._offset_store
+        commit_offset, resets = 0, 0
+        if isinstance(store, RemoteOffsetStore):  # a store elsewhere, or of the user's own, has its own ways
+            commit_offset = await store.read_offset(mq, ReadOffsetType.READ_FROM_MEMORY)
+            resets = store.resets(mq)
+        extras = pull_extras(
+            hold=HOLD,
+            commit_offset=commit_offset,
+            resets=resets,
+            sub_version=self._standing.sub_version,
+            post_subscription=self._options.post_subscription_when_pull,
+            generation=request.process_queue.generation,
+            max_bytes=self._options.pull_batch_size_in_bytes,
+        )
+        return await pull_call.pull(
+            self._session,
+            self._options.group,
+            mq,
+            request.next_offset,
+            batch_size=self._options.pull_batch_size,
+            expression=subscription.filter_expression,
+            hold=HOLD,
+            extras=extras,
+        )
+
+    def _after(self, failure: PopError, request: PullRequest, version: int) -> float:
+        if isinstance(failure, TooManyRequests):
+            return SERVER_IS_BUSY
+        if version != self._standing.sub_version:  # it was refused, or broke, while the subscription changed
+            return 0.0
+        pause = self._options.pull_delay_when_exception.total_seconds()
+        if not is_retry_topic(request.message_queue.topic):
+            log.warning("%s is pulled again in %g s: %s", request.message_queue, pause, failure)
+        return pause
+
+    # ---- Its answer ----
+
+    def _answered(
+        self, request: PullRequest, status: PullStatus, answer: Pulled, subscription: Subscription, took: float
+    ) -> None:
+        if self._is_another(request, answer.generation):
+            self._standing.made_anew(request, answer.generation)
+            return
+        if answer.generation and not request.process_queue.generation:
+            self._standing.learned(request, answer.generation)
+        if status is PullStatus.OFFSET_ILLEGAL:
+            self._standing.give_up_illegal(request, answer.next_offset)
+            return
+        first = answer.messages[0].queue_offset if answer.messages else None
+        if (sentence := backwards(request.next_offset, answer.next_offset, first)) is not None:
+            log.warning("%s: %s", request.message_queue, sentence)
+        request.next_offset = answer.next_offset
+        messages = wanted(answer.messages, subscription.filter_expression)
+        if messages:
+            request.quiet = False
+            self._found(request, messages)
+            self.again(request, self._options.pull_interval.total_seconds())
+        else:
+            self._correct_tags_offset(request)
+            self.again(request, self._pace(request, took) if status is PullStatus.NO_NEW_MSG else 0.0)
+
+    def _is_another(self, request: PullRequest, generation: int) -> bool:
+        """Is that the generation of another topic than the one that the queue was taken up of?"""
+        known = request.process_queue.generation
+        return 0 not in (known, generation) and known != generation
+
+    def _found(self, request: PullRequest, messages: list[MessageView]) -> None:
+        pq: ProcessQueue = request.process_queue
+        starts = pq.put(messages)
+        self._consume_service.submit(messages, request.message_queue, pq, starts)
+
+    def _correct_tags_offset(self, request: PullRequest) -> None:
+        """With nothing in our hands, what nobody wants counts as consumed (requirements B8, B13)."""
+        if request.process_queue.is_empty:
+            self._offset_store.update_offset(request.message_queue, request.next_offset, True)
+
+    def _pace(self, request: PullRequest, took: float) -> float:
+        """Seconds until the next pull. One empty answer may be quick; a server that holds none would have us spin."""
+        was_quiet, request.quiet = request.quiet, True
+        return max(0.0, LEAST_PACE - took) if was_quiet else 0.0

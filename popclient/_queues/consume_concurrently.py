@@ -1,0 +1,162 @@
+"""Concurrent consumption: many batches of a queue are with the listener at once (requirements E1 to E13).
+
+What fails is handed back to the server, for whoever gets it later. What cannot even be handed back stays here and is
+tried again in five seconds: the progress does not pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from popclient._queues.consume import Owned, Surroundings
+from popclient._queues.contexts import ack_index_of, delay_level_of
+from popclient._queues.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, Outcome
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.process_queue import ProcessQueue
+from popclient._queues.running import Job, Rejected
+from popclient._session import log
+from popclient._tasks import Tasks
+from popclient.message import MessageView
+
+LATER: Final = 5.0  # seconds, for what the pool or the server would not take
+EXPIRED_AT_ONCE: Final = 16  # late messages of one queue per sweep
+EXPIRED_LEVEL: Final = 3  # of the delay table: 10 s
+
+
+class ConsumeConcurrentlyService:
+    """Takes what was pulled to the listener, and what becomes of it to the server and the offset store.
+
+    broadcasting: nothing is handed back. batch_size: messages per call of the listener. consume_timeout: seconds.
+    """
+
+    def __init__(
+        self, around: Surroundings, *, broadcasting: bool, batch_size: int, consume_timeout: float, owned: Owned
+    ) -> None:
+        self._around = around
+        self._clock = around.clock
+        self._broadcasting = broadcasting
+        self._batch_size = batch_size
+        self._consume_timeout = consume_timeout
+        self._owned = owned
+        self._tasks = Tasks()
+
+    # ---- To the listener ----
+
+    def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, _: bool) -> None:
+        """Cuts them into batches; what the pool will not take comes again later, nothing is lost (requirement E5)."""
+        size = self._batch_size
+        for at in range(0, len(messages), size):
+            try:
+                self._run(messages[at : at + size], mq, pq)
+            except Rejected as rejected:
+                log.warning("%d messages of %s wait: %s", len(messages) - at, mq, rejected)
+                self._submit_later(messages[at:], mq, pq)
+                return
+
+    def _submit_later(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
+        self._around.later(LATER, lambda: self.submit(messages, mq, pq, True))
+
+    def _run(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
+        context = ConsumeConcurrentlyContext(mq)
+
+        def begin() -> bool:
+            if pq.dropped or self._around.closing:
+                return False
+            pq.start(messages, self._clock.now())
+            return True
+
+        def ended(outcome: Outcome | None) -> None:
+            if outcome is not None:
+                self._ended(outcome, messages, context, mq, pq)
+
+        self._around.run(Job(messages, context, begin, ended))
+
+    # ---- What becomes of it ----
+
+    def _ended(
+        self,
+        outcome: Outcome,
+        messages: Sequence[MessageView],
+        context: ConsumeConcurrentlyContext,
+        mq: MessageQueue,
+        pq: ProcessQueue,
+    ) -> None:
+        done = done_of(outcome.returned, ack_index_of(context), len(messages))
+        self._around.statistics.consumed(mq.topic, outcome.consumption.seconds, done, len(messages) - done)
+        if pq.dropped:  # the queue is somebody else's: he gets them again
+            log.info("what became of %d messages of %s counts no more: the queue was given up", len(messages), mq)
+            return
+        # Late ones were decided by the sweep meanwhile: what the listener says of them now counts no more.
+        mine = {message.queue_offset for message in pq.claim(messages)}
+        good = [message for message in messages[:done] if message.queue_offset in mine]
+        bad = [message for message in messages[done:] if message.queue_offset in mine]
+        if bad and self._broadcasting:
+            log.warning("%d messages of %s failed and are dropped, as broadcasting does: %s", len(bad), mq, bad[0])
+            good, bad = good + bad, []
+        self._settle(good, mq, pq)
+        if bad:
+            self._tasks.spawn(self._hand_back(bad, delay_level_of(context), mq, pq))
+
+    async def _hand_back(
+        self, messages: Sequence[MessageView], delay_level: int, mq: MessageQueue, pq: ProcessQueue
+    ) -> None:
+        kept: list[MessageView] = []
+        for message in messages:
+            if await self._around.send_back(mq, message, delay_level):
+                self._settle([message], mq, pq)
+            else:
+                message._try_again_here()
+                kept.append(message)
+        if kept:
+            self._around.later(LATER, lambda: self._try_again(kept, mq, pq))
+
+    def _try_again(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
+        """Until now they were claimed: no sweep has handed them back meanwhile."""
+        pq.disclaim(messages)
+        self.submit(messages, mq, pq, True)
+
+    def _settle(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
+        """They are finished: the progress goes as far as what is left allows (requirement E13)."""
+        if not messages:
+            return
+        offset = pq.remove(messages, self._clock.now())
+        if offset >= 0 and not pq.dropped:
+            self._around.note_progress(mq, offset, increase_only=True)
+
+    # ---- What takes too long ----
+
+    async def clean_expired(self) -> None:
+        """Hands back what is with the listener for longer than the consume timeout (requirement D10)."""
+        for mq, pq in self._owned():
+            late = pq.expired(self._clock.now(), self._consume_timeout, EXPIRED_AT_ONCE)
+            for message in late:
+                log.warning("%s is with the listener for more than %g s", message, self._consume_timeout)
+                if self._broadcasting or await self._around.send_back(mq, message, EXPIRED_LEVEL):
+                    self._settle([message], mq, pq)
+                else:
+                    pq.disclaim([message])
+
+    # ---- The end ----
+
+    async def idle(self, mq: MessageQueue, seconds: float) -> bool:
+        """Nobody waits for a listener without order: what it answers after its queue is given up counts no more."""
+        return True
+
+    async def flush(self) -> None:
+        """Returns when what has failed is handed back."""
+        await self._tasks.ended()
+
+    def stop(self) -> None:
+        self._tasks.cancel()
+
+
+def done_of(returned: object, ack_index: int, size: int) -> int:
+    """How many messages of a batch are done, from its first on (requirement E8).
+
+    >>> done_of(ConsumeConcurrentlyStatus.CONSUME_SUCCESS, 2, 5), done_of(None, 2, 5)
+    (3, 0)
+    """
+    if returned is not ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
+        return 0
+    return max(0, min(ack_index + 1, size))

@@ -1,0 +1,94 @@
+"""Where a queue begins (requirements I1 to I7).
+
+Stored progress always wins; the setting speaks only for a group that has none in the queue. What was asked for is done:
+there is no rule by the age of a topic or by what a server has in memory.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import Enum, StrEnum
+from typing import Final
+
+from popclient._queues.offsets import NO_OFFSET
+from popclient._queues.subscription import is_retry_topic
+
+TIMESTAMP_FORMAT: Final = "%Y%m%d%H%M%S"
+TIMESTAMP_DIGITS: Final = 14
+DEFAULT_LOOK_BACK: Final = timedelta(minutes=30)
+
+
+class ConsumeFromWhere(StrEnum):
+    """LAST: only what comes from now on. FIRST: all there is. TIMESTAMP: what was stored at that time or later."""
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+    @classmethod
+    def of(cls, given: str) -> ConsumeFromWhere:
+        """By its name, an old one among them. Raises ValueError for a name that there is not."""
+        if given in _OLD_NAMES:
+            return cls.CONSUME_FROM_LAST_OFFSET
+        try:
+            return cls(given)
+        except ValueError:
+            raise ValueError(f"consume_from is {given!r}; it must be one of {', '.join(cls)}") from None
+
+
+# Long deprecated; all three mean LAST, whatever they seem to say.
+_OLD_NAMES: Final = frozenset(
+    {"CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET"}
+)
+
+
+class Ask(Enum):
+    """The server knows the offset: QueryOffset with the policy of that name."""
+
+    END = "END"
+    TIMESTAMP = "TIMESTAMP"
+
+
+def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | Ask | None:
+    """Where to begin a queue of the topic: an offset, or what to ask the server for.
+
+    stored: as `OffsetStore.read_offset` says it. None: nobody knows the progress, so the queue is not taken now but at
+    a later rebalance (requirement I6); a guess would skip or repeat messages.
+    """
+    if stored >= 0:
+        return stored
+    if stored != NO_OFFSET:
+        return None
+    if is_retry_topic(topic):  # its messages are the group's own, the first of them too; a time has no meaning there
+        return Ask.END if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP else 0
+    match consume_from:
+        case ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
+            return Ask.END
+        case ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return 0  # of a trimmed queue the first pull is answered with the correction
+        case ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            return Ask.TIMESTAMP
+
+
+def consume_timestamp_of(given: str | datetime | None, now: datetime) -> datetime:
+    """The time that CONSUME_FROM_TIMESTAMP means, aware.
+
+    given: fourteen digits yyyyMMddHHmmss in this machine's local time, or an aware datetime; None: half an hour before
+    `now`. Raises ValueError for anything else.
+    """
+    if given is None:
+        return now - DEFAULT_LOOK_BACK
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ValueError(f"consume_timestamp {given} has no time zone; use an aware datetime")
+        return given
+    if not isinstance(given, str):
+        raise TypeError(f"consume_timestamp is {given!r}; it must be yyyyMMddHHmmss or an aware datetime")
+    try:
+        if len(given) != TIMESTAMP_DIGITS or not (given.isascii() and given.isdigit()):
+            raise ValueError
+        return datetime.strptime(given, TIMESTAMP_FORMAT).astimezone()
+    except ValueError:
+        raise ValueError(
+            f"consume_timestamp is {given!r}; it must be yyyyMMddHHmmss, such as 20131223171201, or an aware datetime"
+        ) from None

@@ -1,0 +1,164 @@
+"""What a queue consumer asks of its user: a listener, and what the listener is told and answers.
+
+A listener takes `(messages, context)`: a read-only sequence of messages of one queue, and a context that it may change
+before it returns. Whether it is concurrent or orderly is told by its type (requirement F1): an `OrderlyListener` gets
+the messages of a queue one batch after the other, anything else that can be called gets many batches at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from popclient._queues.message_queue import MessageQueue
+from popclient._session import log
+from popclient.listening import ConsumeStatus, Consumption
+from popclient.message import MessageView
+
+ALL: Final = 2**31 - 1  # ack_index of a listener that leaves it alone
+BY_THE_CONSUMER: Final = -1  # suspend_current_queue_millis of a listener that leaves it alone
+
+
+class ConsumeConcurrentlyStatus(StrEnum):
+    """What a concurrent listener returns. An exception, or anything else, counts as RECONSUME_LATER."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class ConsumeOrderlyStatus(StrEnum):
+    """What an orderly listener returns. An exception, or anything else, counts as SUSPEND_CURRENT_QUEUE_A_MOMENT.
+
+    COMMIT and ROLLBACK are for listeners that switch `auto_commit` off.
+    """
+
+    SUCCESS = "SUCCESS"
+    ROLLBACK = "ROLLBACK"
+    COMMIT = "COMMIT"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+@dataclass(slots=True)
+class ConsumeConcurrentlyContext:
+    """What goes with a batch to a concurrent listener.
+
+    delay_level_when_next_consume: of what fails; 0: by the group's ladder, 1 to 18: that level of the delay table,
+        negative: a dead letter at once (requirement E15).
+    ack_index: of a success, the last message that is done; what comes after it has failed (requirement E8).
+    """
+
+    message_queue: MessageQueue
+    delay_level_when_next_consume: int = 0
+    ack_index: int = ALL
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """What goes with a batch to an orderly listener.
+
+    auto_commit: off, a batch that succeeds stays open until the listener returns COMMIT, or ROLLBACK, which has it
+        come again from its first message on (requirement F11).
+    suspend_current_queue_millis: the pause before a failed batch comes again, 10 to 30,000; -1: the consumer's.
+    """
+
+    message_queue: MessageQueue
+    auto_commit: bool = True
+    suspend_current_queue_millis: int = BY_THE_CONSUMER
+
+
+Context = ConsumeConcurrentlyContext | ConsumeOrderlyContext
+Status = ConsumeConcurrentlyStatus | ConsumeOrderlyStatus
+ConcurrentListener = Callable[[Sequence[MessageView], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
+AsyncConcurrentListener = Callable[
+    [Sequence[MessageView], ConsumeConcurrentlyContext], Awaitable[ConsumeConcurrentlyStatus | None]
+]
+
+
+class OrderlyListener:
+    """Marks a listener as one that takes the messages of a queue in their order; use it as a decorator, or derive from
+    it and define `consume`.
+
+    >>> @OrderlyListener
+    ... def listener(messages, context):
+    ...     return ConsumeOrderlyStatus.SUCCESS
+    """
+
+    def __init__(self, consume: Callable[[Sequence[MessageView], ConsumeOrderlyContext], Any] | None = None) -> None:
+        if consume is None and type(self).consume is OrderlyListener.consume:
+            raise TypeError(
+                f"{type(self).__name__} has no listener; define consume(self, messages, context), or give a function"
+            )
+        self._consume = consume
+
+    def consume(self, messages: Sequence[MessageView], context: ConsumeOrderlyContext, /) -> Any:
+        """The listener itself; a coroutine for the asyncio consumer."""
+        assert self._consume is not None, "whoever derives without a function defines this"
+        return self._consume(messages, context)
+
+
+class Outcome:
+    """How one call of the listener ended. `returned`: as `status_of` understands it; None where it raised."""
+
+    __slots__ = ("consumption", "returned")
+
+    def __init__(self, returned: Status | None, consumption: Consumption) -> None:
+        self.returned = returned
+        self.consumption = consumption
+
+
+_SUCCESSES: Final = frozenset(
+    {ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT}
+)
+
+
+def status_of(returned: object, context: Context) -> Status | None:
+    """What a listener has returned, as one of its own statuses, whose text will do too.
+
+    None for everything else; what is neither nothing nor a status of this kind of listener is logged.
+
+    >>> status_of("CONSUME_SUCCESS", ConsumeConcurrentlyContext(MessageQueue("t", 0)))
+    <ConsumeConcurrentlyStatus.CONSUME_SUCCESS: 'CONSUME_SUCCESS'>
+    """
+    kind = ConsumeOrderlyStatus if isinstance(context, ConsumeOrderlyContext) else ConsumeConcurrentlyStatus
+    if isinstance(returned, str) and returned in tuple(kind):
+        return kind(returned)
+    if returned is not None:
+        wanted = ", ".join(kind)
+        log.error("the listener has returned %r, which is none of %s: that is a failure", returned, wanted)
+    return None
+
+
+def consumption_of(
+    returned: object, status: Status | None, error: BaseException | None, seconds: float, timeout: float
+) -> Consumption:
+    """The class of a listener's end, for metrics (requirement E7).
+
+    returned, status: the listener's word, and as `status_of` understands it. timeout: the consume_timeout in seconds.
+    """
+    if error is not None:
+        end = ConsumeStatus.EXCEPTION
+    elif returned is None:
+        end = ConsumeStatus.RETURNNULL
+    elif seconds >= timeout:
+        end = ConsumeStatus.TIMEOUT
+    else:
+        end = ConsumeStatus.SUCCESS if status in _SUCCESSES else ConsumeStatus.FAILED
+    return Consumption(end, seconds, error)
+
+
+def consume_of(listener: Any) -> Callable[..., Any]:
+    """What is called with messages and context: the listener's own `consume`, or the listener."""
+    consume: Callable[..., Any] = getattr(listener, "consume", listener)
+    return consume if callable(consume) else listener
+
+
+def is_async(listener: Any) -> bool:
+    """Is it a coroutine function, or an object that consumes by one?"""
+    if isinstance(listener, OrderlyListener) and listener._consume is not None:
+        return is_async(listener._consume)
+    consume = consume_of(listener)
+    call = getattr(consume, "__call__", None)  # noqa: B004  an object whose __call__ is a coroutine function
+    return inspect.iscoroutinefunction(consume) or inspect.iscoroutinefunction(call)

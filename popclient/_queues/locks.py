@@ -1,0 +1,84 @@
+"""The server's locks on the queues of a consumer that works in order (requirements F2 to F6).
+
+A lock is valid for a time on the server and for a shorter one here, counted from the moment of asking: so its owner
+stops before anybody else may begin, whatever happens to an answer on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+
+from popclient._engine.clock import Clock
+from popclient._queues import calls
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.process_queue import ProcessQueue
+from popclient._session import Session, log
+from popclient.errors import PopError
+
+
+class QueueLocks:
+    """The locks of one consumer.
+
+    table: the queues that it owns. when_lost: told that the lock of one of them is not ours any more.
+    """
+
+    def __init__(self, session: Session, group: str, clock: Clock, table: Mapping[MessageQueue, ProcessQueue]) -> None:
+        self.when_lost: Callable[[], None] = lambda: None
+        self._session = session
+        self._group = group
+        self._clock = clock
+        self._table = table
+        self._turn = asyncio.Lock()  # no renewal on its way may take again what is being given up
+
+    async def lock(self, mq: MessageQueue) -> bool:
+        """Takes one; False if it is somebody else's, or nobody knows."""
+        held = await self._ask([mq])
+        return held is not None and mq in held
+
+    async def renew(self) -> None:
+        """All of them, in one call, also those that wait for their listener to be given up.
+
+        Without an answer they stay until they expire by themselves.
+        """
+        async with self._turn:
+            owned = dict(self._table)
+            asked = self._clock.now()
+            held = await self._ask(owned) if owned else None
+        if held is None:
+            return
+        for mq, pq in owned.items():
+            if self.has(mq, pq) and mq in held:
+                pq.lock(asked)
+            else:
+                self._lose(mq, pq, "another member has it")
+
+    def has(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
+        """Is the lock ours? One that was lost or has expired is not again, even if the server grants it: another
+        member may have gone on meanwhile, so the queue is taken up anew."""
+        if not pq.has_lock(self._clock.now()):
+            self._lose(mq, pq, "it has expired")
+        return pq.locked
+
+    def _lose(self, mq: MessageQueue, pq: ProcessQueue, why: str) -> None:
+        if pq.locked:
+            pq.unlock()
+            log.warning("the lock on %s is lost, %s in group %s; the queue is taken up anew", mq, why, self._group)
+            self.when_lost()
+
+    async def unlock(self, mqs: Collection[MessageQueue]) -> None:
+        """Gives them up; if the server does not hear of it, they lapse there."""
+        if not mqs:
+            return
+        async with self._turn:
+            try:
+                await calls.unlock_queues(self._session, self._group, mqs)
+            except PopError as failure:
+                log.warning("locks of group %s are not given up, they will lapse: %s", self._group, failure)
+
+    async def _ask(self, mqs: Collection[MessageQueue]) -> frozenset[MessageQueue] | None:
+        try:
+            return (await calls.lock_queues(self._session, self._group, mqs)).queues
+        except PopError as failure:
+            log.warning("locks of group %s are not known: %s", self._group, failure)
+            return None

@@ -1,0 +1,276 @@
+"""What of one assigned queue is fetched and not finished (requirements D1 to D11).
+
+The queue may be committed up to its smallest unfinished offset, no further: one message that does not end holds the
+progress back, and after a restart all behind it comes again.
+
+Safe in threads: the puller puts, listeners' threads remove, and a sweep looks for what has taken too long. Time is an
+argument everywhere, in seconds of whatever monotonic clock the owner reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from popclient._queues.offset_map import OffsetMap
+from popclient.message import MessageView
+
+# Nothing pulled for so long: the loop of this queue is lost, rebalancing makes it anew (requirement D7).
+PULL_EXPIRED_AFTER: Final = 120.0
+# The server frees an unrenewed lock after 60 s; its holder stops consuming well before (requirements D8, F3).
+LOCK_EXPIRED_AFTER: Final = 30.0
+# What `remove` and `commit` answer when there is nothing that could be committed.
+NOTHING_CACHED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What a process queue holds, for flow control and for people.
+
+    bytes: of bodies, as they came over the wire. first_offset, last_offset: of what is not with an orderly listener
+    now; None without any.
+    """
+
+    messages: int
+    bytes: int
+    first_offset: int | None
+    last_offset: int | None
+
+    @property
+    def span(self) -> int:
+        """From the first offset to the last; 0 without any."""
+        if self.first_offset is None or self.last_offset is None:
+            return 0
+        return self.last_offset - self.first_offset
+
+
+class ProcessQueue:
+    """Made when the queue is assigned, `dropped` for good when it is taken away; never used a second time.
+
+    dropped: nothing of it is pulled, consumed or committed any more (requirement D6): it takes in and hands out
+        nothing, claims nothing, and has no offset to commit; whoever owns the queue now gets the messages again.
+    given_up_timestamp: when it was first tried to give it up, None before.
+    try_unlock_times: how often giving it up has found its listener still running (requirement F6).
+    generation: of the topic that its messages are of; 0 until that is known.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.dropped = False
+        self.generation = 0
+        self.given_up_timestamp: float | None = None
+        self.try_unlock_times = 0
+        self.last_pull_timestamp = now
+        self.last_consume_timestamp = now
+        self.last_lock_timestamp = now
+        self._locked = False
+        self._mutex = threading.Lock()
+        self._waiting = OffsetMap()  # concurrent: all that is unfinished; orderly: what no listener has yet
+        self._taken = OffsetMap()  # orderly: the batch that is with the listener
+        self._dispatched = False
+        self._highest = NOTHING_CACHED
+        self._bytes = 0
+        self._started: dict[int, float] = {}
+        self._claimed: set[int] = set()
+
+    # ---- What is held ----
+
+    def put(self, messages: Iterable[MessageView]) -> bool:
+        """Adds what was pulled; an offset that is here already stays one (requirement D11).
+
+        True if the orderly listener must be started: there is something for it and nobody is at it (requirement D3).
+        """
+        with self._mutex:
+            if self.dropped:
+                return False
+            for message in messages:
+                if message.queue_offset not in self._taken and self._waiting.put(message):
+                    self._highest = max(self._highest, message.queue_offset)
+                    self._bytes += size_of(message)
+            starts = len(self._waiting) > 0 and not self._dispatched
+            self._dispatched = self._dispatched or starts
+            return starts
+
+    def remove(self, messages: Iterable[MessageView], now: float) -> int:
+        """Takes out what is finished, and says up to where the queue may be committed (requirement D4).
+
+        That is the smallest offset left, the highest ever put plus 1 if none is left, -1 if nothing was there before.
+        """
+        with self._mutex:
+            self.last_consume_timestamp = now
+            if not self._waiting:
+                return NOTHING_CACHED
+            for message in messages:
+                if (removed := self._waiting.pop(message.queue_offset)) is not None:
+                    self._forget(removed)
+            if self.dropped:
+                return NOTHING_CACHED
+            first = self._waiting.first_offset
+            return self._highest + 1 if first is None else first
+
+    def clear(self) -> None:
+        """Forgets all messages."""
+        with self._mutex:
+            self._waiting.clear()
+            self._taken.clear()
+            self._started.clear()
+            self._claimed.clear()
+            self._dispatched = False
+            self._bytes = 0
+
+    @property
+    def cached(self) -> Cached:
+        with self._mutex:
+            messages = len(self._waiting) + len(self._taken)
+            return Cached(messages, self._bytes, self._waiting.first_offset, self._waiting.last_offset)
+
+    @property
+    def is_empty(self) -> bool:
+        """Is nothing here, with a listener or without?"""
+        with self._mutex:
+            return not self._waiting and not self._taken
+
+    # ---- Concurrent consumption: who decides on a message ----
+
+    def start(self, messages: Iterable[MessageView], now: float) -> None:
+        """The listener gets them now (requirement E6)."""
+        with self._mutex:
+            for message in messages:
+                if message.queue_offset in self._waiting:
+                    self._started[message.queue_offset] = now
+
+    def expired(self, now: float, consume_timeout: float, most: int) -> list[MessageView]:
+        """Claims up to `most` messages at the head that are with a listener for longer than `consume_timeout` seconds.
+
+        The first that is not ends the search, as the field does: behind it nothing holds the progress back.
+        """
+        with self._mutex:
+            if self.dropped:
+                return []
+            late: list[MessageView] = []
+            for message in self._waiting.in_order():
+                offset = message.queue_offset
+                if offset in self._claimed:
+                    continue
+                if len(late) >= most or now - self._started.get(offset, now) <= consume_timeout:
+                    break
+                late.append(message)
+            self._claimed.update(message.queue_offset for message in late)
+            return late
+
+    def claim(self, messages: Iterable[MessageView]) -> list[MessageView]:
+        """Those of them that are here and that nobody has claimed; they are the caller's to decide on from now on.
+
+        The listener's result and the sweep of late messages both claim before they act, so only one of them hands a
+        message back, and a late success makes no second copy (requirement D10).
+        """
+        with self._mutex:
+            if self.dropped:
+                return []
+            mine = [
+                message
+                for message in messages
+                if message.queue_offset in self._waiting and message.queue_offset not in self._claimed
+            ]
+            self._claimed.update(message.queue_offset for message in mine)
+            return mine
+
+    def disclaim(self, messages: Iterable[MessageView]) -> None:
+        """The decision could not be carried out: they stay, and may be claimed again.
+
+        They stay started too: if the listener has ended meanwhile, and nobody starts them anew, the next sweep is all
+        that can still free the queue of them.
+        """
+        with self._mutex:
+            self._claimed.difference_update(message.queue_offset for message in messages)
+
+    # ---- Orderly consumption: one batch at a time is with the listener (requirement D9) ----
+
+    def take(self, most: int, now: float) -> list[MessageView]:
+        """The next batch for the listener, in order. An empty one ends the run: the next `put` starts another."""
+        with self._mutex:
+            self.last_consume_timestamp = now
+            batch = [] if self.dropped else self._waiting.pop_first(most)
+            for message in batch:
+                self._taken.put(message)
+            if not batch:
+                self._dispatched = False
+            return batch
+
+    def commit(self) -> int:
+        """The batch is finished: the offset to commit, which is its last plus 1; -1 without a batch."""
+        with self._mutex:
+            last = self._taken.last_offset
+            if last is None:
+                return NOTHING_CACHED
+            for message in self._taken.in_order():
+                self._forget(message)
+            self._taken.clear()
+            return NOTHING_CACHED if self.dropped else last + 1
+
+    def rollback(self) -> None:
+        """The whole batch will be taken again, from its first message on."""
+        with self._mutex:
+            self._take_back(self._taken.in_order())
+
+    def consume_again(self, messages: Sequence[MessageView]) -> None:
+        """Those of the batch will be taken again; the rest of it stays with the listener."""
+        with self._mutex:
+            self._take_back(messages)
+
+    # ---- Beats ----
+
+    def pulled(self, now: float) -> None:
+        self.last_pull_timestamp = now
+
+    def is_pull_expired(self, now: float) -> bool:
+        return now - self.last_pull_timestamp > PULL_EXPIRED_AFTER
+
+    def lock(self, now: float) -> None:
+        """The server has granted or renewed the queue's lock; `now` is when it was asked."""
+        self.last_lock_timestamp = now
+        self._locked = True
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    @property
+    def locked(self) -> bool:
+        """Was the lock granted, and not lost? It may be expired; `may_consume` tells both."""
+        return self._locked
+
+    def is_lock_expired(self, now: float) -> bool:
+        return now - self.last_lock_timestamp > LOCK_EXPIRED_AFTER
+
+    def has_lock(self, now: float) -> bool:
+        """In order: is the queue still ours, by the server's word, and recent enough?"""
+        return self._locked and not self.is_lock_expired(now)
+
+    def may_consume(self, now: float) -> bool:
+        return not self.dropped and self.has_lock(now)
+
+    # ---- Within the mutex ----
+
+    def _forget(self, message: MessageView) -> None:
+        self._bytes -= size_of(message)
+        self._started.pop(message.queue_offset, None)
+        self._claimed.discard(message.queue_offset)
+
+    def _take_back(self, messages: Iterable[MessageView]) -> None:
+        for message in messages:
+            if (taken := self._taken.pop(message.queue_offset)) is not None:
+                self._waiting.put(taken)
+
+    def __repr__(self) -> str:
+        cached = self.cached
+        return (
+            f"<ProcessQueue {cached.messages} messages {cached.bytes} bytes"
+            f" offsets={cached.first_offset}..{cached.last_offset}"
+            f" dropped={self.dropped} locked={self.locked}>"
+        )
+
+
+def size_of(message: MessageView) -> int:
+    """Bytes of its body, as it came over the wire."""
+    return len(message._wire.body)

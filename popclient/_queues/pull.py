@@ -1,0 +1,154 @@
+"""One pull: a queue and an offset in, what is there and where to go on out.
+
+Servers with the capability `pull-batch` answer it in one frame (PullBatch); the others, and every RocketMQ 5 proxy, a
+frame per message (PullMessage). Nothing else differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import grpc
+
+from popclient import _convert as convert
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.subscription import is_retry_topic
+from popclient._queues.wire import PULL_BATCH, name_of, offered, offers, queue_of, resource_of
+from popclient._session import Session
+from popclient._transport import Link
+from popclient.errors import UnexpectedAnswer, error_of
+from popclient.message import FilterExpression, MessageView
+from popproto.v1 import legacy_pb2 as legacy
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+EXTRAS_HEADER: Final = "popmq-pull-bin"
+PULL_MARGIN: Final = 3.0  # seconds that a pull's answer may take beyond its hold
+CONNECTING: Final = 1.0  # seconds that may pass before a pull begins; more shorten its hold
+RETRY_TOPIC: Final = "RETRY_TOPIC"  # the property of a retry that says which topic it comes from
+_ANSWERS: Final = (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET)
+
+
+class Pulled(NamedTuple):
+    """A pull's answer: OK, MESSAGE_NOT_FOUND or ILLEGAL_OFFSET, what was found, and where to go on.
+
+    generation: of the topic that all this belongs to; 0 where the server does not tell.
+    """
+
+    code: int
+    messages: list[MessageView]
+    next_offset: int
+    generation: int = 0
+
+
+async def pull(
+    session: Session,
+    group: str,
+    mq: MessageQueue,
+    offset: int,
+    *,
+    batch_size: int,
+    expression: FilterExpression | None,
+    hold: timedelta,
+    extras: legacy.PullExtras | None = None,
+) -> Pulled:
+    """What is in the queue from `offset` on; with nothing there the server holds the call up to `hold`.
+
+    expression: None leaves it to the one in the client's settings. Messages of a retry topic carry the topic that they
+    come from. A pull changes nothing, so one that breaks is repeated within its time.
+    """
+    request = legacy.PullBatchRequest(
+        group=resource_of(session, group),
+        queue=name_of(session, mq),
+        offset=offset,
+        batch_size=batch_size,
+        filter_expression=None if expression is None else convert.filter_expression(expression),
+        extras=extras,
+    )
+    in_one_piece = await offers(session, PULL_BATCH)
+
+    async def attempt(link: Link, remaining: float) -> Pulled:
+        request.long_polling_timeout.FromTimedelta(min(hold, timedelta(seconds=max(remaining - PULL_MARGIN, 0.0))))
+        if in_one_piece:
+            try:
+                return await _pull_batch(session, link, request, mq, remaining)
+            except grpc.aio.AioRpcError as failure:
+                # An older server may have taken the place of the one that was met.
+                if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+        return await _pull_message(session, link, request, mq, remaining)
+
+    patience = CONNECTING + hold.total_seconds() + PULL_MARGIN
+    return await offered(session, "PullMessage", session.transport.call(attempt, patience))
+
+
+async def _pull_batch(
+    session: Session, link: Link, request: legacy.PullBatchRequest, mq: MessageQueue, timeout: float
+) -> Pulled:
+    answer = await link.legacy.PullBatch(request, timeout=timeout, metadata=session.transport.headers())
+    status = answer.status if answer.HasField("status") else None
+    return _pulled(status, map(_own, answer.messages), answer.next_offset, mq, answer.generation)
+
+
+def _own(wire: pb.Message) -> pb.Message:
+    """The message alone: as a part of its answer it would keep the whole batch in memory for as long as it lives."""
+    own = pb.Message()
+    own.CopyFrom(wire)
+    return own
+
+
+async def _pull_message(
+    session: Session, link: Link, asked: legacy.PullBatchRequest, mq: MessageQueue, timeout: float
+) -> Pulled:
+    request = rpc.PullMessageRequest(
+        group=asked.group,
+        message_queue=await queue_of(session, mq),
+        offset=asked.offset,
+        batch_size=asked.batch_size,
+        filter_expression=asked.filter_expression if asked.HasField("filter_expression") else None,
+        long_polling_timeout=asked.long_polling_timeout,
+    )
+    headers: tuple[tuple[str, str | bytes], ...] = session.transport.headers()
+    if asked.HasField("extras"):
+        headers = (*headers, (EXTRAS_HEADER, asked.extras.SerializeToString()))
+    return await _read(link.messaging.PullMessage(request, timeout=timeout, metadata=headers), mq)
+
+
+async def _read(frames: AsyncIterable[rpc.PullMessageResponse], mq: MessageQueue) -> Pulled:
+    status: pb.Status | None = None
+    next_offset: int | None = None
+    messages: list[pb.Message] = []
+    async for frame in frames:
+        kind = frame.WhichOneof("content")
+        if kind == "message":
+            messages.append(frame.message)
+        elif kind == "next_offset":
+            next_offset = frame.next_offset
+        elif kind == "status":
+            status = frame.status
+    return _pulled(status, messages, next_offset, mq)
+
+
+def _pulled(
+    status: pb.Status | None,
+    messages: Iterable[pb.Message],
+    next_offset: int | None,
+    mq: MessageQueue,
+    generation: int = 0,
+) -> Pulled:
+    if status is not None and status.code not in _ANSWERS:
+        raise error_of(status)
+    if status is None or next_offset is None:
+        missing = "status" if status is None else "next offset"
+        raise UnexpectedAnswer(f"the answer to a pull of queue {mq} has no {missing}")
+    return Pulled(status.code, [_view(each, mq, generation) for each in messages], next_offset, generation)
+
+
+def _view(wire: pb.Message, mq: MessageQueue, generation: int) -> MessageView:
+    view = MessageView.unheld(wire)
+    view._generation = generation
+    if is_retry_topic(mq.topic):
+        view.topic = wire.user_properties.get(RETRY_TOPIC, mq.topic)
+    return view

@@ -1,0 +1,165 @@
+"""Progress kept by the server (requirement H3): for clustering, so that whoever owns a queue next goes on right there.
+
+The server counts how often an operator has moved a queue's progress (`resets`). Commits carry the count that they stand
+on, so one from before a reset is refused and cannot undo it, and `on_reset` tells whoever consumes to begin again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Protocol
+
+from popclient._queues import calls
+from popclient._queues.calls import Committed, Progress
+from popclient._queues.message_queue import MessageQueue
+from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
+from popclient._session import Session
+from popclient.errors import PopError
+
+log = logging.getLogger("popclient")
+
+Fetch = Callable[[Collection[MessageQueue]], Awaitable[Mapping[MessageQueue, Progress]]]
+
+
+class Commit(Protocol):
+    """`calls.commit_offsets` of one session and group."""
+
+    async def __call__(
+        self, offsets: Mapping[MessageQueue, Progress], /, *, begin: bool = False
+    ) -> Mapping[MessageQueue, Committed]: ...
+
+
+class RemoteOffsetStore(OffsetStore):
+    """Belongs to one event loop, but for the methods that only touch memory.
+
+    on_reset: told of a queue whose commit was refused because an operator has moved its progress, or because its topic
+        was made anew; memory of it is gone by then, and `read_offset` from the store says where to go on. Called in the
+        event loop; must not block.
+    """
+
+    def __init__(self, group: str, fetch: Fetch, commit: Commit, on_reset: Callable[[MessageQueue], None]) -> None:
+        self._group = group
+        self._fetch = fetch
+        self._commit = commit
+        self._on_reset = on_reset
+        self._memory = OffsetMemory()
+        self._stored: dict[MessageQueue, Progress] = {}  # as the server has last said
+
+    @classmethod
+    def of(cls, session: Session, group: str, on_reset: Callable[[MessageQueue], None]) -> RemoteOffsetStore:
+        """Over a session's calls; a server without the Legacy ones is asked queue by queue."""
+        return cls(
+            group, partial(calls.fetch_offsets, session, group), partial(calls.commit_offsets, session, group), on_reset
+        )
+
+    async def load(self) -> None:
+        """Nothing to do: the server is asked for each queue when it is assigned."""
+
+    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
+        self._memory.update(mq, offset, increase_only)
+
+    def freeze(self, mq: MessageQueue, offset: int) -> None:
+        self._memory.freeze(mq, offset)
+
+    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
+        remembered = self._memory.get(mq)
+        if read_type is ReadOffsetType.READ_FROM_MEMORY:
+            return remembered
+        if read_type is ReadOffsetType.MEMORY_FIRST_THEN_STORE and remembered >= 0:
+            return remembered
+        try:
+            progress = (await self._fetch((mq,)))[mq]
+        except PopError as failure:
+            log.warning("offset of %s for group %s is not known: %s", mq, self._group, failure)
+            return OFFSET_ERROR
+        if progress.generation != self.generation(mq):
+            self._memory.remove(mq)
+        self._stored[mq] = progress
+        if progress.offset < 0:
+            return NO_OFFSET
+        self._memory.update(mq, progress.offset, increase_only=False)
+        return progress.offset
+
+    async def persist_all(self, mqs: Collection[MessageQueue]) -> None:
+        self._memory.keep_only(mqs)
+        for mq in self._stored.keys() - set(mqs):
+            del self._stored[mq]
+        await self._persist(self._memory.copy())
+
+    async def persist(self, mq: MessageQueue) -> None:
+        offset = self._memory.get(mq)
+        if offset >= 0:
+            await self._persist({mq: offset})
+
+    def remove_offset(self, mq: MessageQueue) -> None:
+        self._memory.remove(mq)
+
+    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
+        return self._memory.copy(topic)
+
+    async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
+        try:
+            refusals = await self._send({mq: offset})
+        except PopError as failure:
+            refusals = {mq: failure}
+        for refusal in refusals.values():
+            if not is_oneway:
+                raise refusal
+            self._say_not_committed({mq: offset}, refusal)
+
+    async def begin(self, mq: MessageQueue, offset: int) -> int:
+        committed = (await self._commit({mq: self._stored_of(mq)._replace(offset=offset)}, begin=True))[mq]
+        if committed.refusal is not None:
+            raise committed.refusal
+        # Another member may have begun it since its progress was read.
+        begun = Progress(offset) if committed.stored is None else committed.stored
+        self._stored[mq] = begun
+        return begun.offset
+
+    def resets(self, mq: MessageQueue) -> int:
+        """The count that a commit of the queue's present offset stands on; for pulls that carry one."""
+        return self._stored_of(mq).resets
+
+    def generation(self, mq: MessageQueue) -> int:
+        return self._stored_of(mq).generation
+
+    async def _persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Of a queue whose offset the server has already there is nothing to say."""
+        changed = {mq: offset for mq, offset in offsets.items() if offset != self._stored_of(mq).offset}
+        if not changed:
+            return
+        try:
+            refusals = await self._send(changed)
+        except PopError as failure:
+            self._say_not_committed(changed, failure)
+        else:
+            for mq, refusal in refusals.items():
+                self._say_not_committed({mq: changed[mq]}, refusal)
+
+    async def _send(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, PopError]:
+        """What of it was refused."""
+        sent = {mq: self._stored_of(mq)._replace(offset=offset) for mq, offset in offsets.items()}
+        refusals: dict[MessageQueue, PopError] = {}
+        for mq, committed in (await self._commit(sent)).items():
+            if committed.refusal is not None:
+                refusals[mq] = committed.refusal
+            if committed.stored is not None and self._is_overtaken(mq, committed.stored):
+                self._memory.remove(mq)
+                self._on_reset(mq)
+            elif committed.refusal is None and self._stored_of(mq)[1:] == sent[mq][1:]:  # not read anew meanwhile
+                self._stored[mq] = sent[mq]
+        return refusals
+
+    def _is_overtaken(self, mq: MessageQueue, stored: Progress) -> bool:
+        """Has an operator moved the progress, or was the topic made anew?"""
+        known = self._stored_of(mq)
+        return stored.resets > known.resets or stored.generation not in (0, known.generation)
+
+    def _stored_of(self, mq: MessageQueue) -> Progress:
+        return self._stored.get(mq, Progress(NO_OFFSET))
+
+    def _say_not_committed(self, offsets: Mapping[MessageQueue, int], failure: PopError) -> None:
+        what = ", ".join(f"{mq} at {offset}" for mq, offset in offsets.items())
+        log.warning("progress of group %s is not committed (%s): %s", self._group, what, failure)
