@@ -76,7 +76,7 @@ class App:
                     self.config.transaction_checks,
                 ),
                 # A clock that stands still has no company.
-                shared=not self.database.is_sqlite and isinstance(self.clock, SystemClock),
+                shared=self.database.is_shared and isinstance(self.clock, SystemClock),
                 budgets=self.budgets,
                 limits=broker_limits.Limits(
                     send_backlog_bytes=config.send_backlog * MIB,
@@ -137,14 +137,14 @@ class App:
     async def _open_access(self) -> None:
         config, broker = self.config, self.broker
         rules = Rules(config.auth, config.auth_max_age, config.max_send_rate, config.max_request_rate)
-        self.access = Access(broker.reader, self.clock, rules, is_shared=not broker.database.is_sqlite)
+        self.access = Access(broker.reader, self.clock, rules, is_shared=broker.database.is_shared)
         if config.auth and config.admin_access_key:
             secret = config.admin_secret.get_secret_value()
             if not await Users(broker.writer, broker.reader, self.access).ensure_admin(config.admin_access_key, secret):
                 log.warning("the admin has another secret than the configuration; its own counts")
         await self.access.start()
         broker.users_changed = self.access.look
-        file = self._database_file()
+        file = self.database.file
         if config.auth and file is not None and file.stat().st_mode & READABLE_BY_OTHERS:
             log.warning("the database holds secrets, and others may read it: chmod 600", file=str(file))
 
@@ -181,11 +181,5 @@ class App:
         assert self.database is not None
         if self.config.tls_dir is not None:
             return self.config.tls_dir, ""
-        file = self._database_file()
+        file = self.database.file
         return (None, "") if file is None else (file.parent, f"{file.name}.")
-
-    def _database_file(self) -> Path | None:
-        assert self.database is not None
-        if self.database.is_sqlite and not self.database.is_memory:
-            return Path(self.database.url.database or "").resolve()
-        return None

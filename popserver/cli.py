@@ -246,7 +246,7 @@ def _clock(arguments: argparse.Namespace) -> int:
     def look(database: Database) -> dict[str, Any]:
         migrate.check(database)
         with database.connect_writer() as conn:
-            system_ms = int(wall_ms() if database.is_sqlite else clock_ms(conn))
+            system_ms = int(clock_ms(conn) if database.is_shared else wall_ms())
             found = clock_reset.standing(conn, system_ms)
             facts = {"system_clock": utc(found.system_ms), "server_time_ahead": span(found.ahead_ms)}
             if arguments.reset and found.ahead_ms:

@@ -21,6 +21,8 @@ ALLOWED = {
     "popclient": {"popclient", "popproto"},
     "popproto": {"popproto"},
 }
+# The only modules that ask which database it is; all others ask `store.dialect`.
+ASK_THE_DIALECT = {"popserver.store.dialect", "popserver.store.database"}
 # Types that stop at a door: what else may not name them.
 KEPT_OUT = {
     "grpc": ("popserver.domain", "popserver.store", "popserver.broker", "popserver.front"),
@@ -30,8 +32,9 @@ KEPT_OUT = {
     "time": ("popserver.domain", "popserver.store"),
     "datetime": ("popserver.domain", "popserver.store"),
 }
+SERVER = sorted((ROOT / "popserver").rglob("*.py"))
 SOURCES = [
-    *sorted((ROOT / "popserver").rglob("*.py")),
+    *SERVER,
     *sorted((ROOT / "popclient").rglob("*.py")),
 ]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -73,6 +76,16 @@ def test_foreign_types_stop_at_their_door(path: Path) -> None:
     for foreign, rooms in KEPT_OUT.items():
         if any(is_within(module_of(path), room) for room in rooms):
             assert [each for each in imports(path) if is_within(each, foreign)] == []
+
+
+@pytest.mark.parametrize("path", SERVER, ids=module_of)
+def test_only_one_module_asks_which_database_it_is(path: Path) -> None:
+    """`sqlalchemy.dialects`, `connection.dialect` and `is_sqlite` stay behind the seam."""
+    if module_of(path) not in ASK_THE_DIALECT:
+        assert [each for each in imports(path) if is_within(each, "sqlalchemy.dialects")] == []
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in {"dialect", "is_sqlite"}, f"{path.name}:{node.lineno} asks for {node.attr}"
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))

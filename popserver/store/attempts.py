@@ -21,10 +21,11 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.store import holds, receiving
+from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.message_groups import Place, lock_free
-from popserver.store.packed import PackedLook
+from popserver.store.packed import RowQuery
 from popserver.store.receiving import Receive, new_holds
 from popserver.store.schema import delivery, in_states, message
 from popserver.store.transaction import Transaction
@@ -121,11 +122,9 @@ def _receive(tx: Transaction, request: Receive) -> Answer:
 
 def _lock(tx: Transaction, attempt: Attempt) -> bool:
     """Whether no other server is just taking messages for the same attempt: what it takes cannot be seen yet."""
-    if tx.conn.dialect.name == "sqlite":
-        return True
     name = f"{attempt.group.group_id}/{attempt.topic.topic_id}/{attempt.attempt_id}"
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
-    return bool(tx.conn.execute(_LOCK, {"key": key}).scalar_one())
+    return dialect_of(tx.conn).try_lock(tx.conn, _LOCK, {"key": key})
 
 
 def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
@@ -198,9 +197,9 @@ _held: Select[Any] = (
     )
     .order_by(delivery.c.message_key)
 )
-_HELD = PackedLook(_Row, _held)
+_HELD = RowQuery(_Row, _held)
 # Skips rows that a user's own transaction has locked, instead of waiting.
-_HELD_FREE = PackedLook(_Row, _held.with_for_update(skip_locked=True))
+_HELD_FREE = RowQuery(_Row, _held.with_for_update(skip_locked=True))
 _LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
 _HOLDS = given("holds", "group_id", "message_key", "hold_id", "successor")
 _RENEW = (
@@ -220,7 +219,7 @@ _RENEW = (
     )
 )
 _KEYS = given("keys", "message_key")
-_SIZES = PackedLook(
+_SIZES = RowQuery(
     _Size,
     select(message.c.message_key, func.length(message.c.body).label("size")).where(
         message.c.message_key.in_(select(_KEYS.c.message_key))

@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, func, literal_column, or_, select
+from sqlalchemy import Connection, Select, bindparam, func, or_, select
 
 from popserver.domain.bulk import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, Columns, HeldPage, Page, Stretch
 from popserver.domain.filtering import SqlFilter
 from popserver.domain.pulling import correction
 from popserver.domain.redrive import REDRIVE_PLAN
 from popserver.domain.topic import Topic, message_key, queue_of
-from popserver.store.column_look import SIZE, ColumnLook
-from popserver.store.filter_look import FilterLook
+from popserver.store.column_look import SIZE, ColumnQuery
+from popserver.store.dialect import dialect_of
+from popserver.store.filter_look import FilterQuery
 from popserver.store.given import as_given, given
-from popserver.store.packed import PackedLook
+from popserver.store.packed import RowQuery
 from popserver.store.pulling import Ends, ends_of
 from popserver.store.redriven import of_places
 from popserver.store.schema import message, queue
@@ -43,9 +44,10 @@ def page(conn: Connection, stretch: Stretch) -> Page:
     ends = ends_of(conn, stretch.topic, stretch.queue)
     if correction(stretch.offset, ends.min_offset, ends.end_offset) is not None:
         return Page(None, stretch.offset, ends.min_offset, ends.end_offset)
-    _walk_by_key(conn)
+    # Where messages lie scattered, Postgres would rather collect those of a page and sort them, bodies and all.
+    dialect_of(conn).walk_by_key(conn)
     names = _bounds(stretch, ends)
-    in_one = conn.dialect.name != "sqlite" and not isinstance(stretch.wanted, SqlFilter)
+    in_one = dialect_of(conn).is_remote and not isinstance(stretch.wanted, SqlFilter)
     found, end_key = (_in_one if in_one else _sizes_first)(conn, stretch, names)
     return Page(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
 
@@ -135,18 +137,6 @@ def _within_bytes(sizes: Columns) -> Sequence[int]:
     return sizes.keys[: max(1, count)]
 
 
-def _walk_by_key(conn: Connection) -> None:
-    """Where messages lie scattered, Postgres would rather collect a page's and sort them, bodies and all."""
-    if conn.dialect.name != "sqlite":
-        conn.execute(_WALK_BY_KEY)
-
-
-_WALK_BY_KEY = select(
-    *(func.set_config(name, "off", literal_column("true")) for name in ("enable_bitmapscan", "enable_seqscan")),
-    func.set_config("max_parallel_workers_per_gather", "0", literal_column("true")),
-)
-
-
 def _within_room(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
     """A look's narrowing, as `narrowed`, to the first messages that have room, and always to one."""
     upto = func.sum(SIZE).over(order_by=message.c.message_key)
@@ -160,17 +150,17 @@ def _within_room(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
     return narrow
 
 
-_FIRST_OF_EVERY = ColumnLook(_within_room())
-_FIRST_OF_TAGGED = ColumnLook(_within_room(*WITH_TAG))
-_EVERY = ColumnLook(lambda every: every.where(*INSIDE).order_by(message.c.message_key))
-_TAGGED = ColumnLook(narrowed(*WITH_TAG))
-_JUDGED = FilterLook(narrowed())
+_FIRST_OF_EVERY = ColumnQuery(_within_room())
+_FIRST_OF_TAGGED = ColumnQuery(_within_room(*WITH_TAG))
+_EVERY = ColumnQuery(lambda every: every.where(*INSIDE).order_by(message.c.message_key))
+_TAGGED = ColumnQuery(narrowed(*WITH_TAG))
+_JUDGED = FilterQuery(narrowed())
 _KEYS = given("keys", "message_key")
-_BY_KEY = ColumnLook(
+_BY_KEY = ColumnQuery(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
 )
 _QUEUES = given("queues", "queue_id")
-_NUMBERS = PackedLook(
+_NUMBERS = RowQuery(
     _QueueNumber,
     select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))),
 )

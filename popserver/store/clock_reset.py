@@ -59,7 +59,7 @@ def reset(database: Database, conn: Connection, before: Standing) -> int:
 
     Raises `StoreUnavailable` while a server uses the database. It may be broken off and repeated.
     """
-    if not database.is_sqlite and (count := conn.execute(_OTHERS).scalar_one()):
+    if database.is_shared and (count := conn.execute(_OTHERS).scalar_one()):
         raise StoreUnavailable(
             f"{database.name} is in use: popmq has {count} connections to it; stop every server, and repeat"
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from popserver.domain.errors import StoreUnavailable
 from popserver.store.database import Database, said_plainly
 
@@ -14,9 +12,9 @@ def compact(database: Database) -> tuple[int, int]:
     Raises `StoreUnavailable` for a Postgres, and `StoreFull` where there is no room for the new copy: then the file is
     as it was.
     """
-    if not database.is_sqlite or database.is_memory:
+    file = database.file
+    if file is None:
         raise StoreUnavailable(f"{database.name} is no SQLite file; Postgres reuses free space by itself (autovacuum)")
-    file = Path(database.url.database or "")
     with said_plainly(database.name), database.connect_writer() as conn:
         # First: what stands in the WAL alone counts as well.
         conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -65,6 +65,16 @@ class Database:
             self.writing, self.reading = self._open_postgres()
 
     @property
+    def is_shared(self) -> bool:
+        """Whether several servers can use it at once."""
+        return not self.is_sqlite
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a SQLite database; None for Postgres, and for a database in memory."""
+        return None if not self.is_sqlite or self.is_memory else Path(self.url.database or "").resolve()
+
+    @property
     def is_memory(self) -> bool:
         """A SQLite database in memory: one connection for everything."""
         return self.is_sqlite and _is_memory(self.url)
@@ -132,7 +142,8 @@ class Database:
             )
             event.listen(engine, "connect", self._prepare_memory)
             return engine, engine
-        file = Path(self.url.database or "").resolve()
+        file = self.file
+        assert file is not None, "it is not in memory"
         if self._must_exist and not file.exists():
             raise StoreUnavailable(f"{file} does not exist; make it with: popmq db upgrade --database-url {self.name}")
         _check_one_name(file)

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, select
+from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, select, text
 
 from popserver.domain.delivery import Event, State, sources
 from popserver.domain.group import Group
 from popserver.domain.names import dead_letter_topic
 from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
 from popserver.store import catalog
+from popserver.store.dialect import dialect_of
 from popserver.store.dying import Death, Dying, Origin
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
@@ -30,7 +31,7 @@ from popserver.store.schema import dead_letter, delivery, in_states, message, re
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 # Any number, as long as every server takes the same.
-_IN_ORDER_OF_IDS = 0x706F706D7102
+_IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
 
 
 def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
@@ -48,8 +49,8 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
 def fill(tx: Transaction) -> None:
     """Write the dead letters of the transaction, group by group in one order."""
     deaths, tx.deaths = tx.deaths, {}
-    if deaths and tx.conn.dialect.name != "sqlite":
-        tx.conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_IN_ORDER_OF_IDS})")
+    if deaths:
+        dialect_of(tx.conn).lock(tx.conn, _IN_ORDER_OF_IDS)
     for _, several in groupby(sorted(deaths), key=lambda each: each[0]):
         listed = [deaths[each] for each in several]
         for start in range(0, len(listed), STEP_ROWS_MAX):

@@ -19,6 +19,7 @@ from popserver.domain.topic import message_key, queue_of
 from popserver.store import catalog
 from popserver.store.catalog import FoundGroup
 from popserver.store.dead_letters import bury
+from popserver.store.dialect import dialect_of
 from popserver.store.dying import Dying
 from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
@@ -83,7 +84,7 @@ def _when_to_look_again(tx: Transaction) -> int | None:
 def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[AnyRow]:
     """What is due in message groups: their places first, then a look at what is due there now."""
     rows = tx.conn.execute(_DUE_IN_ORDER, names).all()
-    if not rows or tx.conn.dialect.name == "sqlite":
+    if not rows or not dialect_of(tx.conn).has_other_writers:
         return list(rows)
     taken = lock_free(tx, (_place(row) for row in rows))
     places = as_given(

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from popserver.store.dialect import dialect_of
+
 
 def create(conn: Connection, text: Path) -> None:
-    """Make the functions of the file in the schema the tables are made in; nothing on SQLite."""
-    if conn.dialect.name == "postgresql":
+    """Make the functions of the file in the schema the tables are made in; nothing where no other program writes."""
+    if dialect_of(conn).has_other_writers:
         schema = conn.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
         # Without parameters: the text is full of percent signs.
         unread = {"no_parameters": True}

@@ -30,9 +30,10 @@ from popserver.domain import message_group
 from popserver.domain.delivery import Event, State, sources, target
 from popserver.domain.group import Group
 from popserver.domain.topic import queue_of
+from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
-from popserver.store.packed import PackedLook
+from popserver.store.packed import RowQuery
 from popserver.store.schema import delivery, in_states, progress
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.transaction import Transaction
@@ -56,15 +57,14 @@ class Member(NamedTuple):
 def lock(tx: Transaction, places: Iterable[Place]) -> None:
     """Take the places of everything a transaction names, before it does anything else; waits for them."""
     wanted = sorted(set(places))
-    # SQLite has one writer: it holds every lock there is.
-    if wanted and tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_LOCK, {"places": as_given(wanted)})
+    if wanted:
+        dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": as_given(wanted)})
 
 
 def lock_free(tx: Transaction, places: Iterable[Place]) -> set[Place]:
     """Those of the places that no other server has just now, taken."""
     wanted = sorted(set(places))
-    if tx.conn.dialect.name == "sqlite":
+    if not dialect_of(tx.conn).has_other_writers:
         return set(wanted)
     return {Place(*row) for row in tx.conn.execute(_LOCK_FREE, {"places": as_given(wanted)})}
 
@@ -222,8 +222,8 @@ def _runs(named: Subquery) -> Select[Any]:
     return select(*columns).select_from(named).join(each, in_group).join(delivery, is_row).order_by(each.c.message_key)
 
 
-_AROUND = PackedLook(RunRow, _runs(_TOUCHED))
-_OF_MEMBERS = PackedLook(RunRow, _runs(given("members", "group_id", "topic_id", text=("message_group",))))
+_AROUND = RowQuery(RunRow, _runs(_TOUCHED))
+_OF_MEMBERS = RowQuery(RunRow, _runs(given("members", "group_id", "topic_id", text=("message_group",))))
 # The group in every row, for Postgres: it would look at all that the group holds.
 _KEYS = given("keys", "group_id", "message_key")
 _IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))

@@ -16,12 +16,13 @@ from sqlalchemy import Connection, inspect, text
 from popserver.domain.errors import StoreUnavailable
 from popserver.store import functions
 from popserver.store.database import Database, said_plainly
+from popserver.store.dialect import dialect_of
 from popserver.store.schema import VIEWS, metadata
 
 HEAD = "0005"
 FUNCTIONS = "0002.sql"  # the newest text of the SQL functions
 # Any number, as long as every server takes the same: two that start at once must not both migrate.
-_ADVISORY_LOCK = 0x706F706D71
+_ADVISORY_LOCK = text(f"SELECT pg_advisory_xact_lock({0x706F706D71})")
 
 
 def revision(database: Database) -> str | None:
@@ -95,8 +96,7 @@ def _transaction(database: Database) -> Iterator[Connection]:
     with said_plainly(database.name), database.writing.connect() as conn:
         database.begin(conn)
         try:
-            if not database.is_sqlite:
-                conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+            dialect_of(conn).lock(conn, _ADVISORY_LOCK)
             yield conn
             conn.exec_driver_sql("COMMIT")
         except BaseException:

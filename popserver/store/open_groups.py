@@ -28,11 +28,11 @@ from sqlalchemy import (
 from popserver.domain import message_group
 from popserver.domain.filtering import SqlFilter
 from popserver.domain.topic import message_key, offset_of, queue_of
-from popserver.store.filter_look import FilterLook, Unjudged
+from popserver.store.filter_look import FilterQuery, Unjudged
 from popserver.store.given import as_given, given
 from popserver.store.message_groups import Member, by_member, runs_of
-from popserver.store.message_look import BY_KEY, MessageLook, MessageRow
-from popserver.store.packed import PackedLook
+from popserver.store.message_look import BY_KEY, MessageQuery, MessageRow
+from popserver.store.packed import RowQuery
 from popserver.store.schema import AnyRow, delivery, message
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.transaction import Transaction
@@ -314,7 +314,7 @@ _HAS_RUN = (
     )
     .exists()
 )
-_OPENED = PackedLook(
+_OPENED = RowQuery(
     _Opened,
     select(
         _OLDEST.c.queue_id,
@@ -356,9 +356,9 @@ def _shares(every: Select[Any]) -> Select[Any]:
     return in_order.limit(bindparam("limit"))
 
 
-_BEHIND = MessageLook(_shares)
-_BEHIND_KEYS = PackedLook(_Behind, _shares(select(*(message.c[name] for name in _Behind._fields))))
-_TO_JUDGE = FilterLook(_shares)
+_BEHIND = MessageQuery(_shares)
+_BEHIND_KEYS = RowQuery(_Behind, _shares(select(*(message.c[name] for name in _Behind._fields))))
+_TO_JUDGE = FilterQuery(_shares)
 _MOVES = given("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
 _MOVE = (
     update(behind)

@@ -17,11 +17,11 @@ from popserver.domain.filtering import Filter, SqlFilter
 from popserver.domain.pulling import BATCH_BYTES_MAX, Pulled, PullStatus, correction
 from popserver.domain.topic import MessageQueue, Topic, message_key
 from popserver.store.catalog import topic_not_found
-from popserver.store.filter_look import FilterLook
+from popserver.store.filter_look import FilterQuery
 from popserver.store.given import as_given, given
 from popserver.store.message_look import BY_KEY, MessageRow
 from popserver.store.messages import stored_messages
-from popserver.store.packed import PackedLook
+from popserver.store.packed import RowQuery
 from popserver.store.schema import message, progress, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.stretch import WITH_TAG, judge, narrowed, of_tags
@@ -205,14 +205,14 @@ def _within_bytes(sizes: Sequence[_Size], room: int) -> list[int]:
     return keys
 
 
-def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> PackedLook[_Size]:
+def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> RowQuery[_Size]:
     # The length of a body is known without reading it.
-    return PackedLook(_Size, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
+    return RowQuery(_Size, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
 
 
 _EVERY = _sized(narrowed())
 _BOUNDS = given("bounds", "number", "from_key", "to_key")
-_STRETCHES = PackedLook(
+_STRETCHES = RowQuery(
     _Stretch,
     select(
         _BOUNDS.c.number,
@@ -224,7 +224,7 @@ _STRETCHES = PackedLook(
     .group_by(_BOUNDS.c.number),
 )
 _TAGGED = _sized(narrowed(*WITH_TAG))
-_JUDGED = FilterLook(narrowed())
+_JUDGED = FilterQuery(narrowed())
 _KEYS = given("keys", "message_key")
 _BY_KEY = _sized(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
@@ -240,4 +240,4 @@ _HAS_PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )
 _QUEUES = given("queues", "queue_id")
-_ENDS_OF_QUEUES = PackedLook(Ends, _ENDS.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))
+_ENDS_OF_QUEUES = RowQuery(Ends, _ENDS.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, cast, delete, func, or_, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from popserver.domain.errors import PopError
 from popserver.domain.group import Group, Mode
 from popserver.domain.retry import MINUTE_MS
 from popserver.domain.topic import MessageQueue
+from popserver.store.dialect import Dialect, PerDialect, dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.schema import consumer_group, queue, queue_lock
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -53,7 +53,7 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
         names = {place: (*place, requests[index].client_id) for place, index in turn.items()}
         for start in range(0, len(turn), STEP_ROWS_MAX):
             step = [names[place] for place in sorted(turn)[start : start + STEP_ROWS_MAX]]
-            for row in tx.conn.execute(_TAKE[tx.conn.dialect.name], _parameters(tx, step)):
+            for row in tx.conn.execute(_TAKE.of(tx.conn), _parameters(tx, step)):
                 place = (row.group_id, row.queue_id)
                 taken[turn[place]].add(place)
     return [
@@ -79,8 +79,8 @@ def have_groups(tx: Transaction, wishes: Iterable[Any]) -> None:
     The keys' order is not enough: a transaction that gives up some and then takes others goes through it twice.
     """
     groups = sorted({each.group.group_id & _GROUP_MASK for each in wishes if isinstance(each, Lock | Unlock)})
-    if groups and tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_ONE_AT_A_TIME, {"groups": as_given((each,) for each in groups)})
+    if groups:
+        dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": as_given((each,) for each in groups)})
 
 
 def newest_lock_ms(conn: Connection) -> int:
@@ -118,9 +118,8 @@ _WANTED = (
 )
 
 
-def _take(insert: Any) -> Any:
-    """In either dialect's words."""
-    new = insert(queue_lock).from_select(["group_id", "queue_id", "client_id", "locked_until_ms"], _WANTED)
+def _take(dialect: Dialect) -> Any:
+    new = dialect.upsert(queue_lock).from_select(["group_id", "queue_id", "client_id", "locked_until_ms"], _WANTED)
     is_free = or_(
         queue_lock.c.client_id == new.excluded.client_id,
         queue_lock.c.locked_until_ms <= bindparam("now_ms", type_=BigInteger),
@@ -132,7 +131,7 @@ def _take(insert: Any) -> Any:
     ).returning(queue_lock.c.group_id, queue_lock.c.queue_id)
 
 
-_TAKE = {"sqlite": _take(sqlite.insert), "postgresql": _take(postgresql.insert)}
+_TAKE = PerDialect(_take)
 _OWN = (
     select(queue_lock.c.group_id, queue_lock.c.queue_id)
     .join(

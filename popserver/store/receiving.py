@@ -29,13 +29,14 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
 from popserver.store import holds, open_groups, replay, scan
+from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.message_groups import Member
 from popserver.store.message_look import BY_KEY, LATER, Bodies
 from popserver.store.messages import stored_messages
 from popserver.store.open_groups import Run
-from popserver.store.packed import PackedLook
+from popserver.store.packed import RowQuery
 from popserver.store.replay import Held
 from popserver.store.schema import AnyRow, delivery, in_states, message
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
@@ -404,9 +405,9 @@ def _as_holds(grants: Sequence[_Grant]) -> str:
 
 def _is_hidden(tx: Transaction, wish: Wish, takers: Sequence[_Taker]) -> bool:
     """Whether an empty look was one past the locks of another server: then it is not the end."""
-    if tx.conn.dialect.name == "sqlite" or any(taker.grants for taker in takers):
+    if any(taker.grants for taker in takers):
         return False
-    return scan.is_more(tx, wish)
+    return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, wish)
 
 
 def _answers(tx: Transaction, wish: Wish, takers: Sequence[_Taker], *, left_over: bool) -> list[Received]:
@@ -426,7 +427,7 @@ def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
 
 
 _KEYS = given("keys", "message_key")
-_SIZES = PackedLook(
+_SIZES = RowQuery(
     _Size,
     select(message.c.message_key, func.length(message.c.body).label("size")).where(
         message.c.message_key.in_(select(_KEYS.c.message_key))

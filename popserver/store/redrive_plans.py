@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, select, update
+from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, select, text, update
 
 from popserver.domain.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
 from popserver.domain.group import Group
@@ -19,13 +19,14 @@ from popserver.domain.names import dead_letter_topic
 from popserver.domain.redrive import Change, Order, PlanState, RedriveState
 from popserver.domain.topic import Topic
 from popserver.store import catalog, redriving
+from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.redriving import NO_COPY, NOT_DEAD, Plan
 from popserver.store.schema import AnyRow, dead_letter, message, redrive, redrive_plan
 from popserver.store.transaction import Transaction
 
-# Any number, as long as every server takes the same; beside it the name of the plan.
-_PLANS = 0x706F71
+# Any number, as long as every server takes the same; beside it a hash of the plan's name.
+_LOCK_NAME = text(f"SELECT pg_advisory_xact_lock({0x706F71}, CAST(:plan_name AS integer))")
 R = TypeVar("R")
 S = TypeVar("S")
 
@@ -97,10 +98,8 @@ class Done(NamedTuple):
 
 def lock(tx: Transaction, plan_ids: Iterable[str]) -> None:
     """Nobody else changes these plans now, nor makes one of their names."""
-    if tx.conn.dialect.name == "sqlite":
-        return
     for name in sorted({zlib.crc32(each.encode()) - (1 << 31) for each in plan_ids}):
-        tx.conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PLANS}, {name})")
+        dialect_of(tx.conn).lock(tx.conn, _LOCK_NAME, {"plan_name": name})
 
 
 def make(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:

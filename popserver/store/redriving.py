@@ -41,6 +41,7 @@ from popserver.domain.retry import Holder
 from popserver.domain.retry_copy import Lineage, marked
 from popserver.domain.topic import OWN_QUEUES, NewTopic, Topic, message_key, queue_of
 from popserver.store import catalog
+from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.holds.orphans import NO_HOLD
@@ -85,7 +86,7 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
     """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
     names = {"for_group": group.group_id, "ids": as_given((each,) for each in ids)}
     letters = {row.dead_letter_id: row for row in tx.conn.execute(_LETTERS_FREE, names)}
-    if tx.conn.dialect.name != "sqlite" and len(letters) < len(ids):
+    if len(letters) < len(ids) and dialect_of(tx.conn).has_other_writers:
         locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
         if locked:
             raise TooManyRequests(

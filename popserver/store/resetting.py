@@ -22,6 +22,7 @@ from popserver.domain.resetting import Edge, Goal, MovedOffset, Since, check_off
 from popserver.domain.topic import message_key, offset_of
 from popserver.store import catalog, clearing, group_members, pulling, seeking
 from popserver.store.clearing import GroupQueue
+from popserver.store.dialect import dialect_of
 from popserver.store.history import Moved, as_moved, record
 from popserver.store.message_groups import Place
 from popserver.store.pulling import Ends
@@ -138,7 +139,7 @@ def _moved(move: _Move) -> MovedOffset:
 
 def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
     """Refuse while somebody's own transaction has one of them under its hands: it may be about to ack it."""
-    if tx.conn.dialect.name == "sqlite":
+    if not dialect_of(tx.conn).has_other_writers:
         return
     if not clearing.lock(tx, _place(group, move)):
         raise TooManyRequests(

@@ -33,7 +33,7 @@ from popserver.domain.names import owner_of
 from popserver.domain.topic import message_key, offset_of
 from popserver.store.given import as_given, given
 from popserver.store.message_groups import Member
-from popserver.store.message_look import MessageLook, MessageRow
+from popserver.store.message_look import MessageQuery, MessageRow
 from popserver.store.schema import AnyRow, delivery, message, progress, queue
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.stretch import INSIDE, WITH_TAG, narrowed, of_tags
@@ -306,18 +306,18 @@ _IS_FREE = or_(message.c.message_group.is_(None), and_(_ANY_DELIVERY.is_(None), 
 class _Looks(NamedTuple):
     """The ways to look at a stretch of a queue."""
 
-    every: MessageLook
-    tagged: MessageLook
-    chosen: MessageLook  # among `keys`
+    every: MessageQuery
+    tagged: MessageQuery
+    chosen: MessageQuery  # among `keys`
 
 
 def _looks(*conditions: Any) -> _Looks:
     every = narrowed(*conditions)
     among = message.c.message_key.in_(select(_KEYS.c.message_key))
     return _Looks(
-        MessageLook(every),
-        MessageLook(narrowed(*conditions, *WITH_TAG)),
-        MessageLook(
+        MessageQuery(every),
+        MessageQuery(narrowed(*conditions, *WITH_TAG)),
+        MessageQuery(
             lambda found: found.where(among, *conditions).order_by(message.c.message_key).limit(bindparam("limit"))
         ),
     )

@@ -23,6 +23,7 @@ from popserver.domain.retry_copy import lineage_of
 from popserver.domain.topic import MessageQueue, Topic, message_key, queue_of
 from popserver.store import catalog, offsets
 from popserver.store.dead_letters import bury
+from popserver.store.dialect import dialect_of
 from popserver.store.dying import Dying, Origin
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
@@ -113,7 +114,7 @@ def _steps(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _lock(tx: Transaction, keys: Sequence[int]) -> None:
     """Nobody else hands these messages back now, and their queues keep them: retention needs a queue for itself."""
-    if tx.conn.dialect.name == "sqlite":
+    if not dialect_of(tx.conn).has_other_writers:
         return
     for step in _steps(sorted({queue_of(key) for key in keys})):
         tx.conn.execute(_LOCK_QUEUES, {"queues": as_given((each,) for each in step)})

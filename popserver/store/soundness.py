@@ -6,6 +6,7 @@ from sqlalchemy import Connection, text
 
 from popserver.domain.errors import StoreUnavailable
 from popserver.domain.names import RETRY_PREFIX
+from popserver.store.dialect import dialect_of
 
 # What is deleted is removed step by step, and need not make sense on its way.
 _IN_USE = """
@@ -99,22 +100,14 @@ INVARIANTS = {
 
 def check_soundness(conn: Connection) -> None:
     """Raise `StoreUnavailable` naming all that is wrong, and what to do; silent when all is well."""
-    if conn.dialect.name == "sqlite":
-        _check_file(conn)
+    if (damage := dialect_of(conn).damage(conn)) is not None:
+        raise StoreUnavailable(
+            f"the database file is damaged ({damage}); keep a copy of it with its -wal, and restore a backup;"
+            " without one, see what sqlite3 FILE .recover brings back"
+        )
     counts = {name: conn.execute(text(query)).scalar_one() for name, query in INVARIANTS.items()}
     if found := [f"{name} ({count})" for name, count in counts.items() if count]:
         raise StoreUnavailable(
             f"the database holds {', '.join(found)}; keep a copy of it, and restore a backup that popmq db check finds"
             " sound; where nothing but PopMQ wrote there, please report this sentence"
-        )
-
-
-def _check_file(conn: Connection) -> None:
-    found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
-    if found != "ok":
-        # Of its many lines the first says "in database main" at most.
-        reason = next((line for line in found.splitlines() if not line.startswith("***")), found)
-        raise StoreUnavailable(
-            f"the database file is damaged ({reason}); keep a copy of it with its -wal, and restore a backup;"
-            " without one, see what sqlite3 FILE .recover brings back"
         )

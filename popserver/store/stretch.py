@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam
 
 from popserver.domain.filtering import SqlFilter, TagFilter
-from popserver.store.filter_look import FilterLook
+from popserver.store.filter_look import FilterQuery
 from popserver.store.schema import message
 from popserver.store.work import Work
 
@@ -41,7 +41,7 @@ def of_tags(wanted: TagFilter) -> dict[str, Any]:
 
 
 def judge(
-    conn: Connection, look: FilterLook, wanted: SqlFilter, names: Mapping[str, Any], work: Work
+    conn: Connection, look: FilterQuery, wanted: SqlFilter, names: Mapping[str, Any], work: Work
 ) -> tuple[list[int], int]:
     """The keys of the first `limit` messages that the filter wants, and the key that it has come to.
 

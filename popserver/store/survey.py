@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_
 from popserver.domain.filtering import SqlFilter
 from popserver.domain.topic import message_key, queue_of
 from popserver.store import open_groups, receiving, scan
-from popserver.store.filter_look import FilterLook, Unjudged
+from popserver.store.filter_look import FilterQuery, Unjudged
 from popserver.store.given import as_given, given
 from popserver.store.receiving import Receive
 from popserver.store.schema import AnyRow, message
@@ -140,7 +140,7 @@ def _left(places: Iterable[AnyRow], stretches: dict[int, Stretch]) -> int:
 
 
 _BOUNDS = given("bounds", "from_key", "to_key")
-_BETWEEN = FilterLook(
+_BETWEEN = FilterQuery(
     lambda every: every.select_from(_BOUNDS).join(
         message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key)
     )

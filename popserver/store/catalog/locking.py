@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
+from popserver.store.dialect import dialect_of
 from popserver.store.transaction import Transaction
 
 
 def lock(tx: Transaction) -> None:
     """Wait until no other server changes what exists: none adds queues to a topic while a group meets it on another."""
-    if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_ONE_AT_A_TIME)
+    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME)
 
 
 def lock_if_free(tx: Transaction) -> bool:
     """Keep what exists as it is until the transaction ends, unless another server is changing it; never waits."""
-    return tx.conn.dialect.name == "sqlite" or bool(tx.conn.execute(_IF_FREE).scalar())
+    return dialect_of(tx.conn).try_lock(tx.conn, _IF_FREE)
 
 
 # Any number, as long as every server takes the same.

@@ -13,6 +13,7 @@ from popserver.domain.errors import PopError
 from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
 from popserver.store import whole_runs
+from popserver.store.dialect import PerDialect, dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import record
 from popserver.store.holds.held import HELD_COLUMNS, is_held, moved, places_in_order
@@ -71,13 +72,12 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
     """Commit what the receipts hold; of the others, why not (None where it had been committed already)."""
     names = {"for_group": group.group_id, "holds": _as_holds(receipts), "now_ms": tx.now_ms}
     if group.history.keeps(Event.ACK):
-        tell = _ACK if tx.conn.dialect.name == "sqlite" else _ACK_FREE
-        rows = tx.conn.execute(tell.returning(*HELD_COLUMNS), names).all()
+        rows = tx.conn.execute(_ACK_RETURNING.of(tx.conn), names).all()
         record(tx, group, Event.ACK, (moved(row) for row in rows))
         committed = len(rows)
     else:
         # The rows are not asked for: SQLite's driver lets go of the interpreter for each one it fetches.
-        committed = tx.conn.execute(_ACK if tx.conn.dialect.name == "sqlite" else _ACK_FREE, names).rowcount
+        committed = tx.conn.execute(_ACK.of(tx.conn), names).rowcount
     if committed == len(receipts):
         return {}
     return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, committed)}
@@ -110,7 +110,7 @@ def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt])
 
 def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[Receipt]:
     """Those that nobody's own transaction has under its hands, so that nobody is waited for."""
-    if tx.conn.dialect.name == "sqlite":
+    if not dialect_of(tx.conn).has_other_writers:
         return set(receipts)
     free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": _as_holds(receipts)}).scalars())
     return {each for each in receipts if each.message_key in free}
@@ -121,7 +121,7 @@ def _as_holds(receipts: Iterable[Receipt]) -> str:
 
 
 _HOLDS = given("holds", "message_key", "hold_id")
-_ACK = delete(delivery).where(
+_ack_plain = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),
     tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
     in_states(delivery.c.state, *sources(Event.ACK)),
@@ -140,9 +140,13 @@ _ackable: Select[Any] = (
     )
     .with_for_update(skip_locked=True)
 )
-# For Postgres. Skips rows that a user's own transaction has locked, instead of waiting.
+# Skips rows that a user's own transaction has locked, instead of waiting.
 # By place, not by key: the rows are found already, and a plan for finding them again may be a slow one.
-_ACK_FREE = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
+_ack_skipping = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
+_ACK = PerDialect(lambda dialect: dialect.choose(_ack_plain, _ack_skipping))
+_ACK_RETURNING = PerDialect(
+    lambda dialect: dialect.choose(_ack_plain.returning(*HELD_COLUMNS), _ack_skipping.returning(*HELD_COLUMNS))
+)
 _FREE = (
     select(delivery.c.message_key)
     .where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key)))

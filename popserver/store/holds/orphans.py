@@ -15,6 +15,7 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.retry import ORPHAN_DELAY_MS, Holder
 from popserver.domain.topic import queue_of
 from popserver.store import catalog
+from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import record
 from popserver.store.holds.held import HELD_COLUMNS, moved, places_in_order
@@ -81,7 +82,7 @@ def adopt(tx: Transaction, requests: Sequence[Adopt]) -> list[PopError | None]:
 def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
     names = {"of_client": client_id, "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
     tx.conn.execute(_ORPHAN_CLIENT, names)
-    if tx.conn.dialect.name == "sqlite" or tx.conn.execute(_STILL_HELD, names).first() is None:
+    if not dialect_of(tx.conn).has_skipped(tx.conn, _STILL_HELD, names):
         return None
     return TooManyRequests(f"a message that client '{client_id}' held is locked by another transaction; ask again")
 
@@ -89,7 +90,7 @@ def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
 def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
     names = {"grants": as_given(each[:3] for each in receipts), "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
     tx.conn.execute(_ORPHAN_HOLDS, names)
-    if tx.conn.dialect.name == "sqlite" or tx.conn.execute(_TOO_LONG, names).first() is None:
+    if not dialect_of(tx.conn).has_skipped(tx.conn, _TOO_LONG, names):
         return None
     return TooManyRequests("a message whose client broke off is locked by another transaction; ask again")
 
@@ -101,7 +102,7 @@ def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
     for group_id, several in groupby(rows, key=lambda row: row.group_id):
         if group_id in groups:
             _give_back_unused(tx, groups[group_id].group, list(several))
-    if tx.conn.dialect.name == "sqlite" or tx.conn.execute(_GRANTED, names).first() is None:
+    if not dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED, names):
         return None
     return TooManyRequests("a message that nobody got is locked by another transaction; ask again")
 

@@ -1,0 +1,325 @@
+"""What the two databases do differently. No other module asks which of them it talks to.
+
+SQLite has one writer, which holds every lock there is. Its driver releases the interpreter at each step of a
+statement, and the event loop takes it every time: under load a batch of 32 rows costs more in hand-overs than in work.
+So a result travels as one row, and a statement inserts many rows.
+
+Postgres has other writers: further servers, and the transactions of users. So locks are taken, and whoever only
+chooses skips rows that are locked. Its driver receives a result in one piece, and COPY is its fastest way in.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Executable,
+    Integer,
+    LargeBinary,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    case,
+    cast,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+
+T = TypeVar("T")
+Names = Mapping[str, Any]
+# Runs a query; its rows, each as a sequence in the order of the columns.
+Reader = Callable[[Connection, Names], Iterable[Sequence[Any]]]
+Rows = Sequence[tuple[Any, ...]]
+
+_ROWS_PER_STATEMENT_MAX = 64
+_COPY_TYPES = {BigInteger: "int8", Integer: "int4", SmallInteger: "int2", Text: "text", LargeBinary: "bytea"}
+
+
+class Dialect(ABC):
+    """The ways of one database."""
+
+    name: ClassVar[str]
+    # Whether other servers and users' own transactions write at the same time.
+    has_other_writers: ClassVar[bool]
+    # Whether each statement is a trip over the network.
+    is_remote: ClassVar[bool]
+    # Whether to pick values out of stored JSON is cheaper than to fetch the whole text.
+    picks_json: ClassVar[bool]
+
+    @abstractmethod
+    def lock(self, conn: Connection, statement: Executable, names: Names | None = None) -> None:
+        """Execute a statement that locks, and wait for the locks."""
+
+    @abstractmethod
+    def try_lock(self, conn: Connection, statement: Executable, names: Names | None = None) -> bool:
+        """Execute a statement that takes one lock if it is available; whether it was."""
+
+    @abstractmethod
+    def has_skipped(self, conn: Connection, statement: Executable, names: Names) -> bool:
+        """Whether the query finds a row that a statement has skipped because others have locked it."""
+
+    @abstractmethod
+    def choose(self, plain: T, skipping: T) -> T:
+        """The statement that never waits: `skipping` skips the rows that others have locked."""
+
+    @abstractmethod
+    def reader(self, query: Select[Any]) -> Reader:
+        """How the rows of a query are fetched. A column `body` stands last."""
+
+    @abstractmethod
+    def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
+        """Insert rows, each with all columns in the table's order, but for a key that the database draws.
+
+        Raises SQLAlchemy's errors, `IntegrityError` too.
+        """
+
+    @abstractmethod
+    def upsert(self, table: Table) -> Any:
+        """An INSERT that knows `on_conflict_do_update`."""
+
+    @abstractmethod
+    def json_list(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """A column's values as one JSON text; null or an empty list where there are no rows."""
+
+    @abstractmethod
+    def joined(self, texts: ColumnElement[Any]) -> ColumnElement[Any]:
+        """A column's texts with commas between them; null where there are no rows."""
+
+    @abstractmethod
+    def joined_bytes(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """A column's bytes one behind the other; null where there are no rows."""
+
+    @abstractmethod
+    def id_text(self, message_id: ColumnElement[Any]) -> ColumnElement[Any]:
+        """A stored message id as clients write it (`domain.message.id_to_text`)."""
+
+    @abstractmethod
+    def walk_by_key(self, conn: Connection) -> None:
+        """Let the plans of this transaction follow an index rather than collect rows and sort them."""
+
+    @abstractmethod
+    def damage(self, conn: Connection) -> str | None:
+        """What the database's own check of its file finds wrong."""
+
+
+class Sqlite(Dialect):
+    name = "sqlite"
+    has_other_writers = False
+    is_remote = False
+    picks_json = True
+
+    def lock(self, conn: Connection, statement: Executable, names: Names | None = None) -> None:
+        pass
+
+    def try_lock(self, conn: Connection, statement: Executable, names: Names | None = None) -> bool:
+        return True
+
+    def has_skipped(self, conn: Connection, statement: Executable, names: Names) -> bool:
+        return False
+
+    def choose(self, plain: T, skipping: T) -> T:
+        return plain
+
+    def reader(self, query: Select[Any]) -> Reader:
+        """The columns as one JSON text, a column of bytes as hex; bodies one behind the other, with their sizes."""
+        found = query.subquery()
+        columns = [column for column in found.c if column.key != "body"]
+        blobs = [index for index, column in enumerate(columns) if isinstance(column.type, LargeBinary)]
+        texts = [func.hex(column) if index in blobs else column for index, column in enumerate(columns)]
+        if "body" not in found.c:
+            assert not blobs, "a query of bytes has a body"
+            in_one = select(func.json_group_array(func.json_array(*texts)))
+            return lambda conn, names: json.loads(conn.execute(in_one, names).scalar_one())
+        sized = func.json_group_array(func.json_array(*texts, func.length(found.c.body)))
+        with_bodies = select(sized, self.joined_bytes(found.c.body))
+
+        def read(conn: Connection, names: Names) -> list[list[Any]]:
+            listed, bodies = conn.execute(with_bodies, names).one()
+            return _with_blobs(json.loads(listed), blobs, bodies)
+
+        return read
+
+    def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
+        """Few statements of many rows. Row counts are powers of two: few texts, each prepared once."""
+        start = 0
+        while start < len(rows):
+            count = min(_ROWS_PER_STATEMENT_MAX, 1 << (len(rows) - start).bit_length() - 1)
+            parameters = tuple(value for row in rows[start : start + count] for value in row)
+            conn.exec_driver_sql(_insert_text(table, count), parameters)
+            start += count
+
+    def upsert(self, table: Table) -> Any:
+        return sqlite.insert(table)
+
+    def json_list(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.json_group_array(column)
+
+    def joined(self, texts: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.group_concat(texts, ",")
+
+    def joined_bytes(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        # group_concat joins the bytes as they are; it only calls the outcome a text.
+        return cast(func.group_concat(column, ""), LargeBinary)
+
+    def id_text(self, message_id: ColumnElement[Any]) -> ColumnElement[Any]:
+        is_text = func.hex(func.substr(message_id, 1, 1)) == literal_column("'00'")
+        return case((is_text, cast(func.substr(message_id, 2), Text)), else_=func.hex(message_id))
+
+    def walk_by_key(self, conn: Connection) -> None:
+        pass
+
+    def damage(self, conn: Connection) -> str | None:
+        found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
+        if found == "ok":
+            return None
+        # Of its many lines the first says "in database main" at most.
+        return next((line for line in found.splitlines() if not line.startswith("***")), found)
+
+
+class Postgres(Dialect):
+    name = "postgresql"
+    has_other_writers = True
+    is_remote = True
+    picks_json = False
+
+    def lock(self, conn: Connection, statement: Executable, names: Names | None = None) -> None:
+        conn.execute(statement, names)
+
+    def try_lock(self, conn: Connection, statement: Executable, names: Names | None = None) -> bool:
+        return bool(conn.execute(statement, names).scalar_one())
+
+    def has_skipped(self, conn: Connection, statement: Executable, names: Names) -> bool:
+        return conn.execute(statement, names).first() is not None
+
+    def choose(self, plain: T, skipping: T) -> T:
+        return skipping
+
+    def reader(self, query: Select[Any]) -> Reader:
+        return lambda conn, names: conn.execute(query, names)
+
+    def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
+        """One binary COPY: a tenth of the cost of an INSERT with that many rows, and ahead of it from a few rows on."""
+        driver: Any = conn.connection.driver_connection
+        try:
+            with driver.cursor() as cursor, cursor.copy(_copy_text(table)) as copy:
+                copy.set_types(_copy_types(table))
+                for row in rows:
+                    copy.write_row(row)
+        except _driver_errors(conn) as error:
+            _raise_as_sqlalchemy_does(conn, driver, error)
+
+    def upsert(self, table: Table) -> Any:
+        return postgresql.insert(table)
+
+    def json_list(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return cast(func.json_agg(column), Text)
+
+    def joined(self, texts: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.string_agg(texts, ",")
+
+    def joined_bytes(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.string_agg(column, literal(b"", LargeBinary))
+
+    def id_text(self, message_id: ColumnElement[Any]) -> ColumnElement[Any]:
+        is_text = func.get_byte(message_id, literal_column("0")) == literal_column("0")
+        text = func.convert_from(func.substr(message_id, literal_column("2")), "UTF8")
+        return case((is_text, text), else_=func.upper(func.encode(message_id, "hex")))
+
+    def walk_by_key(self, conn: Connection) -> None:
+        conn.execute(_WALK_BY_KEY)
+
+    def damage(self, conn: Connection) -> str | None:
+        return None
+
+
+_DIALECTS: dict[str, Dialect] = {each.name: each() for each in (Sqlite, Postgres)}
+
+
+def dialect_of(conn: Connection) -> Dialect:
+    """The dialect of the database behind a connection."""
+    return _DIALECTS[conn.dialect.name]
+
+
+class PerDialect(Generic[T]):
+    """What differs between the databases and is made once for each, such as a statement."""
+
+    def __init__(self, make: Callable[[Dialect], T]) -> None:
+        self._made = {name: make(dialect) for name, dialect in _DIALECTS.items()}
+
+    def of(self, conn: Connection) -> T:
+        return self._made[conn.dialect.name]
+
+
+def _with_blobs(listed: list[list[Any]], blobs: Sequence[int], bodies: bytes | None) -> list[list[Any]]:
+    """Rows whose last column is the size of the body, with the body in its place; null stays null."""
+    start = 0
+    for columns in listed:
+        for index in blobs:
+            columns[index] = bytes.fromhex(columns[index])
+        if (size := columns[-1]) is not None:
+            columns[-1] = bodies[start : start + size] if bodies else b""
+            start += size
+    return listed
+
+
+def _raise_as_sqlalchemy_does(conn: Connection, driver: Any, error: Exception) -> NoReturn:
+    is_lost = conn.dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
+    if is_lost:
+        conn.invalidate(error)
+    raise DBAPIError.instance(
+        None,
+        None,
+        error,
+        _driver_errors(conn),
+        hide_parameters=True,
+        connection_invalidated=is_lost,
+        dialect=conn.dialect,
+    ) from error
+
+
+def _driver_errors(conn: Connection) -> type[Exception]:
+    errors: type[Exception] = conn.dialect.loaded_dbapi.Error
+    return errors
+
+
+@lru_cache(maxsize=256)
+def _insert_text(table: Table, count: int) -> str:
+    row = f"({', '.join('?' * len(_columns(table)))})"
+    return f"INSERT INTO {table.name} ({_names(table)}) VALUES {', '.join([row] * count)}"  # noqa: S608 - names are ours
+
+
+@lru_cache(maxsize=16)
+def _copy_text(table: Table) -> str:
+    return f"COPY {table.name} ({_names(table)}) FROM STDIN (FORMAT BINARY)"
+
+
+@lru_cache(maxsize=16)
+def _copy_types(table: Table) -> list[str]:
+    return [_COPY_TYPES[type(column.type)] for column in _columns(table)]
+
+
+def _names(table: Table) -> str:
+    return ", ".join(column.name for column in _columns(table))
+
+
+def _columns(table: Table) -> list[Column[Any]]:
+    return [column for column in table.columns if column is not table.autoincrement_column]
+
+
+_WALK_BY_KEY = select(
+    *(func.set_config(name, "off", literal_column("true")) for name in ("enable_bitmapscan", "enable_seqscan")),
+    func.set_config("max_parallel_workers_per_gather", "0", literal_column("true")),
+)
