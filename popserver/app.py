@@ -144,7 +144,7 @@ class App:
                 log.warning("the admin has another secret than the configuration; its own counts")
         await self.access.start()
         broker.users_changed = self.access.look
-        file = self.database.file
+        file = broker.database.file
         if config.auth and file is not None and file.stat().st_mode & READABLE_BY_OTHERS:
             log.warning("the database holds secrets, and others may read it: chmod 600", file=str(file))
 

@@ -22,7 +22,8 @@ from popserver.domain.subscription import Want
 from popserver.store.catalog import find_group, group_not_found
 from popserver.store.given import as_given, given
 from popserver.store.notices import MEMBERS, RESETS, Outdated
-from popserver.store.schema import AnyRow, consumer_group, member, progress, server
+from popserver.store.packed import RowStatement
+from popserver.store.schema import consumer_group, member, progress, server
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 __all__ = [
@@ -77,6 +78,13 @@ class _Row(NamedTuple):
         return self[1:] == other[1:]
 
 
+class _MemberRow(NamedTuple):
+    client_id: str
+    model: str
+    subscription: str
+    joined_at_ms: int
+
+
 _Place = tuple[int, str]  # group id, client id
 
 
@@ -119,7 +127,7 @@ def members_of(conn: Connection, name: Resource) -> list[Member]:
     if found is None:
         raise group_not_found(name)
     # Sorted here: each database has an order of its own for texts.
-    return sorted(map(_member, conn.execute(_MEMBERS, {"of_group": found.group_id})))
+    return sorted(map(_member, _MEMBERS.rows(conn, {"of_group": found.group_id})))
 
 
 def listed(conn: Connection, name: Resource) -> tuple[Group, set[str]] | None:
@@ -134,7 +142,7 @@ def standing_of(conn: Connection, name: Resource) -> Standing | None:
     if found is None:
         return None
     seen = sorted(
-        (row.client_id, row.model, row.subscription) for row in conn.execute(_MEMBERS, {"of_group": found.group_id})
+        (row.client_id, row.model, row.subscription) for row in _MEMBERS.rows(conn, {"of_group": found.group_id})
     )
     resets = conn.execute(_RESETS, {"of_group": found.group_id}).scalar_one()
     return Standing(zlib.crc32(json.dumps([found.group_id, seen]).encode()), int(resets))
@@ -198,7 +206,7 @@ def _packed(wants: Iterable[Want]) -> str:
     return json.dumps([[*want.topic, want.kind, want.expression] for want in wants], separators=(",", ":"))
 
 
-def _member(row: AnyRow) -> Member:
+def _member(row: _MemberRow) -> Member:
     wants = tuple(
         Want(Resource(namespace, name), kind, expression)
         for namespace, name, kind, expression in json.loads(row.subscription)
@@ -256,6 +264,9 @@ _UNSEEN = (
     .correlate(None)
 )
 _FORGET = delete(member).where(tuple_(member.c.group_id, member.c.client_id).in_(_UNSEEN)).returning(member.c.group_id)
-_MEMBERS = select(member).where(member.c.group_id == bindparam("of_group"))
+_MEMBERS = RowStatement(
+    _MemberRow,
+    select(*(member.c[name] for name in _MemberRow._fields)).where(member.c.group_id == bindparam("of_group")),
+)
 _LISTED = select(member.c.client_id).where(member.c.group_id == bindparam("of_group"))
 _RESETS = select(func.coalesce(func.sum(progress.c.resets), 0)).where(progress.c.group_id == bindparam("of_group"))

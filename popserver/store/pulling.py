@@ -230,7 +230,7 @@ _BY_KEY = _sized(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
 )
 _ENDS = (
-    select(queue.c.queue_id, queue.c.number, queue.c.min_offset, queue.c.next_offset)
+    select(queue.c.queue_id, queue.c.number, queue.c.min_offset, queue.c.next_offset.label("end_offset"))
     .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
     .where(topic_table.c.deleted_at_ms.is_(None))
 )

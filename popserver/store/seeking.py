@@ -10,7 +10,8 @@ from sqlalchemy import true as always
 
 from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of
 from popserver.store.catalog import topic_not_found
-from popserver.store.schema import KEY_SHIFT, AnyRow, message, queue
+from popserver.store.packed import RowStatement
+from popserver.store.schema import KEY_SHIFT, message, queue
 from popserver.store.schema import topic as topic_table
 
 
@@ -21,20 +22,27 @@ class _Stretch(NamedTuple):
     step: int
 
 
+class _Times(NamedTuple):
+    min_offset: int
+    next_offset: int
+    newest_stored_at_ms: int
+    oldest_ms: int | None
+
+
 def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -> int:
     """The offset of the queue's first message that was stored at or after that time; its end where there is none.
 
     A few probes find it, all of them in one statement: two more than there are bits in the number of offsets, and about
     half of that where messages came evenly. Raises `TopicNotFound`.
     """
-    row = conn.execute(_TIMES, {"of_queue": place.queue_id}).first()
+    row = _TIMES.first(conn, {"of_queue": place.queue_id})
     if row is None:
         raise topic_not_found(topic.name)
     if row.oldest_ms is None or at_ms > row.newest_stored_at_ms:
-        return int(row.next_offset)
+        return row.next_offset
     if at_ms <= row.oldest_ms:
-        return int(row.min_offset)
-    likely = _likely(row, at_ms)
+        return row.min_offset
+    likely = _likely(row, row.oldest_ms, at_ms)
     names = {
         "from_key": message_key(place.queue_id, row.min_offset),
         "to_key": message_key(place.queue_id, row.next_offset),
@@ -46,13 +54,13 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
     return offset_of(conn.execute(_FIRST_STORED_AT, names).scalar_one())
 
 
-def _likely(row: AnyRow, at_ms: int) -> _Stretch:
+def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _Stretch:
     """Where it is if messages came evenly: by chance it is a multiple of their number's root away from there."""
     count = row.next_offset - row.min_offset
     spread = 1 << (2 * math.isqrt(count)).bit_length()
-    if row.oldest_ms == row.newest_stored_at_ms or 4 * spread > count:
+    if oldest_ms == row.newest_stored_at_ms or 4 * spread > count:
         return _Stretch(row.min_offset, 0)
-    evenly = row.min_offset + count * (at_ms - row.oldest_ms) // (row.newest_stored_at_ms - row.oldest_ms)
+    evenly = row.min_offset + count * (at_ms - oldest_ms) // (row.newest_stored_at_ms - oldest_ms)
     return _Stretch(min(max(evenly - spread, row.min_offset + 1), row.next_offset - 2 * spread + 1), spread)
 
 
@@ -90,7 +98,8 @@ def _number(name: str) -> ColumnElement[int]:
 
 _FIRST_STORED_AT = _first_stored_at()
 _FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT)
-_TIMES = (
+_TIMES = RowStatement(
+    _Times,
     select(
         queue.c.min_offset,
         queue.c.next_offset,
@@ -98,5 +107,5 @@ _TIMES = (
         _stored_at(_FIRST_KEY.op("|")(queue.c.min_offset), _FIRST_KEY.op("|")(queue.c.next_offset)).label("oldest_ms"),
     )
     .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None), queue.c.queue_id == bindparam("of_queue"))
+    .where(topic_table.c.deleted_at_ms.is_(None), queue.c.queue_id == bindparam("of_queue")),
 )

@@ -16,8 +16,23 @@ from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, is_named
 from popserver.store.catalog.topics import delete_one_topic
 from popserver.store.notices import GROUP, MEMBERS, Outdated
-from popserver.store.schema import AnyRow, consumer_group
+from popserver.store.packed import RowStatement
+from popserver.store.schema import consumer_group
 from popserver.store.transaction import Transaction
+
+
+class _GroupRow(NamedTuple):
+    group_id: int
+    namespace: str
+    name: str
+    max_attempts: int
+    intervals_ms: str
+    fifo_interval_ms: int
+    consume_from: str
+    history: str
+    mode: str | None
+    created_at_ms: int
+    deleted_at_ms: int | None
 
 
 class CreateGroup(NamedTuple):
@@ -62,18 +77,17 @@ def delete_group(tx: Transaction, requests: Sequence[DeleteGroup]) -> list[PopEr
 
 
 def find_group(conn: Connection, name: Resource) -> Group | None:
-    row = conn.execute(_GROUP, {"in_namespace": name.namespace, "with_name": name.name}).first()
+    row = _GROUP.first(conn, {"in_namespace": name.namespace, "with_name": name.name})
     return None if row is None else _group(row)
 
 
 def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, FoundGroup]:
-    rows = conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(group_ids)))
+    rows = _GROUPS_BY_ID.rows(conn, {"group_ids": list(group_ids)})
     return {row.group_id: FoundGroup(_group(row), row.deleted_at_ms is not None) for row in rows}
 
 
 def list_groups(conn: Connection) -> list[Group]:
-    names = select(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None)).order_by(consumer_group.c.name)
-    return [_group(row) for row in conn.execute(names)]
+    return [_group(row) for row in _ALL_GROUPS.rows(conn, {})]
 
 
 def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
@@ -83,8 +97,8 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
         if request.or_find:
             return found
         return AlreadyExists(f"consumer group '{new.name}' exists already; change it with: popmq group update")
-    row = tx.conn.execute(
-        insert(consumer_group).returning(*consumer_group.c),
+    row = _INSERT.first(
+        tx.conn,
         {
             "namespace": new.name.namespace,
             "name": new.name.name,
@@ -95,7 +109,8 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
             "history": new.history.value,
             "created_at_ms": tx.now_ms,
         },
-    ).one()
+    )
+    assert row is not None, "an INSERT returns its row"
     # Who was a member of a group of that name, deleted meanwhile, is one of this.
     tx.outdate(Outdated(MEMBERS, *new.name))
     return _group(row)
@@ -129,7 +144,7 @@ def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
     return None
 
 
-def _group(row: AnyRow) -> Group:
+def _group(row: _GroupRow) -> Group:
     return Group(
         row.group_id,
         Resource(row.namespace, row.name),
@@ -150,8 +165,16 @@ def _from_json(text: str) -> Intervals:
     return Exponential(**intervals) if isinstance(intervals, dict) else tuple(intervals)
 
 
-_GROUP = select(consumer_group).where(
-    consumer_group.c.namespace == bindparam("in_namespace"),
-    consumer_group.c.name == bindparam("with_name"),
-    consumer_group.c.deleted_at_ms.is_(None),
+_COLUMNS = [consumer_group.c[name] for name in _GroupRow._fields]
+_existing = select(*_COLUMNS).where(consumer_group.c.deleted_at_ms.is_(None))
+_GROUP = RowStatement(
+    _GroupRow,
+    _existing.where(
+        consumer_group.c.namespace == bindparam("in_namespace"), consumer_group.c.name == bindparam("with_name")
+    ),
 )
+_GROUPS_BY_ID = RowStatement(
+    _GroupRow, select(*_COLUMNS).where(consumer_group.c.group_id.in_(bindparam("group_ids", expanding=True)))
+)
+_ALL_GROUPS = RowStatement(_GroupRow, _existing.order_by(consumer_group.c.name))
+_INSERT = RowStatement(_GroupRow, insert(consumer_group).returning(*_COLUMNS))

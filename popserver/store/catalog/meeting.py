@@ -12,10 +12,10 @@ from popserver.domain.group import ConsumeFrom, Group, Mode
 from popserver.domain.topic import Topic
 from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
-from popserver.store.catalog.queues import queue_rows
+from popserver.store.catalog.queues import QueueRow, queue_rows
 from popserver.store.given import as_given, given
 from popserver.store.notices import GROUP, Outdated
-from popserver.store.schema import AnyRow, consumer_group, progress, queue
+from popserver.store.schema import consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import Transaction
 
@@ -92,9 +92,8 @@ def _fix_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
     return None
 
 
-def _start(group: Group, row: AnyRow) -> int:
-    start: int = row.min_offset if group.consume_from is ConsumeFrom.EARLIEST else row.next_offset
-    return start
+def _start(group: Group, row: QueueRow) -> int:
+    return row.min_offset if group.consume_from is ConsumeFrom.EARLIEST else row.next_offset
 
 
 _GROUPS = given("groups", "group_id")

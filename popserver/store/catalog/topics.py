@@ -15,6 +15,7 @@ from popserver.store.catalog.locking import lock
 from popserver.store.catalog.meeting import meet_new_queues
 from popserver.store.catalog.naming import is_named, topic_not_found
 from popserver.store.catalog.queues import (
+    QueueRow,
     all_queue_rows,
     insert_queues,
     message_queues,
@@ -22,9 +23,18 @@ from popserver.store.catalog.queues import (
     queue_rows_of_several,
 )
 from popserver.store.notices import NEW_TOPIC, TOPIC, Outdated
-from popserver.store.schema import AnyRow
+from popserver.store.packed import RowStatement
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import Transaction
+
+
+class _TopicRow(NamedTuple):
+    topic_id: int
+    namespace: str
+    name: str
+    accepts: str
+    created_at_ms: int
+    fifo_queues: int
 
 
 class CreateTopic(NamedTuple):
@@ -65,21 +75,20 @@ def ensure_topic(tx: Transaction, new: NewTopic) -> Topic:
 
 
 def find_topic(conn: Connection, name: Resource) -> Topic | None:
-    row = conn.execute(_TOPIC, {"in_namespace": name.namespace, "with_name": name.name}).first()
+    row = _TOPIC.first(conn, {"in_namespace": name.namespace, "with_name": name.name})
     return None if row is None else _topic(row, queue_rows(conn, row.topic_id))
 
 
 def topics_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Topic]:
     """Those of the topics that exist."""
     queues = queue_rows_of_several(conn, topic_ids)
-    rows = conn.execute(_TOPICS_BY_ID, {"topic_ids": list(topic_ids)})
+    rows = _TOPICS_BY_ID.rows(conn, {"topic_ids": list(topic_ids)})
     return {row.topic_id: _topic(row, queues.get(row.topic_id, ())) for row in rows}
 
 
 def list_topics(conn: Connection) -> list[Topic]:
-    names = select(topic_table).where(topic_table.c.deleted_at_ms.is_(None)).order_by(topic_table.c.name)
     queues = all_queue_rows(conn)
-    return [_topic(row, queues.get(row.topic_id, ())) for row in conn.execute(names)]
+    return [_topic(row, queues.get(row.topic_id, ())) for row in _ALL_TOPICS.rows(conn, {})]
 
 
 def _create_topic(tx: Transaction, request: CreateTopic) -> Topic | PopError:
@@ -143,17 +152,18 @@ def delete_one_topic(tx: Transaction, name: Resource) -> PopError | None:
     return None if gone else topic_not_found(name)
 
 
-def _topic(row: AnyRow, queues: Iterable[AnyRow]) -> Topic:
+def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:
     accepts = tuple(MessageType(kind) for kind in row.accepts.split(","))
     name = Resource(row.namespace, row.name)
     return Topic(row.topic_id, name, message_queues(queues), accepts, row.created_at_ms, row.fifo_queues)
 
 
-_TOPIC = select(topic_table).where(
-    topic_table.c.namespace == bindparam("in_namespace"),
-    topic_table.c.name == bindparam("with_name"),
-    topic_table.c.deleted_at_ms.is_(None),
+_existing = select(*(topic_table.c[name] for name in _TopicRow._fields)).where(topic_table.c.deleted_at_ms.is_(None))
+_TOPIC = RowStatement(
+    _TopicRow,
+    _existing.where(topic_table.c.namespace == bindparam("in_namespace"), topic_table.c.name == bindparam("with_name")),
 )
-_TOPICS_BY_ID = select(topic_table).where(
-    topic_table.c.topic_id.in_(bindparam("topic_ids", expanding=True)), topic_table.c.deleted_at_ms.is_(None)
+_TOPICS_BY_ID = RowStatement(
+    _TopicRow, _existing.where(topic_table.c.topic_id.in_(bindparam("topic_ids", expanding=True)))
 )
+_ALL_TOPICS = RowStatement(_TopicRow, _existing.order_by(topic_table.c.name))
