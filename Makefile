@@ -10,7 +10,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long lint format types generate check bench clean
+.PHONY: help install demo test test-all test-long lint format types generate fresh check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +61,11 @@ types: $(DEV) ## strict types
 generate: $(VENV)/bin/python ## write proto/popproto anew from the .proto files
 	$(BIN)/python proto/generate.py
 
-check: lint types ## lint, types, and whether generated code is fresh
+fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python docs/lifecycle.py --check
+
+check: lint types fresh ## lint, types, and whether generated files are fresh
 
 bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=installed; ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,7 +1,12 @@
-"""Writes lifecycle.md from the law (`popserver.domain.delivery`): python docs/lifecycle.py"""
+"""Writes lifecycle.md from the law (`popserver.domain.delivery`).
+
+python docs/lifecycle.py           rewrites the page
+python docs/lifecycle.py --check   writes nothing; exits with 1 if the page is stale
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from popserver.domain.delivery import Event, State, mermaid, sources, target
@@ -37,4 +42,7 @@ def _table() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    if "--check" not in sys.argv:
+        PAGE.write_text(page())
+    elif PAGE.read_text() != page():
+        sys.exit("docs/lifecycle.md is stale; run: python docs/lifecycle.py")
