@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from popproto.v1 import admin_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
 from popserver.broker import users as broker_users
 from popserver.broker.access import Access
 from popserver.broker.broker import Broker
 from popserver.broker.clock import SystemClock
 from popserver.domain.errors import PopError
-from popserver.rpc import status
+from popserver.domain.names import Resource
+from popserver.rpc import convert, status
 from popserver.rpc.users import Users
 from popserver.store import Database, migrate
 
@@ -37,6 +39,9 @@ class Offline:
 
     async def close(self) -> None:
         """Every call opens and closes the database for itself."""
+
+    def resource(self, named: pb.Resource) -> Resource:
+        return convert.resource(named, self.namespace)
 
     @property
     def admin(self) -> Offline:
@@ -62,8 +67,9 @@ class Offline:
             broker.writer.start()
             try:
                 access = Access(broker.reader, broker.clock)
-                verbs = Users(broker_users.Users(broker.writer, broker.reader, access)).verbs
-                return await verbs[method](request, self)
+                methods = Users(broker_users.Users(broker.writer, broker.reader, access)).methods
+                caller: Any = self
+                return await methods[method].answer(request, caller)
             finally:
                 await broker.writer.close()
                 broker.reader.close()

@@ -6,9 +6,6 @@ less than there is, the sentence of its status says so.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker import users as broker_users
@@ -21,48 +18,52 @@ from popserver.domain.errors import AlreadyExists, BadRequest
 from popserver.domain.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
-from popserver.rpc import admin_convert, calls, convert, status
+from popserver.rpc import admin_convert, calls, convert, needs, status
 from popserver.rpc.admin_clients import ClientDesk
 from popserver.rpc.admin_progress import Progress
 from popserver.rpc.admin_redrives import DeadLetterDesk
-from popserver.rpc.calls import Caller, Verb
-from popserver.rpc.gates import Desk
+from popserver.rpc.call import Service
+from popserver.rpc.calls import AnyMethod, Caller, Method
+from popserver.rpc.gates import AdminGate
 from popserver.rpc.incoming import Incoming
 from popserver.rpc.users import Users
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Admin"]
 
 
-def service(broker: Broker, version: str, access: Access, incoming: Incoming) -> Any:
+def service(broker: Broker, version: str, access: Access, incoming: Incoming) -> Service:
     """The service; for admins, where callers must sign. `rpc.server.build` takes this, less `incoming`, in `extra`."""
+    return calls.serve(SERVICE, admin_methods(broker, version, access), AdminGate(access), incoming)
+
+
+def admin_methods(broker: Broker, version: str, access: Access) -> dict[str, AnyMethod]:
+    """Every method of the service."""
     operations = Operations(broker)
     admin = Admin(operations, version)
-    verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-        "CreateTopic": admin.create_topic,
-        "UpdateTopic": admin.update_topic,
-        "DeleteTopic": admin.delete_topic,
-        "GetTopic": admin.get_topic,
-        "ListTopics": admin.list_topics,
-        "CreateGroup": admin.create_group,
-        "UpdateGroup": admin.update_group,
-        "DeleteGroup": admin.delete_group,
-        "GetGroup": admin.get_group,
-        "ListGroups": admin.list_groups,
-        "PeekMessages": admin.peek_messages,
-        "GetMessage": admin.get_message,
-        "ListScheduled": admin.list_scheduled,
-        "CancelScheduled": admin.cancel_scheduled,
-        "Why": admin.why,
-        "TryFilter": admin.try_filter,
-        "GetStatus": admin.get_status,
-        "ConfirmClock": admin.confirm_clock,
-        **ClientDesk(broker, operations).verbs,
-        **DeadLetterDesk(Redrives(broker)).verbs,
-        **Progress(GroupProgress(broker)).verbs,
-        **Users(broker_users.Users(broker.writer, broker.reader, access)).verbs,
+    return {
+        "CreateTopic": Method(admin.create_topic, needs.admin),
+        "UpdateTopic": Method(admin.update_topic, needs.admin),
+        "DeleteTopic": Method(admin.delete_topic, needs.admin),
+        "GetTopic": Method(admin.get_topic, needs.admin),
+        "ListTopics": Method(admin.list_topics, needs.admin),
+        "CreateGroup": Method(admin.create_group, needs.admin),
+        "UpdateGroup": Method(admin.update_group, needs.admin),
+        "DeleteGroup": Method(admin.delete_group, needs.admin),
+        "GetGroup": Method(admin.get_group, needs.admin),
+        "ListGroups": Method(admin.list_groups, needs.admin),
+        "PeekMessages": Method(admin.peek_messages, needs.admin),
+        "GetMessage": Method(admin.get_message, needs.admin),
+        "ListScheduled": Method(admin.list_scheduled, needs.admin),
+        "CancelScheduled": Method(admin.cancel_scheduled, needs.admin),
+        "Why": Method(admin.why, needs.admin),
+        "TryFilter": Method(admin.try_filter, needs.admin),
+        "GetStatus": Method(admin.get_status, needs.admin),
+        "ConfirmClock": Method(admin.confirm_clock, needs.admin),
+        **ClientDesk(broker, operations).methods,
+        **DeadLetterDesk(Redrives(broker)).methods,
+        **Progress(GroupProgress(broker)).methods,
+        **Users(broker_users.Users(broker.writer, broker.reader, access)).methods,
     }
-    table = {name: Verb(verb, anonymous=True) for name, verb in verbs.items()}
-    return calls.handlers(SERVICE, table, wire, Desk(access), incoming)
 
 
 class Admin:
@@ -73,7 +74,7 @@ class Admin:
         self._version = version
 
     async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
-        default = NewTopic(convert.resource(request.topic, caller.namespace))
+        default = NewTopic(caller.resource(request.topic))
         new = default._replace(
             queue_count=request.queue_count or default.queue_count,
             accepts=admin_convert.message_types(request.accept_message_types) or default.accepts,
@@ -86,18 +87,18 @@ class Admin:
 
     async def update_topic(self, request: wire.UpdateTopicRequest, caller: Caller) -> wire.UpdateTopicResponse:
         facts = await self._operations.update_topic(
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.topic),
             request.queue_count if request.HasField("queue_count") else None,
             admin_convert.message_types(request.accept_message_types) or None,
         )
         return wire.UpdateTopicResponse(status=status.OK, topic=admin_convert.topic(facts))
 
     async def delete_topic(self, request: wire.DeleteTopicRequest, caller: Caller) -> wire.DeleteTopicResponse:
-        await self._operations.delete_topic(convert.resource(request.topic, caller.namespace))
+        await self._operations.delete_topic(caller.resource(request.topic))
         return wire.DeleteTopicResponse(status=status.OK)
 
     async def get_topic(self, request: wire.GetTopicRequest, caller: Caller) -> wire.GetTopicResponse:
-        facts = await self._operations.topic(convert.resource(request.topic, caller.namespace))
+        facts = await self._operations.topic(caller.resource(request.topic))
         answer = wire.GetTopicResponse(status=status.OK, topic=admin_convert.topic(facts))
         answer.topic.queues.extend(
             wire.Queue(id=each.number, min_offset=each.min_offset, max_offset=each.next_offset) for each in facts.ranges
@@ -113,7 +114,7 @@ class Admin:
 
     async def create_group(self, request: wire.CreateGroupRequest, caller: Caller) -> wire.CreateGroupResponse:
         default, fifo_ms = (
-            NewGroup(convert.resource(request.group, caller.namespace)),
+            NewGroup(caller.resource(request.group)),
             admin_convert.fifo_interval_ms(request),
         )
         new = NewGroup(
@@ -134,7 +135,7 @@ class Admin:
 
     async def update_group(self, request: wire.UpdateGroupRequest, caller: Caller) -> wire.UpdateGroupResponse:
         group = await self._operations.update_group(
-            convert.resource(request.group, caller.namespace),
+            caller.resource(request.group),
             request.max_attempts if request.HasField("max_attempts") else None,
             admin_convert.intervals_ms(request),
             admin_convert.choice("history", request.history, HistoryLevel) if request.HasField("history") else None,
@@ -143,11 +144,11 @@ class Admin:
         return wire.UpdateGroupResponse(status=status.OK, group=admin_convert.group(group))
 
     async def delete_group(self, request: wire.DeleteGroupRequest, caller: Caller) -> wire.DeleteGroupResponse:
-        await self._operations.delete_group(convert.resource(request.group, caller.namespace))
+        await self._operations.delete_group(caller.resource(request.group))
         return wire.DeleteGroupResponse(status=status.OK)
 
     async def get_group(self, request: wire.GetGroupRequest, caller: Caller) -> wire.GetGroupResponse:
-        facts = await self._operations.group(convert.resource(request.group, caller.namespace))
+        facts = await self._operations.group(caller.resource(request.group))
         return wire.GetGroupResponse(status=status.OK, group=admin_convert.group_facts(facts))
 
     async def list_groups(self, _request: wire.ListGroupsRequest, caller: Caller) -> wire.ListGroupsResponse:
@@ -159,7 +160,7 @@ class Admin:
 
     async def peek_messages(self, request: wire.PeekMessagesRequest, caller: Caller) -> wire.PeekMessagesResponse:
         found = await self._operations.peek(
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.topic),
             request.queue_id if request.HasField("queue_id") else None,
             request.from_offset if request.HasField("from_offset") else None,
             request.max,
@@ -167,7 +168,7 @@ class Admin:
         return wire.PeekMessagesResponse(status=status.OK, messages=map(admin_convert.message, found))
 
     async def get_message(self, request: wire.GetMessageRequest, caller: Caller) -> wire.GetMessageResponse:
-        topic = convert.resource(request.topic, caller.namespace) if request.HasField("topic") else None
+        topic = caller.resource(request.topic) if request.HasField("topic") else None
         found = await self._operations.message(topic, request.message_id)
         return wire.GetMessageResponse(
             status=status.OK,
@@ -177,8 +178,8 @@ class Admin:
         )
 
     async def why(self, request: wire.WhyRequest, caller: Caller) -> wire.WhyResponse:
-        topic = convert.resource(request.topic, caller.namespace) if request.HasField("topic") else None
-        group = convert.resource(request.group, caller.namespace)
+        topic = caller.resource(request.topic) if request.HasField("topic") else None
+        group = caller.resource(request.group)
         found = await self._operations.why(group, topic, request.message_id)
         return wire.WhyResponse(
             status=status.OK,
@@ -189,7 +190,7 @@ class Admin:
 
     async def try_filter(self, request: wire.TryFilterRequest, caller: Caller) -> wire.TryFilterResponse:
         last_ms = convert.duration_ms(request.last) if request.HasField("last") else None
-        topic = convert.resource(request.topic, caller.namespace)
+        topic = caller.resource(request.topic)
         trial = await self._operations.try_filter(topic, request.expression, last_ms, request.max)
         return wire.TryFilterResponse(
             status=status.OK,
@@ -203,7 +204,7 @@ class Admin:
     async def list_scheduled(self, request: wire.ListScheduledRequest, caller: Caller) -> wire.ListScheduledResponse:
         after_ms = convert.time_ms(request.after_due_at, "after_due_at") if request.HasField("after_due_at") else 0
         found = await self._operations.scheduled(
-            convert.resource(request.topic, caller.namespace), after_ms, request.after_id, request.max
+            caller.resource(request.topic), after_ms, request.after_id, request.max
         )
         return wire.ListScheduledResponse(status=status.OK, messages=map(admin_convert.scheduled, found))
 
@@ -211,7 +212,7 @@ class Admin:
         self, request: wire.CancelScheduledRequest, caller: Caller
     ) -> wire.CancelScheduledResponse:
         cancelled = await self._operations.cancel(
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.topic),
             request.message_ids,
             request.key if request.HasField("key") else None,
         )

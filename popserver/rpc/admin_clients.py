@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from popproto.v1 import admin_pb2 as wire
@@ -12,8 +11,8 @@ from popserver.broker.clients import Client
 from popserver.broker.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Outcome, PrintThreads, Reconnect, TryMessage
 from popserver.broker.operations import Operations
 from popserver.domain.errors import BadRequest
-from popserver.rpc import convert, settings, status
-from popserver.rpc.calls import Caller
+from popserver.rpc import convert, needs, settings, status
+from popserver.rpc.calls import AnyMethod, Caller, Method
 
 LISTED_MAX = 1_000
 
@@ -24,17 +23,17 @@ class ClientDesk:
     def __init__(self, broker: Broker, operations: Operations) -> None:
         self._broker = broker
         self._operations = operations
-        self.verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-            "ListClients": self.list_clients,
-            "PrintThreads": self.print_threads,
-            "VerifyMessage": self.verify_message,
-            "ReconnectClient": self.reconnect_client,
+        self.methods: dict[str, AnyMethod] = {
+            "ListClients": Method(self.list_clients, needs.admin),
+            "PrintThreads": Method(self.print_threads, needs.admin),
+            "VerifyMessage": Method(self.verify_message, needs.admin),
+            "ReconnectClient": Method(self.reconnect_client, needs.admin),
         }
 
     async def list_clients(self, request: wire.ListClientsRequest, caller: Caller) -> wire.ListClientsResponse:
         clients = self._broker.clients.here()
         if request.HasField("group"):
-            group = convert.resource(request.group, caller.namespace)
+            group = caller.resource(request.group)
             clients = [each for each in clients if each.role is not None and each.role.group == group]
         answer = wire.ListClientsResponse(status=status.OK, clients=map(self._client, clients[:LISTED_MAX]))
         if len(clients) > LISTED_MAX:
@@ -48,7 +47,7 @@ class ClientDesk:
         return wire.PrintThreadsResponse(status=status.OK, stack_trace=str(trace))
 
     async def verify_message(self, request: wire.VerifyMessageRequest, caller: Caller) -> wire.VerifyMessageResponse:
-        topic = convert.resource(request.topic, caller.namespace) if request.HasField("topic") else None
+        topic = caller.resource(request.topic) if request.HasField("topic") else None
         client_id = _named(request)
         found = await self._operations.message(topic, request.message_id)
         outcome = await self._broker.commands.ask(client_id, TryMessage(found.stored), VERIFIED_WITHIN_S)

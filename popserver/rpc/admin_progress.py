@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from popproto.v1 import admin_pb2 as wire
@@ -12,8 +12,8 @@ from popserver.broker.progress import GroupProgress, QueueLag
 from popserver.domain.errors import BadRequest
 from popserver.domain.names import Resource
 from popserver.domain.resetting import Edge, MovedOffset, Since, Target
-from popserver.rpc import convert, status
-from popserver.rpc.calls import Caller
+from popserver.rpc import convert, needs, status
+from popserver.rpc.calls import AnyMethod, Caller, Method
 
 _EDGES = {pb.BEGINNING: Edge.BEGINNING, pb.END: Edge.END}
 
@@ -23,12 +23,12 @@ class Progress:
 
     def __init__(self, progress: GroupProgress) -> None:
         self._progress = progress
-        self.verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-            "ListLag": self.list_lag,
-            "ResetOffsets": self.reset_offsets,
-            "SkipMessage": self.skip_message,
-            "CloneOffsets": self.clone_offsets,
-            "ImportOffsets": self.import_offsets,
+        self.methods: dict[str, AnyMethod] = {
+            "ListLag": Method(self.list_lag, needs.admin),
+            "ResetOffsets": Method(self.reset_offsets, needs.admin),
+            "SkipMessage": Method(self.skip_message, needs.admin),
+            "CloneOffsets": Method(self.clone_offsets, needs.admin),
+            "ImportOffsets": Method(self.import_offsets, needs.admin),
         }
 
     async def list_lag(self, request: wire.ListLagRequest, caller: Caller) -> wire.ListLagResponse:
@@ -39,7 +39,7 @@ class Progress:
     async def reset_offsets(self, request: wire.ResetOffsetsRequest, caller: Caller) -> wire.ResetOffsetsResponse:
         moved = await self._progress.reset(
             _group(request, caller),
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.topic),
             request.queue_id if request.HasField("queue_id") else None,
             _target(request),
             dry_run=request.dry_run,
@@ -51,13 +51,13 @@ class Progress:
         return wire.SkipMessageResponse(status=status.OK, from_state=state)
 
     async def clone_offsets(self, request: wire.CloneOffsetsRequest, caller: Caller) -> wire.CloneOffsetsResponse:
-        source = convert.resource(request.source, caller.namespace)
+        source = caller.resource(request.source)
         moved = await self._progress.clone(source, _group(request, caller), _topic(request, caller))
         return wire.CloneOffsetsResponse(status=status.OK, moved=_moved(moved))
 
     async def import_offsets(self, request: wire.ImportOffsetsRequest, caller: Caller) -> wire.ImportOffsetsResponse:
         offsets = [
-            NamedOffset(QueueName(convert.resource(each.topic, caller.namespace), each.queue_id), each.to_offset)
+            NamedOffset(QueueName(caller.resource(each.topic), each.queue_id), each.to_offset)
             for each in request.offsets
         ]
         moved = await self._progress.import_offsets(_group(request, caller), offsets)
@@ -65,11 +65,11 @@ class Progress:
 
 
 def _group(request: Any, caller: Caller) -> Resource:
-    return convert.resource(request.group, caller.namespace)
+    return caller.resource(request.group)
 
 
 def _topic(request: Any, caller: Caller) -> Resource | None:
-    return convert.resource(request.topic, caller.namespace) if request.HasField("topic") else None
+    return caller.resource(request.topic) if request.HasField("topic") else None
 
 
 def _target(request: wire.ResetOffsetsRequest) -> Target:

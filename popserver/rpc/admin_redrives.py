@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from popproto.v1 import admin_pb2 as wire
@@ -10,8 +9,8 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.broker.redrives import DeadLetter, PlanFacts, RedriveFacts, Redrives, Selected
 from popserver.domain.names import Resource
 from popserver.domain.redrive import Order, Repair
-from popserver.rpc import admin_convert, convert, status
-from popserver.rpc.calls import Caller
+from popserver.rpc import admin_convert, convert, needs, status
+from popserver.rpc.calls import AnyMethod, Caller, Method
 
 
 class DeadLetterDesk:
@@ -19,16 +18,16 @@ class DeadLetterDesk:
 
     def __init__(self, redrives: Redrives) -> None:
         self._redrives = redrives
-        self.verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-            "ListDeadLetters": self.list_dead_letters,
-            "GetDeadLetter": self.get_dead_letter,
-            "PurgeDeadLetters": self.purge_dead_letters,
-            "PlanRedrive": self.plan_redrive,
-            "RunRedrive": self.run_redrive,
-            "CancelRedrive": self.cancel_redrive,
-            "RedriveDeadLetters": self.redrive_dead_letters,
-            "ListRedrivePlans": self.list_redrive_plans,
-            "ListRedrives": self.list_redrives,
+        self.methods: dict[str, AnyMethod] = {
+            "ListDeadLetters": Method(self.list_dead_letters, needs.admin),
+            "GetDeadLetter": Method(self.get_dead_letter, needs.admin),
+            "PurgeDeadLetters": Method(self.purge_dead_letters, needs.admin),
+            "PlanRedrive": Method(self.plan_redrive, needs.admin),
+            "RunRedrive": Method(self.run_redrive, needs.admin),
+            "CancelRedrive": Method(self.cancel_redrive, needs.admin),
+            "RedriveDeadLetters": Method(self.redrive_dead_letters, needs.admin),
+            "ListRedrivePlans": Method(self.list_redrive_plans, needs.admin),
+            "ListRedrives": Method(self.list_redrives, needs.admin),
         }
 
     async def list_dead_letters(
@@ -42,7 +41,7 @@ class DeadLetterDesk:
         )
 
     async def get_dead_letter(self, request: wire.GetDeadLetterRequest, caller: Caller) -> wire.GetDeadLetterResponse:
-        group = convert.resource(request.group, caller.namespace)
+        group = caller.resource(request.group)
         found = await self._redrives.dead_letter(group, request.message_id)
         return wire.GetDeadLetterResponse(status=status.OK, dead_letter=_dead_letter(found))
 
@@ -72,7 +71,7 @@ class DeadLetterDesk:
     ) -> wire.RedriveDeadLettersResponse:
         done = await self._redrives.redrive(
             request.plan_id,
-            convert.resource(request.group, caller.namespace),
+            caller.resource(request.group),
             [_order(each) for each in request.orders],
             request.reason,
             _target(request, caller),
@@ -83,7 +82,7 @@ class DeadLetterDesk:
     async def list_redrive_plans(
         self, request: wire.ListRedrivePlansRequest, caller: Caller
     ) -> wire.ListRedrivePlansResponse:
-        group = convert.resource(request.group, caller.namespace) if request.HasField("group") else None
+        group = caller.resource(request.group) if request.HasField("group") else None
         plan_id = request.plan_id if request.HasField("plan_id") else None
         found = await self._redrives.plans(group, plan_id)
         return wire.ListRedrivePlansResponse(status=status.OK, plans=map(_plan, found))
@@ -95,8 +94,8 @@ class DeadLetterDesk:
 
 def _selected(of: wire.DeadLetterSelection, caller: Caller) -> Selected:
     return Selected(
-        convert.resource(of.group, caller.namespace),
-        convert.resource(of.topic, caller.namespace) if of.HasField("topic") else None,
+        caller.resource(of.group),
+        caller.resource(of.topic) if of.HasField("topic") else None,
         convert.time_ms(of.dead_from, "dead_from") if of.HasField("dead_from") else None,
         convert.time_ms(of.dead_until, "dead_until") if of.HasField("dead_until") else None,
         of.where,
@@ -106,7 +105,7 @@ def _selected(of: wire.DeadLetterSelection, caller: Caller) -> Selected:
 
 
 def _target(request: Any, caller: Caller) -> Resource | None:
-    return convert.resource(request.target, caller.namespace) if request.HasField("target") else None
+    return caller.resource(request.target) if request.HasField("target") else None
 
 
 def _order(order: wire.RedriveOrder) -> Order:

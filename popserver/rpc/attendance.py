@@ -15,7 +15,8 @@ from popserver.broker.group_notices import Listener
 from popserver.domain.names import Resource
 from popserver.domain.sharing import Standing
 from popserver.rpc import settings, status
-from popserver.rpc.calls import Caller, Write
+from popserver.rpc.call import Write
+from popserver.rpc.calls import Caller
 
 
 class Attendance:

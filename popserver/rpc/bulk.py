@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from google.protobuf.message import Message
 
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -30,10 +32,11 @@ from popserver.domain.bulk import (
 from popserver.domain.errors import BadRequest, Forbidden, Unsupported
 from popserver.domain.names import Resource
 from popserver.domain.topic import offset_of
-from popserver.rpc import calls, convert, origins, status
-from popserver.rpc.calls import Caller, Verb, Write
+from popserver.rpc import calls, convert, needs, origins, status
+from popserver.rpc.call import Service, Write, encode
+from popserver.rpc.calls import AnyMethod, Caller, Method, StreamMethod
 from popserver.rpc.consuming import attempt_id_of, check_change, invisible_ms_of
-from popserver.rpc.gates import Door
+from popserver.rpc.gates import ClientGate
 from popserver.rpc.incoming import Incoming
 from popserver.rpc.limits import Limits
 
@@ -49,30 +52,30 @@ _CHUNK_OF_RECEIVE = wire.ReceiveBulkResponse.CHUNK_FIELD_NUMBER
 class Frame(NamedTuple):
     """A frame with a chunk, which is put beside the other fields as it is: protobuf would copy it twice."""
 
-    others: Any
+    others: Message
     field_number: int
     chunk: Chunk
 
+    def SerializeToString(self) -> bytes:  # noqa: N802
+        tag_and_size = bytes([self.field_number << 3 | 2]) + _varint(self.chunk.size)
+        return b"".join((self.others.SerializeToString(), tag_and_size, *self.chunk.parts))
 
-def service(broker: Broker, access: Access, limits: Limits, incoming: Incoming) -> Any:
+
+def service(broker: Broker, access: Access, limits: Limits, incoming: Incoming) -> Service:
     """The service, as `rpc.server.build` takes it."""
+    gate = ClientGate(access, broker.clients.seen, broker.clock)
+    return calls.serve(SERVICE, bulk_methods(broker, limits), gate, incoming)
+
+
+def bulk_methods(broker: Broker, limits: Limits) -> dict[str, AnyMethod]:
+    """Every method of the service."""
     bulk = Bulk(broker, limits)
-    table = {
-        "PullBulk": Verb(bulk.pull_bulk, encode=encode),
-        "ReceiveBulk": Verb(bulk.receive_bulk, encode=encode),
-        "RenewAttempt": Verb(bulk.renew_attempt),
-        "AckAttempt": Verb(bulk.ack_attempt),
+    return {
+        "PullBulk": StreamMethod(bulk.pull_bulk, needs.consume, encode=encode),
+        "ReceiveBulk": StreamMethod(bulk.receive_bulk, needs.consume, encode=encode),
+        "RenewAttempt": Method(bulk.renew_attempt, needs.consume),
+        "AckAttempt": Method(bulk.ack_attempt, needs.consume),
     }
-    return calls.handlers(SERVICE, table, wire, Door(access, broker.clients.seen, broker.clock), incoming)
-
-
-def encode(frame: Any) -> bytes:
-    """The bytes of a frame, with a chunk or without."""
-    if not isinstance(frame, Frame):
-        data: bytes = frame.SerializeToString()
-        return data
-    tag_and_size = bytes([frame.field_number << 3 | 2]) + _varint(frame.chunk.size)
-    return b"".join((frame.others.SerializeToString(), tag_and_size, *frame.chunk.parts))
 
 
 class Bulk:
@@ -88,7 +91,7 @@ class Bulk:
         make_chunks = await self._arrow()
         columns = columns_named(request.columns)
         stretch = await self._broker.bulk.stretch(
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.topic),
             request.queue_id,
             request.offset,
             request.end_offset,
@@ -234,14 +237,16 @@ def _outside(stretch: Stretch, page: Page) -> wire.PullBulkResponse:
     return wire.PullBulkResponse(status=refused, min_offset=page.min_offset, max_offset=page.end_offset)
 
 
-def _attempt(request: Any, caller: Caller) -> tuple[Resource, Resource, str]:
+def _attempt(
+    request: wire.ReceiveBulkRequest | wire.RenewAttemptRequest | wire.AckAttemptRequest, caller: Caller
+) -> tuple[Resource, Resource, str]:
     """Group, topic and attempt id."""
     attempt_id = attempt_id_of(request)
     if attempt_id is None:
         raise BadRequest("the attempt id is blank; name the receive, so that its holds can be found again")
     return (
-        convert.resource(request.group, caller.namespace),
-        convert.resource(request.topic, caller.namespace),
+        caller.resource(request.group),
+        caller.resource(request.topic),
         attempt.of_user(caller.user, attempt_id),
     )
 

@@ -1,30 +1,33 @@
-"""From a gRPC call to a room's verb, and back.
+"""From a call to a method, and back.
 
-Everything a call can suffer ends in a status inside the answer: a refusal in the code of `rpc.status`, an unforeseen
-error in one plain sentence (and its traceback in the log), bytes that are no request in BAD_REQUEST. A gRPC error
-status would be taken for a broken connection and retried.
+Every failure of a call becomes a status inside the answer: a refusal has the code of `rpc.status`, an unforeseen error
+one plain sentence (and its traceback in the log), bytes that are no request BAD_REQUEST. Clients take the call's own
+status for a broken connection and try again.
 
-Who calls is judged by the headers: the request of a caller who may not come in is not read at all.
+The headers say who calls, and they are judged first: the request of a caller who is refused is not read at all.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Generic, Never, Protocol, TypeVar, cast
 
-import grpc
 import structlog
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.broker.access import Need
 from popserver.broker.undelivered import Undelivered
 from popserver.domain.errors import BadRequest, Internal, PopError
-from popserver.front.inner import peer_address
+from popserver.domain.names import Resource
 from popserver.rpc import caps, status
-from popserver.rpc.half_sent import Frames
+from popserver.rpc.call import Call, Encodable, Route, Service, Write
+from popserver.rpc.half_sent import Frames, Read
 from popserver.rpc.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
 from popserver.rpc.limits import MIB
 from popserver.rpc.wire_fields import bytes_beside_bodies, has_more_fields
@@ -38,63 +41,24 @@ FIELDS_MAX = 16_384
 # So many fields are looked at for bodies: in a legal request all bodies are among them.
 FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
 
-# Writes one frame of a streamed answer.
-Write = Callable[[Any], Awaitable[None]]
-
-
-class Gate(Protocol):
-    """Stands before every verb of a service; whoever may not pass gets the `PopError` it raises."""
-
-    def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
-        """Before the request is read: who calls?"""
-
-    def allow(self, method: str, request: Any, caller: Caller) -> None:
-        """May the caller do what the request asks? A stream of requests is asked about frame by frame, by its verb."""
-
-
-class Verb(NamedTuple):
-    """How one RPC is answered.
-
-    `answer` takes (request, caller) and returns the response; a streaming one takes (request, caller, write) and
-    writes its frames. `refuse` builds the frames of a refusal; without it they are one response with the status.
-    """
-
-    answer: Callable[..., Awaitable[Any]]
-    refuse: Callable[[Any, pb.Status], list[Any]] | None = None
-    anonymous: bool = False  # may come without a client id, and then unsigned
-    # Waits before a refused (request, caller) ends, where a client would ask again at once, without end.
-    hold_up: Callable[[Any, Caller], Awaitable[None]] | None = None
-    # How a frame becomes bytes, where it is not always the method's own message.
-    encode: Callable[[Any], bytes] | None = None
-    bytes_max: int = OTHER_REQUEST_BYTES_MAX
-    echoes: bool = False  # a refusal repeats something of the request, so a refused caller's is read all the same
-
-
-class Unreadable(NamedTuple):
-    """Stands for a request whose bytes are no request."""
-
-    type_name: str
-    size: int
+Request = TypeVar("Request", contravariant=True)
+Decoded = TypeVar("Decoded", bound=Message)
+Needs = Sequence[Need]
 
 
 class NotTaken(Exception):
     """A client does not take its answer; a refusal would only wait behind it."""
 
 
-class TooMany(NamedTuple):
-    """Stands for a request with a list that is too long."""
-
-    sentence: str
-
-
 class Caller:
     """Who calls, by the headers of the call (protocol 2.1); unknown languages, odd dates, missing headers are fine."""
 
     __slots__ = (
-        "_context",
         "_headers",
+        "call",
         "client_id",
         "is_stranger",
+        "namespace",
         "require",
         "require_origins",
         "stands_on",
@@ -102,22 +66,23 @@ class Caller:
         "withholds",
     )
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._headers: dict[str, Any] = dict(context.invocation_metadata() or ())
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._headers = call.headers
         # With users, the id within the user's own: nobody can be, or end, a client of somebody else.
-        self.client_id: str = self.header("x-mq-client-id").strip()
-        # The access key of whoever signed the call; empty where nobody need sign.
+        self.client_id = self.header("x-mq-client-id").strip()
+        self.namespace = self.header("x-mq-namespace")
+        # The access key of the user who signed the call; empty where callers need not sign.
         self.user = ""
         # Whether it did not sign where others must; the gate says so.
         self.is_stranger = False
         # Raises unless the caller is still let in and has these rights; the gate puts it there.
-        self.require: Callable[[Sequence[Any]], None] = _let_through
+        self.require: Callable[[Needs], None] = _let_through
         # Whether some messages are kept from the caller because of where they come from; raises for such topics.
         self.withholds: Callable[[], bool] = _nothing_withheld
-        self.require_origins: Callable[[Any], None] = _let_through
+        self.require_origins: Callable[[Iterable[Resource | None]], None] = _let_through
         # What it needs for as long as its stream is open.
-        self.stands_on: Sequence[Any] = ()
+        self.stands_on: Needs = ()
 
     def header(self, name: str) -> str:
         value = self._headers.get(name, "")
@@ -128,218 +93,272 @@ class Caller:
         value = self._headers.get(name)
         return value if isinstance(value, bytes) else None
 
-    @property
-    def namespace(self) -> str:
-        return self.header("x-mq-namespace")
+    def resource(self, named: pb.Resource) -> Resource:
+        """A topic or group; some clients name the namespace in the call's header alone."""
+        return Resource(named.resource_namespace or self.namespace, named.name)
 
     @property
     def peer(self) -> str:
         """Where the call comes from: `HOST:PORT`, or nothing where that is not known."""
-        return peer_address(self._context.peer())
+        return self.call.peer
 
     def carries(self, undelivered: Undelivered, size: int) -> None:
         """The call's answer has so many bytes of bodies, which are in memory until the call has ended."""
         if size:
             undelivered.carry(size)
-            self._context.add_done_callback(lambda _: undelivered.carried(size))
+            self.call.on_end(lambda: undelivered.carried(size))
 
     def remaining_ms(self) -> int | None:
         """Until the call's deadline; None where it has none."""
-        remaining_s = self._context.time_remaining()
-        return None if remaining_s is None else int(remaining_s * 1_000)
+        return self.call.remaining_ms()
 
 
-def handlers(
-    service: ServiceDescriptor, verbs: Mapping[str, Verb], message_classes: Any, gate: Gate, incoming: Incoming
-) -> Any:
-    """Every method of the service with its verb; KeyError where one has none."""
-    by_name = {
-        method.name: _handler(method, verbs[method.name], message_classes, gate, incoming) for method in service.methods
-    }
-    return grpc.method_handlers_generic_handler(service.full_name, by_name)
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request]):
+    """How one RPC is answered: with one response to one request."""
+
+    answer: Callable[[Request, Caller], Awaitable[Message]]
+    rights: Callable[[Request, Caller], Needs]  # what the caller needs, by what the request names
+    # The response to a refused request, where it is not just the status.
+    refuse: Callable[[Request | BadRequest | None, pb.Status], Message] | None = None
+    anonymous: bool = False  # may come without a client id, and then unsigned
+    bytes_max: int = OTHER_REQUEST_BYTES_MAX
+    echoes: bool = False  # a refusal repeats something of the request, so the request of a refused caller is read too
 
 
-def readable(request: Any) -> Any:
-    """The request itself; raise `BadRequest` for bytes that are none."""
-    if isinstance(request, Unreadable):
-        raise BadRequest(f"the {request.size} bytes sent are no {request.type_name}")
-    if isinstance(request, TooMany):
-        raise BadRequest(request.sentence)
-    return request
+@dataclass(frozen=True, slots=True)
+class StreamMethod(Generic[Request]):
+    """The same with a stream as the answer: `answer` writes its frames."""
+
+    answer: Callable[[Request, Caller, Write], Awaitable[None]]
+    rights: Callable[[Request, Caller], Needs]
+    refuse: Callable[[pb.Status], Sequence[Message]] | None = None  # the frames, where they are not one with the status
+    # Waits before a refused call ends, where a client would ask again at once, without end.
+    hold_up: Callable[[Request | BadRequest | None, Caller], Awaitable[None]] | None = None
+    # How a frame becomes bytes, where it is not always the method's own message.
+    encode: Callable[[Encodable], bytes] | None = None
 
 
-def _let_through(_needs: Any) -> None:
-    """Where nobody signs, everybody may everything."""
+@dataclass(frozen=True, slots=True)
+class ConversationMethod(Generic[Request]):
+    """The same with a stream of requests, too. `answer` asks for the rights that each of them needs."""
+
+    answer: Callable[[Frames[Request], Caller, Write], Awaitable[None]]
+    hold_up: Callable[[], Awaitable[None]]
+
+
+AnyMethod = Method[Never] | StreamMethod[Never] | ConversationMethod[Never]
+
+
+class Gate(Protocol):
+    """Stands before every method of a service; a caller who may not pass gets the `PopError` it raises."""
+
+    def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
+        """Before the request is read: who calls?"""
+
+    def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
+        """May the caller do what the request asks? A stream of requests is asked about by its method."""
+
+
+def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Gate, incoming: Incoming) -> Service:
+    """The service, as a door takes it. Raises `ValueError` unless these are exactly its methods."""
+    differ = methods.keys() ^ service.methods_by_name.keys()
+    if differ:
+        raise ValueError(f"the methods of {service.full_name} and those given differ in {', '.join(sorted(differ))}")
+    routes = {each.name: _route(each, methods[each.name], gate, incoming) for each in service.methods}
+    return Service(service.full_name, routes)
+
+
+def reader(
+    message_class: type[Decoded], bytes_max: int, too_many: Callable[[Decoded, int], str] | None = None
+) -> Read[Decoded]:
+    """From bytes to a request, or to its refusal. `too_many` says which of its lists is too long, if one is."""
+    parse, type_name = message_class.FromString, message_class.DESCRIPTOR.full_name
+
+    def read(data: bytes) -> Decoded | BadRequest:
+        size = len(data)
+        if size > SMALL_BYTES:
+            if size > bytes_max:
+                return _no_request(f"{type_name}, which has at most {bytes_max} bytes", size)
+            if has_more_fields(data, FIELDS_MAX):
+                return _no_request(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
+        if size > OTHER_REQUEST_BYTES_MAX:
+            beside = bytes_beside_bodies(data, message_class.DESCRIPTOR, FIELDS_TO_BODIES_MAX)
+            if beside > OTHER_REQUEST_BYTES_MAX:
+                return _no_request(
+                    f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size
+                )
+        try:
+            request = parse(data)
+        except DecodeError:
+            return _no_request(type_name, size)
+        refusal = too_many(request, size) if too_many is not None else ""
+        return BadRequest(refusal) if refusal else request
+
+    return read
+
+
+def _no_request(what: str, size: int) -> BadRequest:
+    return BadRequest(f"the {size} bytes sent are no {what}")
+
+
+def _let_through(_needs: object) -> None:
+    """Where callers need not sign, each may do everything."""
 
 
 def _nothing_withheld() -> bool:
     return False
 
 
-def _handler(
-    method: MethodDescriptor, verb: Verb, message_classes: Any, gate: Gate, incoming: Incoming
-) -> grpc.RpcMethodHandler[Any, Any]:
-    request_class: type[Message] = getattr(message_classes, method.input_type.name)
-    response_class: type[Message] = getattr(message_classes, method.output_type.name)
-    read = reader(request_class, verb.bytes_max, caps.check(method.name, request_class.DESCRIPTOR))
-    call = _Call(method.name, verb, response_class, gate, incoming, read)
-    encode: Any = verb.encode or response_class.SerializeToString
-    # Every call is a stream of requests to gRPC: of any other it reads the request before it says who calls.
-    if method.client_streaming:
-        return grpc.stream_stream_rpc_method_handler(call.conversation, response_serializer=encode)
-    if method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(call.stream, response_serializer=encode)
-    return grpc.stream_unary_rpc_method_handler(call.unary, response_serializer=encode)
+def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming: Incoming) -> Route:
+    request_class = GetMessageClass(descriptor.input_type)
+    bytes_max = method.bytes_max if isinstance(method, Method) else OTHER_REQUEST_BYTES_MAX
+    read = reader(request_class, bytes_max, caps.check(descriptor.name, request_class.DESCRIPTOR))
+    way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read)
+    # From here on only the protocol's file says what a request is.
+    if isinstance(method, Method):
+        return Route(_Unary(way, cast("Method[Message]", method)).handle, way.encode, streams=False)
+    if isinstance(method, StreamMethod):
+        return Route(
+            _Stream(way, cast("StreamMethod[Message]", method)).handle, method.encode or way.encode, streams=True
+        )
+    conversation = _Conversation(way, cast("ConversationMethod[Message]", method))
+    return Route(conversation.handle, way.encode, streams=True)
 
 
-def reader(
-    message_class: type[Message], bytes_max: int, too_many: Callable[[Any, int], str] | None = None
-) -> Callable[[bytes], Any]:
-    """From bytes to a request, or to what stands for one. `too_many` says which of its lists is too long, if one is."""
-    parse, type_name = message_class.FromString, message_class.DESCRIPTOR.full_name
-
-    def read(data: bytes) -> Any:
-        size = len(data)
-        if size > SMALL_BYTES:
-            if size > bytes_max:
-                return Unreadable(f"{type_name}, which has at most {bytes_max} bytes", size)
-            if has_more_fields(data, FIELDS_MAX):
-                return Unreadable(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
-        if size > OTHER_REQUEST_BYTES_MAX:
-            beside = bytes_beside_bodies(data, message_class.DESCRIPTOR, FIELDS_TO_BODIES_MAX)
-            if beside > OTHER_REQUEST_BYTES_MAX:
-                return Unreadable(f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size)
-        try:
-            request = parse(data)
-        except DecodeError:
-            return Unreadable(type_name, size)
-        refusal = too_many(request, size) if too_many is not None else ""
-        return TooMany(refusal) if refusal else request
-
-    return read
-
-
-class _Call:
-    """One method's way through the door."""
+class _Way:
+    """What the handlers of all kinds of methods have in common."""
 
     def __init__(
-        self,
-        name: str,
-        verb: Verb,
-        response_class: type[Message],
-        gate: Gate,
-        incoming: Incoming,
-        read: Callable[[bytes], Any],
+        self, name: str, response_class: type[Message], gate: Gate, incoming: Incoming, read: Read[Message]
     ) -> None:
-        self._name = name
-        self._verb = verb
-        self._response_class: Callable[..., Message] = response_class
-        self._gate = gate
-        self._incoming = incoming
-        self._read = read
+        self.name = name
+        self.gate = gate
+        self.incoming = incoming
+        self.read = read
+        self.encode = cast("Callable[[Encodable], bytes]", response_class.SerializeToString)
+        self._respond = cast("Callable[..., Message]", response_class)
 
-    async def unary(self, _requests: Any, context: Any) -> Any:
-        caller, arrived = Caller(context), NOTHING
-        try:
-            try:
-                self._enter(caller, context)
-            except PopError:
-                if self._verb.echoes:
-                    with suppress(PopError):
-                        arrived = await self._incoming.receive(context, self._read, is_stranger=True)
-                raise
-            arrived = await self._receive(context, caller)
-            if arrived.refusal is not None:
-                raise arrived.refusal
-            self._gate.allow(self._name, readable(arrived.request), caller)
-            return await self._verb.answer(arrived.request, caller)
-        except PopError as refusal:
-            return self._refusal(arrived.request, refusal)[0]
-        except Exception:  # noqa: BLE001
-            return self._refusal(arrived.request, self._failure(caller))[0]
-        finally:
-            arrived.budget.give_back(arrived.size)
+    def refusal(self, refused: pb.Status) -> Message:
+        return self._respond(status=refused)
 
-    async def stream(self, _requests: Any, context: Any) -> None:
-        caller, arrived = Caller(context), NOTHING
-        try:
-            self._enter(caller, context)
-            arrived = await self._receive(context, caller)
-            refusal = arrived.refusal or await self._answer_stream(arrived.request, caller, context)
-        except PopError as refused:
-            refusal = refused
-        finally:
-            arrived.budget.give_back(arrived.size)
-        if refusal is not None:
-            await self._hold_up(arrived.request, caller)
-            await self._write(self._refusal(arrived.request, refusal), context)
-
-    async def conversation(self, _requests: Any, context: Any) -> None:
-        """A refusal is a frame, and then the stream's own end: official clients see nothing but the second."""
-        # At once: one client says nothing before it has seen the headers (protocol 3.1).
-        await context.send_initial_metadata(())
-        caller = Caller(context)
-        frames: Frames | None = None
-        try:
-            self._enter(caller, context)
-            with self._incoming.frames(context, self._read) as frames:
-                refusal = await self._answer_stream(frames, caller, context)
-        except PopError as refused:
-            refusal = refused
-        if refusal is not None:
-            await self._write(self._refusal(None, refusal), context)
-            if frames is None or frames.refusal is None:  # else the frame goes on to arrive
-                await self._hold_up(None, caller)
-            code, sentence = status.end_of_stream(refusal)
-            context.set_code(code)
-            context.set_details(sentence)
-
-    def _enter(self, caller: Caller, context: Any) -> None:
-        self._gate.enter(self._name, caller, anonymous=self._verb.anonymous)
-        if caller.user:
-            self._incoming.signed(context)
-
-    def _receive(self, context: Any, caller: Caller) -> Awaitable[Arrived]:
-        return self._incoming.receive(context, self._read, is_stranger=caller.is_stranger)
-
-    async def _answer_stream(self, request: Any, caller: Caller, context: Any) -> PopError | None:
-        """The refusal with which the stream has to end; None where nothing is left to be said."""
-        try:
-            self._gate.allow(self._name, readable(request), caller)
-            await self._verb.answer(request, caller, context.write)
-        except PopError as refusal:
-            return refusal
-        except NotTaken:
-            self._incoming.hang_up(context)
-            return None
-        except grpc.aio.InternalError:
-            # A frame could not be written: the connection is gone, and nobody is there to be told.
-            return None
-        except Exception:  # noqa: BLE001
-            return None if context.cancelled() else self._failure(caller)
-        return None
-
-    async def _hold_up(self, request: Any, caller: Caller) -> None:
-        if self._verb.hold_up is not None:
-            await self._verb.hold_up(request, caller)
-
-    @staticmethod
-    async def _write(frames: list[Any], context: Any) -> None:
-        for frame in frames:
-            await context.write(frame)
-
-    def _refusal(self, request: Any, refusal: PopError) -> list[Any]:
-        refused = status.of(refusal)
-        if self._verb.refuse is not None:
-            return self._verb.refuse(request, refused)
-        return [self._response_class(status=refused)]
-
-    def _failure(self, caller: Caller) -> Internal:
+    def failure(self, caller: Caller) -> Internal:
+        """What the caller is told of the exception that is being handled; the log has it whole."""
         request_id = caller.header("x-mq-request-id")
         # The traceback as text: a renderer given the exception itself may print local variables, and so bodies.
-        where = {"rpc": self._name, "client_id": caller.client_id, "request_id": request_id, "peer": caller.peer}
+        where = {"rpc": self.name, "client_id": caller.client_id, "request_id": request_id, "peer": caller.peer}
         log.error("call failed", **where, exception=traceback.format_exc())
         return Internal(
-            f"the server failed on {self._name}; whether it took effect is unknown, repeat it"
+            f"the server failed on {self.name}; whether it took effect is unknown, repeat it"
             f" (the server's log has the reason under request id '{request_id}')"
         )
+
+    def outcome(self, error: Exception, call: Call, caller: Caller) -> PopError | None:
+        """The refusal with which a stream ends after this exception; None where the client gets no more of it."""
+        if isinstance(error, PopError):
+            return error
+        if isinstance(error, NotTaken):
+            self.incoming.hang_up(call)
+            return None
+        return None if isinstance(error, call.Disconnected) or call.is_cancelled else self.failure(caller)
+
+
+class _Unary:
+    """The handler of a `Method`."""
+
+    def __init__(self, way: _Way, method: Method[Message]) -> None:
+        self._way = way
+        self._method = method
+
+    async def handle(self, call: Call) -> Message:
+        way, method = self._way, self._method
+        caller = Caller(call)
+        arrived: Arrived[Message] = NOTHING
+        try:
+            try:
+                way.gate.enter(way.name, caller, anonymous=method.anonymous)
+            except PopError:
+                if method.echoes:
+                    with suppress(PopError):
+                        arrived = await way.incoming.receive(call, way.read, is_stranger=True)
+                raise
+            if caller.user:
+                way.incoming.signed(call)
+            arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
+            request = arrived.decoded()
+            way.gate.allow(method.rights, request, caller)
+            return await method.answer(request, caller)
+        except PopError as refusal:
+            return self._refusal(arrived.request, refusal)
+        except Exception:  # noqa: BLE001
+            return self._refusal(arrived.request, way.failure(caller))
+        finally:
+            arrived.budget.give_back(arrived.size)
+
+    def _refusal(self, request: Message | BadRequest | None, refusal: PopError) -> Message:
+        refused = status.of(refusal)
+        return self._way.refusal(refused) if self._method.refuse is None else self._method.refuse(request, refused)
+
+
+class _Stream:
+    """The handler of a `StreamMethod`."""
+
+    def __init__(self, way: _Way, method: StreamMethod[Message]) -> None:
+        self._way = way
+        self._method = method
+
+    async def handle(self, call: Call) -> None:
+        way, method = self._way, self._method
+        caller = Caller(call)
+        arrived: Arrived[Message] = NOTHING
+        refusal: PopError | None = None
+        try:
+            way.gate.enter(way.name, caller, anonymous=False)
+            if caller.user:
+                way.incoming.signed(call)
+            arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
+            request = arrived.decoded()
+            way.gate.allow(method.rights, request, caller)
+            await method.answer(request, caller, call.write)
+        except Exception as error:  # noqa: BLE001
+            refusal = way.outcome(error, call, caller)
+        finally:
+            arrived.budget.give_back(arrived.size)
+        if refusal is None:
+            return
+        if method.hold_up is not None:
+            await method.hold_up(arrived.request, caller)
+        refused = status.of(refusal)
+        for frame in [way.refusal(refused)] if method.refuse is None else method.refuse(refused):
+            await call.write(frame)
+
+
+class _Conversation:
+    """The handler of a `ConversationMethod`."""
+
+    def __init__(self, way: _Way, method: ConversationMethod[Message]) -> None:
+        self._way = way
+        self._method = method
+
+    async def handle(self, call: Call) -> None:
+        """A refusal is a frame, and then the stream's own status: official clients see only the second."""
+        # At once: one client sends nothing before it has seen the headers (protocol 3.1).
+        await call.send_headers()
+        way, caller = self._way, Caller(call)
+        frames: Frames[Message] | None = None
+        refusal: PopError | None = None
+        try:
+            way.gate.enter(way.name, caller, anonymous=False)
+            if caller.user:
+                way.incoming.signed(call)
+            with way.incoming.frames(call, way.read) as frames:
+                caller.require(())
+                await self._method.answer(frames, caller, call.write)
+        except Exception as error:  # noqa: BLE001
+            refusal = way.outcome(error, call, caller)
+        if refusal is None:
+            return
+        await call.write(way.refusal(status.of(refusal)))
+        if frames is None or frames.refusal is None:  # else the frame goes on to arrive
+            await self._method.hold_up()
+        call.end(status.end_of_stream(refusal))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import grpc
-
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.commands import Command, Commands, Outcome, PrintThreads, TryMessage
 from popserver.domain.acl import Action, ResourceKind, Right
 from popserver.domain.errors import NotFound
 from popserver.rpc import convert
-from popserver.rpc.calls import Caller, Write
+from popserver.rpc.call import Write
+from popserver.rpc.calls import Caller
 
 STACK_TRACE_LENGTH_MAX = 256 * 1024  # of a client's text: clients of the administration take answers of 4 MiB
 
@@ -25,7 +24,7 @@ def teller(caller: Caller, say: Write, store_host: str) -> Callable[[Command, st
             caller.require([(Right(Action.SUB, ResourceKind.TOPIC, command.stored.message.topic),)])
         try:
             await say(_frame(command, nonce, store_host))
-        except grpc.aio.InternalError:
+        except caller.call.Disconnected:
             raise NotFound(f"client '{caller.client_id}' has left before it was told") from None
 
     return tell
@@ -39,7 +38,8 @@ def heed(commands: Commands, client_id: str, frame: wire.TelemetryCommand) -> No
         commands.answered(client_id, trace.nonce, _shortened(trace.thread_stack_trace))
     elif kind in ("verify_message_result", "verify_message_command"):
         # The Node client sends the command back instead of a result.
-        nonce = getattr(frame, kind).nonce
+        sent = frame.verify_message_result if kind == "verify_message_result" else frame.verify_message_command
+        nonce = sent.nonce
         commands.answered(client_id, nonce, Outcome(frame.status.code, frame.status.message[:STACK_TRACE_LENGTH_MAX]))
 
 

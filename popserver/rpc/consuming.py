@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Protocol
 
-from popproto.v1 import legacy_pb2
+from popproto.v1 import bulk_pb2, legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import BATCH_SIZE_MAX, Broker
@@ -16,7 +16,8 @@ from popserver.domain.message import Delivery
 from popserver.domain.names import CONTROL
 from popserver.domain.retry import Holder
 from popserver.rpc import convert, needs, origins, status
-from popserver.rpc.calls import Caller, NotTaken, Write
+from popserver.rpc.call import Write
+from popserver.rpc.calls import Caller, NotTaken
 from popserver.rpc.limits import Limits
 
 # Clients older than this know no ILLEGAL_POLLING_TIME. Compared as text, like the field does (protocol 1.7).
@@ -24,8 +25,14 @@ _KNOWS_ILLEGAL_POLLING_TIME = "5.0.3"
 # Half of what clients allow an ordinary call: kept back where a receive names no polling time (protocol 1.7).
 _REQUEST_TIMEOUT_HALF_MS = 1_500
 
-
 ATTEMPT_ID_LENGTH_MAX = 255
+
+
+class HasAttemptId(Protocol):
+    """A request that names a receive."""
+
+    @property
+    def attempt_id(self) -> str: ...
 
 
 class Consuming:
@@ -65,8 +72,8 @@ class Consuming:
                 f"the request has {len(acked)} entries, at most {self._limits.ack_entries_max} are allowed; split it"
             )
         outcomes = await self._broker.ack(
-            convert.resource(request.group, caller.namespace),
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.group),
+            caller.resource(request.topic),
             [entry.receipt_handle for entry in acked],
             [entry.message_id for entry in acked],
         )
@@ -84,8 +91,8 @@ class Consuming:
         duration_ms = convert.duration_ms(request.invisible_duration)
         check_change(duration_ms, self._limits)
         handle = await self._broker.change_invisible(
-            convert.resource(request.group, caller.namespace),
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.group),
+            caller.resource(request.topic),
             request.receipt_handle,
             duration_ms,
             give_back=request.suspend and duration_ms == 0,
@@ -98,17 +105,17 @@ class Consuming:
     ) -> wire.ForwardMessageToDeadLetterQueueResponse:
         """Clients repeat it until it is OK, so it is OK for what is a dead letter or committed already."""
         await self._broker.forward_to_dead_letter_queue(
-            convert.resource(request.group, caller.namespace),
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.group),
+            caller.resource(request.topic),
             request.receipt_handle,
             request.message_id,
         )
         return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 
-    async def hold_up(self, request: Any, caller: Caller) -> None:
+    async def hold_up(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
         """The Go push client asks again 20 ms after any refusal (protocol 1.7)."""
         # Of a call that was refused by its headers there is no request.
-        pushes = request is None or getattr(request, "auto_renew", False)
+        pushes = request is None or (not isinstance(request, BadRequest) and request.auto_renew)
         if pushes and caller.header("x-mq-language") == "GO" and self._held_up < self._limits.held_up_max:
             self._held_up += 1
             try:
@@ -116,7 +123,7 @@ class Consuming:
             finally:
                 self._held_up -= 1
 
-    def refuse_to_receive(self, _request: Any, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
+    def refuse_to_receive(self, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._broker.clock.now_ms())]
 
     async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client) -> list[Delivery]:
@@ -127,8 +134,8 @@ class Consuming:
         invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
         poll_ms = poll_ms_of(request, caller, self._limits, self._broker.open_polls)
         return await self._broker.receive(
-            convert.resource(request.group, caller.namespace),
-            convert.resource(request.message_queue.topic, caller.namespace),
+            caller.resource(request.group),
+            caller.resource(request.message_queue.topic),
             wanted=wanted,
             batch_size=request.batch_size,
             invisible_ms=invisible_ms,
@@ -149,7 +156,7 @@ class Consuming:
         """
         keys = [each.stored.message_key for each in deliveries]
         try:
-            caller.require(needs.OF["ReceiveMessage"](request, caller))
+            caller.require(needs.consume_message_queue(request, caller))
             await origins.check(self._broker, request.message_queue.topic.name, keys, caller)
         except BaseException:
             self._broker.withdraw(deliveries)
@@ -173,7 +180,7 @@ class Consuming:
             raise
 
 
-def invisible_ms_of(request: Any, limits: Limits) -> int:
+def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRequest, limits: Limits) -> int:
     """How long a receive holds what it is granted."""
     invisible_ms = convert.duration_ms(request.invisible_duration)
     if invisible_ms < limits.invisible_ms_min:
@@ -224,7 +231,7 @@ def poll_ms_of(
     return max(0, min(poll_ms, remaining_ms - limits.poll_margin_ms - shared_ms))
 
 
-def attempt_id_of(request: Any) -> str | None:
+def attempt_id_of(request: HasAttemptId) -> str | None:
     """What names the receive; nothing, or a blank, names none (protocol 5.3)."""
     attempt_id = request.attempt_id.strip()
     if len(attempt_id) > ATTEMPT_ID_LENGTH_MAX:
@@ -243,10 +250,12 @@ def _check_not_too_large(invisible_ms: int, limits: Limits) -> None:
         )
 
 
-def refuse_to_change(request: Any, refused: pb.Status) -> list[wire.ChangeInvisibleDurationResponse]:
+def refuse_to_change(
+    request: wire.ChangeInvisibleDurationRequest | BadRequest | None, refused: pb.Status
+) -> wire.ChangeInvisibleDurationResponse:
     """With the handle as it was given: clients copy it unread (protocol 1.9)."""
-    handle = getattr(request, "receipt_handle", "")
-    return [wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)]
+    handle = "" if request is None or isinstance(request, BadRequest) else request.receipt_handle
+    return wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)
 
 
 _NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message within the polling time; ask again")

@@ -1,28 +1,29 @@
 """The gates before the services: who calls, how much, and whether that is allowed.
 
-In this order, and nothing is looked at or remembered of a caller before it is known: signature, client id, quota,
-rights. Where nobody need sign and nothing is limited, a gate costs a header and two comparisons.
+They check signature, client id, quota and rights, in this order; they read and keep nothing of a caller before they
+know it. Where callers need not sign and nothing is limited, a gate costs a header and two comparisons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from popserver.broker.access import Access, Need
+from google.protobuf.message import Message
+
+from popproto.v2 import service_pb2 as wire
+from popserver.broker.access import Access
 from popserver.broker.clock import Clock
 from popserver.domain.acl import User
 from popserver.domain.errors import BadRequest, ClientIdRequired, Forbidden, Unauthorized
 from popserver.domain.names import CONTROL
-from popserver.rpc import needs
-from popserver.rpc.calls import Caller
+from popserver.rpc.calls import Caller, Needs
 
 CLIENT_ID_LENGTH_MAX = 255
 
 # Told the client id of every call that is let in.
 Seen = Callable[[str], None]
-Require = Callable[[Sequence[Need]], None]
+Require = Callable[[Needs], None]
 
 # Refused, these would only make more work: what is not ended or committed comes again, a client not heard of is taken
 # for gone. They count, so that whoever ends much receives less.
@@ -42,7 +43,7 @@ _ONLY_COUNTED = frozenset(
 )
 
 
-class Door:
+class ClientGate:
     """The gate before the messages: users with rights, clients with ids."""
 
     def __init__(self, access: Access, seen: Seen, clock: Clock) -> None:
@@ -73,11 +74,11 @@ class Door:
             limit(_holder(caller), 1, self._clock.now_ms())
         self._seen(caller.client_id)
 
-    def allow(self, method: str, request: Any, caller: Caller) -> None:
+    def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
         """Raise `Forbidden` for what the caller may not do, `TooManyRequests` for more messages than it may send."""
         if self._access.is_on:
-            caller.require(needs.OF[method](request, caller))
-        if self._access.messages is not None and method == "SendMessage":
+            caller.require(rights(request, caller))
+        if self._access.messages is not None and isinstance(request, wire.SendMessageRequest):
             self._access.messages.take(_holder(caller), len(request.messages), self._clock.now_ms())
 
     def _sign_in(self, caller: Caller) -> None:
@@ -90,7 +91,7 @@ class Door:
             caller.client_id = f"{user.access_key}/{caller.client_id}"
 
 
-class Desk:
+class AdminGate:
     """The gate before the administration: admins, where callers must sign. An operator is no client."""
 
     def __init__(self, access: Access) -> None:
@@ -108,8 +109,8 @@ class Desk:
                 " popmq acl user add NAME --admin"
             )
 
-    def allow(self, method: str, request: Any, caller: Caller) -> None:
-        """Whoever came in may everything."""
+    def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
+        """An admin may do everything."""
 
 
 def _holder(caller: Caller) -> str:
@@ -127,7 +128,7 @@ def _signer(access: Access, caller: Caller) -> User:
 
 
 def _rights_of(access: Access, user: User) -> Require:
-    def require(wanted: Sequence[Need]) -> None:
+    def require(wanted: Needs) -> None:
         access.check_current(user)
         access.check(user, wanted)
 

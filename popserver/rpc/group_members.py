@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from popproto.v1 import legacy_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -21,21 +20,16 @@ class GroupMembers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-            "ListMembers": self.list_members,
-            "LockQueues": self.lock_queues,
-            "UnlockQueues": self.unlock_queues,
-        }
 
     async def list_members(self, request: wire.ListMembersRequest, caller: Caller) -> wire.ListMembersResponse:
-        group = convert.resource(request.group, caller.namespace)
+        group = caller.resource(request.group)
         check_group(group)
         found = await self._broker.group_members.of(group)
         return wire.ListMembersResponse(status=status.OK, members=map(_member, found))
 
     async def lock_queues(self, request: wire.LockQueuesRequest, caller: Caller) -> wire.LockQueuesResponse:
-        """Whatever others have is left out of the answer, and is no error."""
-        group = convert.resource(request.group, caller.namespace)
+        """What others have locked is left out of the answer, and is no error."""
+        group = caller.resource(request.group)
         named = _named(request.queues, caller)
         locked = await self._broker.queue_locks.lock(group, caller.client_id, list(named))
         answer = wire.LockQueuesResponse(status=status.OK, locked=[named[each] for each in locked])
@@ -43,14 +37,14 @@ class GroupMembers:
         return answer
 
     async def unlock_queues(self, request: wire.UnlockQueuesRequest, caller: Caller) -> wire.UnlockQueuesResponse:
-        group = convert.resource(request.group, caller.namespace)
+        group = caller.resource(request.group)
         await self._broker.queue_locks.unlock(group, caller.client_id, list(_named(request.queues, caller)))
         return wire.UnlockQueuesResponse(status=status.OK)
 
 
 def _named(queues: Iterable[wire.QueueName], caller: Caller) -> dict[QueueName, wire.QueueName]:
     """Each queue once, with the caller's own words for it."""
-    return {QueueName(convert.resource(each.topic, caller.namespace), each.queue_id): each for each in queues}
+    return {QueueName(caller.resource(each.topic), each.queue_id): each for each in queues}
 
 
 def _member(member: Member) -> wire.GroupMember:

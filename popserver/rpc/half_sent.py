@@ -17,11 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
-import grpc
-
-from popserver.domain.errors import PopError
+from popserver.domain.errors import BadRequest, PopError
+from popserver.rpc.call import Call
 
 # What one request clears beyond its size: its headers, with a signature, and the frames and records around it.
 CALL_BYTES = 1_024
@@ -30,6 +29,11 @@ ANSWER_SHARE = 64  # of what the server sends: the client's window updates and p
 PINGS_BYTES_PER_S = 64
 SLACK_BYTES = 16 * 1024  # of a connection, not counted
 AGE_S = 0.05  # what came less than this long ago may still be read
+
+
+Request = TypeVar("Request", covariant=True)
+# From bytes to a request, or to the refusal of bytes that are none.
+Read = Callable[[bytes], Request | BadRequest]
 
 
 class Traffic(Protocol):
@@ -42,9 +46,10 @@ class Traffic(Protocol):
 class Unread:
     """What one connection has sent that the server has not read, and the streams of requests that are open on it."""
 
-    def __init__(self, traffic: Traffic, now_s: float) -> None:
+    def __init__(self, traffic: Traffic, peer: str, now_s: float) -> None:
+        self.peer = peer  # of the client, `HOST:PORT`
         self.count = 0  # bytes
-        self.frames: set[Frames] = set()
+        self.frames: set[Frames[object]] = set()
         self.late_since_s: float | None = None  # the limits of `Incoming` begin here
         self._traffic = traffic
         self._passed = traffic.passed
@@ -93,32 +98,29 @@ class Unread:
         self._passed = passed
 
 
-class Frames:
+class Frames(Generic[Request]):
     """The frames of one stream, as `read` decodes them. Use it with `with`; that raises the refusal which ended it."""
 
-    def __init__(
-        self, context: Any, read: Callable[[bytes], Any], unread: Unread | None, left: Callable[[], None]
-    ) -> None:
+    def __init__(self, call: Call, read: Read[Request], unread: Unread | None, left: Callable[[], None]) -> None:
         """`unread`: of the stream's connection, where that is known. `left` is called in the end."""
         self.refusal: PopError | None = None
         self.waits = False
-        # Not gRPC's iterator of requests: that keeps the last one until it is garbage, which may take long.
-        self._context = context
+        self._call = call
         self._read = read
         self._unread = unread
         self._left = left
         self._task = asyncio.current_task()
 
-    def __aiter__(self) -> Frames:
+    def __aiter__(self) -> Frames[Request]:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Request | BadRequest:
         self.waits = True
         try:
-            data = await self._context.read()
+            data = await self._call.read()
         finally:
             self.waits = False
-        if data is grpc.aio.EOF:
+        if data is None:
             raise StopAsyncIteration
         if self._unread is not None:
             self._unread.complete(len(data))
@@ -131,7 +133,7 @@ class Frames:
             self.refusal = refusal
             self._task.cancel()
 
-    def __enter__(self) -> Frames:
+    def __enter__(self) -> Frames[Request]:
         if self._unread is not None:
             self._unread.frames.add(self)
         return self

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, Never, TypeVar
 
-import grpc
 import structlog
 
 from popserver.domain.budget import Budget, Budgets
 from popserver.domain.errors import BadRequest, PopError, RequestTooSlow
 from popserver.front.front import Front
-from popserver.front.inner import connection_number, peer_address
-from popserver.rpc.half_sent import SLACK_BYTES, Frames, Unread
+from popserver.rpc.call import Call
+from popserver.rpc.half_sent import SLACK_BYTES, Frames, Read, Unread
 from popserver.rpc.limits import Limits
 
 SWEEP_S = 0.025
@@ -40,28 +39,40 @@ SAY_ENDED_EVERY_S = 60.0
 
 log = structlog.get_logger("popserver.rpc")
 
+Task = asyncio.Task[object]
+Request = TypeVar("Request", covariant=True)
 
-class Arrived(NamedTuple):
+
+class Arrived(NamedTuple, Generic[Request]):
     """A decoded request; `budget` counts its `size` in bytes until that is given back."""
 
-    request: Any
+    request: Request | BadRequest | None  # a `BadRequest` where the bytes are no request
     size: int
     budget: Budget
     refusal: PopError | None = None  # only a small request is decoded then
     is_end: bool = False  # no request came
 
+    def decoded(self) -> Request:
+        """The request, or raise the refusal."""
+        if self.refusal is not None:
+            raise self.refusal
+        if isinstance(self.request, BadRequest):
+            raise self.request
+        assert self.request is not None
+        return self.request
 
-NOTHING = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
+
+NOTHING: Arrived[Never] = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
 
 
 class _Reading:
     """A request that is waited for."""
 
-    __slots__ = ("base", "context", "is_stranger", "number", "passed_at_start", "refusal", "since_s", "task")
+    __slots__ = ("base", "call", "is_stranger", "number", "passed_at_start", "refusal", "since_s", "task")
 
-    def __init__(self, task: asyncio.Task[Any], context: Any, is_stranger: bool, since_s: float, passed: int) -> None:
+    def __init__(self, task: Task, call: Call, is_stranger: bool, since_s: float, passed: int) -> None:
         self.task = task
-        self.context = context
+        self.call = call
         self.is_stranger = is_stranger
         self.since_s = since_s
         self.passed_at_start = passed  # through the front, over all connections
@@ -95,16 +106,16 @@ class Incoming:
         unsigned = max(total // 4, self._largest)
         self._unsigned = budgets.add("requests without a signature", unsigned, "bytes", "max_incoming")
         self._late = (_Late(self._large), _Late(self._unsigned))  # likewise
-        self._readings: dict[asyncio.Task[Any], _Reading] = {}  # the oldest first
+        self._readings: dict[Task, _Reading] = {}  # the oldest first
         self._alarm: asyncio.TimerHandle | None = None
-        self._unread: dict[str, Unread] = {}  # by the peer of its calls; connections with an open stream of requests
+        self._unread: dict[int, Unread] = {}  # by connection, of those with an open stream of requests
         self._expected_of: dict[int | None, int] = {}  # of late requests, by connection
         self._half_sent = 0  # bytes, in the budget of large requests
         self._looked_at = 0  # what had passed through the front
         self._looks = 0  # so many are still to be made
         self._said_ended_at_s = -math.inf
 
-    async def receive(self, context: Any, read: Callable[[bytes], Any], *, is_stranger: bool) -> Arrived:
+    async def receive(self, call: Call, read: Read[Request], *, is_stranger: bool) -> Arrived[Request]:
         """The next message of a call, as `read` decodes it; the caller gives its size back to its budget in the end.
 
         Raises `TooManyRequests` or `RequestTooSlow` while it is waited for.
@@ -113,10 +124,10 @@ class Incoming:
         assert task is not None
         loop = task.get_loop()
         passed = 0 if self._front is None else self._front.passed
-        reading = self._readings[task] = _Reading(task, context, is_stranger, loop.time(), passed)
+        reading = self._readings[task] = _Reading(task, call, is_stranger, loop.time(), passed)
         self._keep_sweeping(loop)
         try:
-            data = await context.read()
+            data = await call.read()
         except asyncio.CancelledError:
             if reading.refusal is None:
                 raise
@@ -124,46 +135,46 @@ class Incoming:
             raise reading.refusal from None
         finally:
             del self._readings[task]
-        if data is grpc.aio.EOF:
+        if data is None:
             return NOTHING._replace(refusal=BadRequest("the call ended without a request; send one"), is_end=True)
         if self._unread:
-            unread = self._unread.get(context.peer())
+            number = call.connection
+            unread = None if number is None else self._unread.get(number)
             if unread is not None:
                 unread.read(len(data))
         return self._arrived(data, read, is_stranger=is_stranger)
 
-    def hang_up(self, context: Any) -> None:
+    def hang_up(self, call: Call) -> None:
         """End the connection of a call, where it came through the front: what it carries is dropped at once."""
-        number = connection_number(context.peer())
+        number = call.connection
         if self._front is not None and number is not None:
             self._front.hang_up(number, "it does not take its answers")
 
-    def frames(self, context: Any, read: Callable[[bytes], Any]) -> Frames:
+    def frames(self, call: Call, read: Read[Request]) -> Frames[Request]:
         """The messages of a stream of requests. One that takes too long, or finds no room, ends the stream."""
         loop = asyncio.get_running_loop()
-        peer = context.peer()
-        number = connection_number(peer)
+        number = call.connection if self._front is not None else None
         traffic = None if self._front is None or number is None else self._front.connection(number)
-        if traffic is None:
-            return Frames(context, read, None, _nothing)
-        unread = self._unread.get(peer)
+        if number is None or traffic is None:
+            return Frames(call, read, None, _nothing)
+        unread = self._unread.get(number)
         if unread is None:
-            unread = self._unread[peer] = Unread(traffic, loop.time())
+            unread = self._unread[number] = Unread(traffic, call.peer, loop.time())
         self._keep_sweeping(loop)
-        return Frames(context, read, unread, lambda: self._frames_end(peer))
+        return Frames(call, read, unread, lambda: self._frames_end(number))
 
-    def _frames_end(self, peer: str) -> None:
-        if not self._unread[peer].frames:
-            del self._unread[peer]
+    def _frames_end(self, number: int) -> None:
+        if not self._unread[number].frames:
+            del self._unread[number]
 
-    def signed(self, context: Any) -> None:
+    def signed(self, call: Call) -> None:
         """The caller has signed: the front keeps its connection when it ends others."""
         if self._front is not None:
-            number = connection_number(context.peer())
+            number = call.connection
             if number is not None:
                 self._front.signed(number)
 
-    def _arrived(self, data: bytes, read: Callable[[bytes], Any], *, is_stranger: bool) -> Arrived:
+    def _arrived(self, data: bytes, read: Read[Request], *, is_stranger: bool) -> Arrived[Request]:
         size = len(data)
         budget = self._unsigned if is_stranger else self._small if size <= SMALL_BYTES else self._large
         if not budget.take(size):
@@ -203,30 +214,30 @@ class Incoming:
         if not self._has_to_look():
             return
         self._large.give_back(self._half_sent)
-        found: dict[str, int] = {}
-        for peer, unread in self._unread.items():
+        found: dict[int, int] = {}  # bytes, by connection
+        for number, unread in self._unread.items():
             size = unread.look(now_s)
             if size:
-                size -= self._expected_of.get(connection_number(peer), 0)
+                size -= self._expected_of.get(number, 0)
             if size > 0 and unread.waits:
-                found[peer] = size
+                found[number] = size
             else:
                 unread.late_since_s = None
-        ended: dict[str, int] = {}
+        ended: dict[int, int] = {}
         self._half_sent = sum(found.values())
         while not self._large.take(self._half_sent):
             worst = max(found, key=found.__getitem__)
             ended[worst] = found.pop(worst)
             self._half_sent -= ended[worst]
-        for peer, size in ended.items():
-            self._end(peer, size, self._large.refusal("one more frame that takes long to arrive"), now_s)
+        for number, size in ended.items():
+            self._end(number, size, self._large.refusal("one more frame that takes long to arrive"), now_s)
         patience_s = self._patience_s[False]
-        for peer, size in found.items():
-            unread = self._unread[peer]
+        for number, size in found.items():
+            unread = self._unread[number]
             if unread.late_since_s is None:
                 unread.late_since_s = now_s
             elif now_s - unread.late_since_s > patience_s:
-                self._end(peer, size, RequestTooSlow(f"a frame had not arrived after {patience_s:g} s"), now_s)
+                self._end(number, size, RequestTooSlow(f"a frame had not arrived after {patience_s:g} s"), now_s)
 
     def _has_to_look(self) -> bool:
         passed = 0 if self._front is None else self._front.passed
@@ -236,13 +247,12 @@ class Incoming:
         self._looks -= 1
         return self._looks >= 0 or self._half_sent > 0
 
-    def _end(self, peer: str, size: int, refusal: PopError, now_s: float) -> None:
-        self._unread[peer].refuse(refusal)
+    def _end(self, number: int, size: int, refusal: PopError, now_s: float) -> None:
+        unread = self._unread[number]
+        unread.refuse(refusal)
         if now_s - self._said_ended_at_s >= SAY_ENDED_EVERY_S:  # a flood must not fill the log as well
             self._said_ended_at_s = now_s
-            log.warning(
-                "streams with a half-sent frame ended", peer=peer_address(peer), bytes=size, reason=str(refusal)
-            )
+            log.warning("streams with a half-sent frame ended", peer=unread.peer, bytes=size, reason=str(refusal))
 
     def _make_room(self, place: _Late, late: list[_Reading]) -> None:
         place.budget.give_back(place.expected)
@@ -276,7 +286,7 @@ class Incoming:
         return found
 
     def _locate(self, reading: _Reading, front: Front) -> None:
-        number = connection_number(reading.context.peer())
+        number = reading.call.connection
         passed = None if number is None else front.passed_by(number)
         if passed is not None:
             reading.number = number

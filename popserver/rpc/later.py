@@ -1,18 +1,13 @@
-"""Verbs of the protocol that this version does not offer, each with what to do instead."""
+"""Methods of the protocol that this version does not offer, each with what to do instead."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Never
 
+from popproto.v2 import service_pb2 as wire
 from popserver.domain.errors import NotBuilt
+from popserver.rpc.calls import Caller
 
 
-def not_built(sentence: str) -> Callable[..., Awaitable[Any]]:
-    async def refuse(*_: Any) -> Any:
-        raise NotBuilt(sentence)
-
-    return refuse
-
-
-sync_lite_subscription = not_built("lite topics are not offered by this version; subscribe to an ordinary topic")
+async def sync_lite_subscription(_request: wire.SyncLiteSubscriptionRequest, _caller: Caller) -> Never:
+    raise NotBuilt("lite topics are not offered by this version; subscribe to an ordinary topic")

@@ -8,20 +8,18 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
-
-import grpc
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from popserver.domain.errors import CannotListen
 from popserver.front import front
 from popserver.front.front import Front
 from popserver.front.inner import InnerListeners
 from popserver.front.open_files import connections_max
+from popserver.rpc.call import Door
 from popserver.rpc.limits import Limits
 
 if TYPE_CHECKING:
-    # Its libraries take a while to load; who speaks no TLS does without them.
-    from popserver.front.certificate import Certificate
+    # Its libraries take a while to load; a server without TLS does without them.
     from popserver.front.source import Source
 
 Mode = Literal["permissive", "plaintext", "tls"]
@@ -52,17 +50,15 @@ class Place(NamedTuple):
 PLAINTEXT = Listening("plaintext")
 
 
-def listen(
-    server: grpc.aio.Server, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool = False
-) -> Place:
-    """Bind the server to host and port (0: any free one). Raises `CannotListen` where the address is taken.
+def listen(door: Door, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool = False) -> Place:
+    """Bind the door to host and port (0: any free one). Raises `CannotListen` where the address is taken.
 
     Where callers must sign, the front is there in every mode: it tells connections that never did from the others.
     """
     try:
         if listening.mode == "permissive" or must_sign:
-            return _behind_front(server, host, port, listening, limits, must_sign=must_sign)
-        return _directly(server, host, port, None if listening.mode == "plaintext" else _credentials(listening))
+            return _behind_front(door, host, port, listening, limits, must_sign=must_sign)
+        return _directly(door, host, port, None if listening.mode == "plaintext" else _source(listening))
     except (OSError, RuntimeError):
         raise CannotListen(
             f"cannot listen on {address_of(host, port)}: the port is taken or the address is not this machine's;"
@@ -75,9 +71,7 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _behind_front(
-    server: grpc.aio.Server, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool
-) -> Place:
+def _behind_front(door: Door, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool) -> Place:
     inner = InnerListeners()
     room = connections_max(files_each=FILES_THROUGH_FRONT)
     patience = front.Limits(
@@ -88,9 +82,9 @@ def _behind_front(
         must_sign and inner.shows_numbers,
     )
     if listening.mode != "tls":
-        server.add_insecure_port(inner.plaintext)
+        door.listen_plaintext(inner.plaintext)
     if listening.mode != "plaintext":
-        server.add_secure_port(inner.tls, _credentials(listening))
+        door.listen_tls(inner.tls, _source(listening))
     try:
         public = Front(host, port, inner, patience, _KINDS[listening.mode])
     except OSError:
@@ -99,35 +93,18 @@ def _behind_front(
     return Place(host, public.port, public)
 
 
-def _directly(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> Place:
+def _directly(door: Door, host: str, port: int, source: Source | None) -> Place:
     # Asked first, the system says no in silence; gRPC would write a line of its own beside ours.
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(place)
     address = address_of(host, port)
-    if credentials is None:
-        return Place(host, server.add_insecure_port(address))
-    return Place(host, server.add_secure_port(address, credentials))
+    if source is None:
+        return Place(host, door.listen_plaintext(address))
+    return Place(host, door.listen_tls(address, source))
 
 
-def _credentials(listening: Listening) -> grpc.ServerCredentials:
-    source = listening.certificate
-    assert source is not None, f"{listening.mode} needs a certificate"
-
-    def fresh() -> grpc.ServerCertificateConfiguration | None:
-        """Asked at every handshake; None keeps what gRPC has."""
-        certificate = source.fresh()
-        return None if certificate is None else _configuration(certificate)
-
-    return grpc.dynamic_ssl_server_credentials(
-        _configuration(source.certificate),
-        cast("Any", fresh),
-        require_client_authentication=source.certificate.client_ca is not None,
-    )
-
-
-def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration(
-        [(certificate.key, certificate.chain)], root_certificates=certificate.client_ca
-    )
+def _source(listening: Listening) -> Source:
+    assert listening.certificate is not None, f"{listening.mode} needs a certificate"
+    return listening.certificate

@@ -28,11 +28,11 @@ class Offsets:
     async def update_offset(self, request: wire.UpdateOffsetRequest, caller: Caller) -> wire.UpdateOffsetResponse:
         """The client knows of no resets, and is taken by its word."""
         wish = NamedOffset(_of_v2(request.message_queue, caller), request.offset)
-        (done,) = await self._offsets.commit(convert.resource(request.group, caller.namespace), [wish])
+        (done,) = await self._offsets.commit(caller.resource(request.group), [wish])
         return wire.UpdateOffsetResponse(status=status.of(done.refusal))
 
     async def get_offset(self, request: wire.GetOffsetRequest, caller: Caller) -> wire.GetOffsetResponse:
-        group, queue = convert.resource(request.group, caller.namespace), _of_v2(request.message_queue, caller)
+        group, queue = caller.resource(request.group), _of_v2(request.message_queue, caller)
         (stored,) = await self._offsets.fetch(group, [queue])
         if stored.offset == NO_OFFSET:
             raise OffsetNotFound(
@@ -49,7 +49,7 @@ class Offsets:
         self, request: legacy_pb2.FetchOffsetsRequest, caller: Caller
     ) -> legacy_pb2.FetchOffsetsResponse:
         queues = [_of_v1(each, caller) for each in _checked(request.queues)]
-        found = await self._offsets.fetch(convert.resource(request.group, caller.namespace), queues)
+        found = await self._offsets.fetch(caller.resource(request.group), queues)
         offsets = [_queue_offset(queue, each) for queue, each in zip(request.queues, found, strict=True)]
         return legacy_pb2.FetchOffsetsResponse(status=status.OK, offsets=offsets)
 
@@ -60,7 +60,7 @@ class Offsets:
         wishes = [
             NamedOffset(_of_v1(each.queue, caller), each.offset, each.resets) for each in _checked(request.offsets)
         ]
-        group = convert.resource(request.group, caller.namespace)
+        group = caller.resource(request.group)
         done = await self._offsets.commit(group, wishes, begins=request.begin)
         statuses = [status.of(each.refusal) for each in done]
         results = [
@@ -89,11 +89,11 @@ def _checked(several: Sequence[T]) -> Sequence[T]:
 
 
 def _of_v2(queue: pb.MessageQueue, caller: Caller) -> QueueName:
-    return QueueName(convert.resource(queue.topic, caller.namespace), queue.id)
+    return QueueName(caller.resource(queue.topic), queue.id)
 
 
 def _of_v1(queue: legacy_pb2.QueueName, caller: Caller) -> QueueName:
-    return QueueName(convert.resource(queue.topic, caller.namespace), queue.queue_id, queue.generation)
+    return QueueName(caller.resource(queue.topic), queue.queue_id, queue.generation)
 
 
 def _queue_offset(queue: legacy_pb2.QueueName, stored: Progress) -> legacy_pb2.QueueOffset:

@@ -33,12 +33,12 @@ class Producing:
         good = [each for each in read if isinstance(each, Message)]
         stored = iter(await self._store(good, caller.client_id))
         outcomes = [next(stored) if isinstance(each, Message) else each for each in read]
-        return _answer(sent, convert.resource(sent[0].topic, caller.namespace), outcomes)
+        return _answer(sent, caller.resource(sent[0].topic), outcomes)
 
     async def end_transaction(self, request: wire.EndTransactionRequest, caller: Caller) -> wire.EndTransactionResponse:
         """Idempotent, the first decision counts; an unspecified resolution decides nothing (protocol 1.11)."""
         await self._broker.transactions.end(
-            convert.resource(request.topic, caller.namespace),
+            caller.resource(request.topic),
             request.message_id,
             request.transaction_id,
             convert.resolution(request.resolution),
@@ -47,7 +47,7 @@ class Producing:
 
     async def recall_message(self, request: wire.RecallMessageRequest, caller: Caller) -> wire.RecallMessageResponse:
         """Takes a delayed message back, as long as it is not due (protocol 8.2)."""
-        topic = convert.resource(request.topic, caller.namespace)
+        topic = caller.resource(request.topic)
         message_id = await self._broker.pending.recall(topic, request.recall_handle)
         return wire.RecallMessageResponse(status=status.OK, message_id=message_id)
 
@@ -68,7 +68,7 @@ class Producing:
                 )
 
     def _read(self, sent: Sequence[pb.Message], caller: Caller) -> list[Message | PopError]:
-        topic = convert.resource(sent[0].topic, caller.namespace)
+        topic = caller.resource(sent[0].topic)
         now_ms = self._broker.clock.now_ms()
         read: list[Message | PopError] = []
         for each in sent:

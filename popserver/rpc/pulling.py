@@ -8,6 +8,7 @@ client that sends none is held when it names a polling time, and wants what its 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -23,7 +24,8 @@ from popserver.domain.filtering import Filter, TagFilter
 from popserver.domain.names import Resource
 from popserver.domain.pulling import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
 from popserver.rpc import convert, needs, origins
-from popserver.rpc.calls import Caller, NotTaken, Write
+from popserver.rpc.call import Write
+from popserver.rpc.calls import Caller, Needs, NotTaken
 from popserver.rpc.consuming import poll_ms_of
 from popserver.rpc.limits import Limits
 
@@ -53,7 +55,7 @@ class Pulling:
         """Frames: status, messages, next offset."""
         queue = request.message_queue
         asked = Asked(request, queue.topic, queue.id, _extras_of_header(caller))
-        pulled = await self._pull("PullMessage", asked, caller)
+        pulled = await self._pull(asked, lambda: needs.consume_message_queue(request, caller), caller)
         try:
             async with asyncio.timeout(self._limits.answer_ms / 1_000):
                 await self._write(asked, pulled, write)
@@ -71,7 +73,7 @@ class Pulling:
     async def pull_batch(self, request: legacy_pb2.PullBatchRequest, caller: Caller) -> legacy_pb2.PullBatchResponse:
         queue = request.queue
         asked = Asked(request, queue.topic, queue.queue_id, request.extras if request.HasField("extras") else None)
-        pulled = await self._pull("PullBatch", asked, caller)
+        pulled = await self._pull(asked, lambda: needs.consume_queue(request, caller), caller)
         answer = legacy_pb2.PullBatchResponse(
             status=_status(asked, pulled), next_offset=pulled.next_offset, generation=pulled.generation
         )
@@ -79,13 +81,13 @@ class Pulling:
             convert.fill_pulled(answer.messages.add(), stored, asked.topic, self._store_host)
         return answer
 
-    async def _pull(self, method: str, asked: Asked, caller: Caller) -> Pulled:
+    async def _pull(self, asked: Asked, rights: Callable[[], Needs], caller: Caller) -> Pulled:
         clients = self._broker.clients
         client = clients.call_opened(caller.client_id)
         try:
             pulled = await self._broker.pulls.pull(self._wish(asked, caller))
             # Rights may have changed while it was held.
-            caller.require(needs.OF[method](asked.request, caller))
+            caller.require(rights())
             caller.carries(self._broker.undelivered, sum(len(each.message.body) for each in pulled.messages))
             keys = [each.message_key for each in pulled.messages]
             await origins.check(self._broker, asked.topic.name, keys, caller)
@@ -103,8 +105,8 @@ class Pulling:
                 f"max_bytes is {extras.max_bytes}; ask for 1 to {BATCH_BYTES_MAX} bytes, or 0 for all of them"
             )
         flags = _flags(extras)
-        group = convert.resource(request.group, caller.namespace)
-        topic = convert.resource(asked.topic, caller.namespace)
+        group = caller.resource(request.group)
+        topic = caller.resource(asked.topic)
         role = self._role(group, caller)
         may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
         poll_ms = poll_ms_of(request, caller, self._limits, self._broker.open_polls) if may_be_held else 0

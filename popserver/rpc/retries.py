@@ -6,7 +6,7 @@ from popproto.v1 import legacy_pb2 as wire
 from popserver.broker.broker import Broker
 from popserver.broker.offsets import QueueName
 from popserver.broker.retries import HandedBack
-from popserver.rpc import convert, status
+from popserver.rpc import status
 from popserver.rpc.calls import Caller
 
 
@@ -18,13 +18,13 @@ class Retries:
 
     async def send_back(self, request: wire.SendBackRequest, caller: Caller) -> wire.SendBackResponse:
         name = request.queue
-        queue = QueueName(convert.resource(name.topic, caller.namespace), name.queue_id, name.generation)
+        queue = QueueName(caller.resource(name.topic), name.queue_id, name.generation)
         failed = HandedBack(
             queue,
             request.offset,
             request.delay_level,
             request.max_reconsume_times if request.HasField("max_reconsume_times") else None,
         )
-        group = convert.resource(request.group, caller.namespace)
+        group = caller.resource(request.group)
         is_dead_letter = await self._retries.send_back(group, caller.client_id, failed)
         return wire.SendBackResponse(status=status.OK, is_dead_letter=is_dead_letter)

@@ -20,7 +20,7 @@ class Routing:
         self._own = own
 
     async def query_route(self, request: wire.QueryRouteRequest, caller: Caller) -> wire.QueryRouteResponse:
-        topic = await self._broker.catalog.topic(convert.resource(request.topic, caller.namespace))
+        topic = await self._broker.catalog.topic(caller.resource(request.topic))
         queues = convert.queues(topic, request.topic, self._brokers(request.endpoints))
         return wire.QueryRouteResponse(status=status.OK, message_queues=queues)
 
@@ -34,9 +34,7 @@ class Routing:
         """
         if await self._owns_queues(request, caller):
             return await self._share(request, caller)
-        await self._broker.catalog.subscription(
-            convert.resource(request.group, caller.namespace), convert.resource(request.topic, caller.namespace)
-        )
+        await self._broker.catalog.subscription(caller.resource(request.group), caller.resource(request.topic))
         queues = [convert.every_queue(request.topic, each) for each in self._brokers(request.endpoints)]
         assignments = [pb.Assignment(message_queue=queue) for queue in queues]
         return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
@@ -48,14 +46,14 @@ class Routing:
             return role.kind is Kind.PULL
         if not self._broker.members.is_shared:
             return False
-        group = await self._broker.catalog.group(convert.resource(request.group, caller.namespace))
+        group = await self._broker.catalog.group(caller.resource(request.group))
         members = await self._broker.group_members.of(group.name)
         return any(each.client_id == caller.client_id for each in members)
 
     async def _share(self, request: wire.QueryAssignmentRequest, caller: Caller) -> wire.QueryAssignmentResponse:
         """At the servers that the route names for these queues."""
-        topic = await self._broker.catalog.topic(convert.resource(request.topic, caller.namespace))
-        group = await self._broker.catalog.group(convert.resource(request.group, caller.namespace))
+        topic = await self._broker.catalog.topic(caller.resource(request.topic))
+        group = await self._broker.catalog.group(caller.resource(request.group))
         share = {each.number for each in await self._broker.group_members.share_of(caller.client_id, group.name, topic)}
         route = convert.queues(topic, request.topic, self._brokers(request.endpoints))[: len(topic.queues)]
         assignments = [pb.Assignment(message_queue=queue) for queue in route if queue.id in share]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from popserver.rpc import consuming, later
-from popserver.rpc.calls import Verb
+from popserver.rpc import consuming, later, needs
+from popserver.rpc.calls import AnyMethod, ConversationMethod, Method, StreamMethod
 from popserver.rpc.consuming import Consuming
 from popserver.rpc.offsets import Offsets
 from popserver.rpc.producing import Producing
@@ -12,25 +12,33 @@ from popserver.rpc.routing import Routing
 from popserver.rpc.session import Session
 
 
-def verbs(
+def messaging_methods(
     routing: Routing, session: Session, producing: Producing, consumer: Consuming, pulling: Pulling, offsets: Offsets
-) -> dict[str, Verb]:
+) -> dict[str, AnyMethod]:
+    """Every method of the service."""
     return {
-        "QueryRoute": Verb(routing.query_route),
-        "Heartbeat": Verb(session.heartbeat, anonymous=True),
-        "SendMessage": Verb(producing.send_message, bytes_max=producing.bytes_max),
-        "QueryAssignment": Verb(routing.query_assignment),
-        "ReceiveMessage": Verb(consumer.receive_message, consumer.refuse_to_receive, hold_up=consumer.hold_up),
-        "AckMessage": Verb(consumer.ack_message),
-        "ForwardMessageToDeadLetterQueue": Verb(consumer.forward_to_dead_letter_queue),
-        "PullMessage": Verb(pulling.pull_message),
-        "UpdateOffset": Verb(offsets.update_offset),
-        "GetOffset": Verb(offsets.get_offset),
-        "QueryOffset": Verb(offsets.query_offset),
-        "EndTransaction": Verb(producing.end_transaction),
-        "Telemetry": Verb(session.telemetry, hold_up=session.hold_up),
-        "NotifyClientTermination": Verb(session.notify_client_termination),
-        "ChangeInvisibleDuration": Verb(consumer.change_invisible_duration, consuming.refuse_to_change, echoes=True),
-        "RecallMessage": Verb(producing.recall_message),
-        "SyncLiteSubscription": Verb(later.sync_lite_subscription),
+        "QueryRoute": Method(routing.query_route, needs.route),
+        "Heartbeat": Method(session.heartbeat, needs.group_if_named, anonymous=True),
+        "SendMessage": Method(producing.send_message, needs.send, bytes_max=producing.bytes_max),
+        "QueryAssignment": Method(routing.query_assignment, needs.consume),
+        "ReceiveMessage": StreamMethod(
+            consumer.receive_message,
+            needs.consume_message_queue,
+            refuse=consumer.refuse_to_receive,
+            hold_up=consumer.hold_up,
+        ),
+        "AckMessage": Method(consumer.ack_message, needs.consume),
+        "ForwardMessageToDeadLetterQueue": Method(consumer.forward_to_dead_letter_queue, needs.consume),
+        "PullMessage": StreamMethod(pulling.pull_message, needs.consume_message_queue),
+        "UpdateOffset": Method(offsets.update_offset, needs.consume_message_queue),
+        "GetOffset": Method(offsets.get_offset, needs.consume_message_queue),
+        "QueryOffset": Method(offsets.query_offset, needs.read_message_queue),
+        "EndTransaction": Method(producing.end_transaction, needs.publish),
+        "Telemetry": ConversationMethod(session.telemetry, session.hold_up),
+        "NotifyClientTermination": Method(session.notify_client_termination, needs.own_client),
+        "ChangeInvisibleDuration": Method(
+            consumer.change_invisible_duration, needs.consume, refuse=consuming.refuse_to_change, echoes=True
+        ),
+        "RecallMessage": Method(producing.recall_message, needs.publish),
+        "SyncLiteSubscription": Method(later.sync_lite_subscription, needs.consume),
     }

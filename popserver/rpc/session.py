@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.broker import Broker
 from popserver.broker.producers import Check
-from popserver.domain.errors import Busy, ClientIdRequired, Internal, PopError
+from popserver.domain.errors import BadRequest, Busy, ClientIdRequired, Internal, PopError
 from popserver.domain.names import check_group
 from popserver.rpc import client_commands, convert, needs, settings, status
 from popserver.rpc.attendance import Attendance
-from popserver.rpc.calls import Caller, Write, readable
+from popserver.rpc.call import Encodable, Write
+from popserver.rpc.calls import Caller
+from popserver.rpc.half_sent import Frames
 from popserver.rpc.limits import Limits
 
 
@@ -26,7 +27,7 @@ class Session:
         self._version = version
         self._store_host = store_host
         self._capabilities = settings.capabilities(heeds_keys=broker.heeds_keys)
-        self._streams: dict[asyncio.Task[Any], Caller] = {}
+        self._streams: dict[asyncio.Task[object], Caller] = {}
         self._closing = False
 
     async def heartbeat(self, request: wire.HeartbeatRequest, caller: Caller) -> wire.HeartbeatResponse:
@@ -34,12 +35,12 @@ class Session:
         if not caller.client_id and request.ByteSize():
             raise ClientIdRequired
         if request.group.name:
-            check_group(convert.resource(request.group, caller.namespace))
+            check_group(caller.resource(request.group))
         if request.client_type == pb.PUSH_CONSUMER:
             self._broker.clients.pushes(caller.client_id)
         return wire.HeartbeatResponse(status=status.OK)
 
-    async def telemetry(self, commands: Any, caller: Caller, write: Write) -> None:
+    async def telemetry(self, commands: Frames[wire.TelemetryCommand], caller: Caller, write: Write) -> None:
         """Answers every settings frame; one that is refused ends the stream (protocol 3.1).
 
         Of several streams of one client the newest counts; when that one ends without a goodbye, the client is gone.
@@ -85,7 +86,7 @@ class Session:
         self._broker.clients.ended(caller.client_id)
         return wire.NotifyClientTerminationResponse(status=status.OK)
 
-    async def hold_up(self, _commands: Any, _caller: Caller) -> None:
+    async def hold_up(self) -> None:
         """A client that comes back at once would be refused again and again."""
         await asyncio.sleep(self._limits.stream_refusal_pause_ms / 1_000)
 
@@ -111,15 +112,17 @@ class Session:
             caller.require(needs.of_check(check.stored.message.topic))
             await say(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
 
-        topics = [convert.resource(each, caller.namespace) for each in agreed.publishing.topics]
+        topics = [caller.resource(each) for each in agreed.publishing.topics]
         await self._broker.transactions.joined(caller.client_id, stream, topics, ask)
 
     async def _answer(
-        self, command: Any, caller: Caller, attendance: Attendance, *, has_agreed: bool
+        self, command: wire.TelemetryCommand | BadRequest, caller: Caller, attendance: Attendance, *, has_agreed: bool
     ) -> wire.TelemetryCommand | None:
         """None for a command that needs no answer. Raises the error of settings that are refused."""
         try:
-            if not readable(command).HasField("settings"):
+            if isinstance(command, BadRequest):
+                raise command
+            if not command.HasField("settings"):
                 client_commands.heed(self._broker.commands, caller.client_id, command)
                 return None
             wanted = needs.of_settings(command.settings, caller)
@@ -152,7 +155,7 @@ def _in_turn(write: Write) -> Write:
     """One frame after the other: answers and commands meet on a client's one stream."""
     lock = asyncio.Lock()
 
-    async def say(frame: Any) -> None:
+    async def say(frame: Encodable) -> None:
         async with lock:
             await write(frame)
 

@@ -1,12 +1,11 @@
-"""What the house's refusals are called on the wire: one table, domain error → code."""
+"""Which code each refusal has on the wire: one table, from the domain's errors to codes."""
 
 from __future__ import annotations
-
-import grpc
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.domain import errors
 from popserver.domain.errors import PopError
+from popserver.rpc.call import EndCode, EndStatus
 
 CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.PopError: pb.INTERNAL_SERVER_ERROR,
@@ -60,14 +59,14 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
 }
 
 # How a refused telemetry stream ends; any other refusal is the client's mistake, INVALID_ARGUMENT.
-_STREAM_ENDS: dict[type[PopError], grpc.StatusCode] = {
-    errors.RequestTooSlow: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.Unauthorized: grpc.StatusCode.UNAUTHENTICATED,
-    errors.Forbidden: grpc.StatusCode.PERMISSION_DENIED,
-    errors.Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.NotBuilt: grpc.StatusCode.UNIMPLEMENTED,
-    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
-    errors.Internal: grpc.StatusCode.INTERNAL,
+_STREAM_ENDS: dict[type[PopError], EndCode] = {
+    errors.RequestTooSlow: EndCode.DEADLINE_EXCEEDED,
+    errors.Unauthorized: EndCode.UNAUTHENTICATED,
+    errors.Forbidden: EndCode.PERMISSION_DENIED,
+    errors.Busy: EndCode.RESOURCE_EXHAUSTED,
+    errors.NotBuilt: EndCode.UNIMPLEMENTED,
+    errors.Unsupported: EndCode.UNIMPLEMENTED,
+    errors.Internal: EndCode.INTERNAL,
 }
 # gRPC carries the sentence in a header, of which some clients take no more than 8 KiB.
 _STREAM_SENTENCE_LENGTH_MAX = 512
@@ -84,13 +83,13 @@ def of(outcome: PopError | None) -> pb.Status:
     return pb.Status(code=CODES[type(outcome)], message=named + outcome.sentence)
 
 
-def end_of_stream(refusal: PopError) -> tuple[grpc.StatusCode, str]:
-    """The gRPC status and sentence with which a refused telemetry stream ends (protocol 3.1).
+def end_of_stream(refusal: PopError) -> EndStatus:
+    """The status and sentence with which a refused telemetry stream ends (protocol 3.1).
 
     Official clients look at these alone: a command with nothing but a status tells them nothing.
     """
     codes = (code for kind, code in _STREAM_ENDS.items() if isinstance(refusal, kind))
-    return next(codes, grpc.StatusCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX]
+    return EndStatus(next(codes, EndCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX])
 
 
 def over_all(statuses: list[pb.Status]) -> pb.Status:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Never, TypeVar
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker import users as broker
 from popserver.domain.acl import Action, Effect, Policy, ResourceKind, Right, User
 from popserver.domain.errors import AlreadyExists, BadRequest
-from popserver.rpc import convert, status
-from popserver.rpc.calls import Caller
+from popserver.rpc import convert, needs, status
+from popserver.rpc.calls import Caller, Method
 
 PAGE_MAX = 1_000
 
@@ -26,16 +26,16 @@ class Users:
         self._users = users
 
     @property
-    def verbs(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+    def methods(self) -> dict[str, Method[Never]]:
         return {
-            "CreateUser": self.create_user,
-            "UpdateUser": self.update_user,
-            "DeleteUser": self.delete_user,
-            "ListUsers": self.list_users,
-            "AddPolicy": self.add_policy,
-            "RemovePolicy": self.remove_policy,
-            "ListPolicies": self.list_policies,
-            "ExplainAccess": self.explain_access,
+            "CreateUser": Method(self.create_user, needs.admin),
+            "UpdateUser": Method(self.update_user, needs.admin),
+            "DeleteUser": Method(self.delete_user, needs.admin),
+            "ListUsers": Method(self.list_users, needs.admin),
+            "AddPolicy": Method(self.add_policy, needs.admin),
+            "RemovePolicy": Method(self.remove_policy, needs.admin),
+            "ListPolicies": Method(self.list_policies, needs.admin),
+            "ExplainAccess": Method(self.explain_access, needs.admin),
         }
 
     async def create_user(self, request: wire.CreateUserRequest, _caller: Caller) -> wire.CreateUserResponse:
@@ -70,7 +70,7 @@ class Users:
             _choice("effect", request.effect, Effect),
             tuple(_choice("action", each, Action) for each in request.actions),
             _choice("resource kind", request.resource_kind, ResourceKind),
-            convert.resource(request.pattern, caller.namespace),
+            caller.resource(request.pattern),
         )
         return wire.AddPolicyResponse(status=status.OK, policy=_policy(policy))
 
@@ -88,7 +88,7 @@ class Users:
         right = Right(
             _choice("action", request.action, Action),
             _choice("resource kind", request.resource_kind, ResourceKind),
-            convert.resource(request.resource, caller.namespace),
+            caller.resource(request.resource),
         )
         allowed, verdict, reason = await self._users.explain(request.access_key, right)
         policy = None if verdict.policy is None else _policy(verdict.policy)

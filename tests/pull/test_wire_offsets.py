@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,17 +15,12 @@ from popproto.v2 import service_pb2 as wire
 from popserver.broker.access import Rules
 from popserver.domain.acl import given_by
 from popserver.rpc import convert, needs
+from popserver.rpc.call import Call
 from popserver.rpc.calls import Caller
 from tests.pull.wire_pull import get_offset, legacy, make_topic, pull, query_offset, queue, queue_name, update_offset
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 from tests.rpc.test_access import SECRET, give, guarded
 from tests.support.signing import signed
-
-
-class FakeContext:
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return ()
-
 
 POPPING = pb.Resource(name="popping")
 
@@ -193,7 +189,7 @@ async def test_the_legacy_service_asks_for_rights(tmp_path: Path) -> None:
 
 
 def test_a_retry_topic_needs_the_right_of_its_group() -> None:
-    caller = Caller(FakeContext())
+    caller = Caller(cast("Call", SimpleNamespace(headers={})))
     retry = pb.Resource(name=f"%RETRY%{GROUP.name}")
     assert given_by(needs.sub(retry, caller)) == needs.sub_group(GROUP, caller)
 

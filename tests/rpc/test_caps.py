@@ -12,7 +12,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.domain.errors import BadRequest
 from popserver.rpc import caps
-from popserver.rpc.calls import readable, reader
+from popserver.rpc.calls import reader
 from popserver.rpc.settings import EXPRESSIONS_LENGTH_MAX
 from tests.rpc.door import GROUP, TOPIC, Door, a_message
 
@@ -59,6 +59,12 @@ def type_of(field: Any) -> Any:
     if field.enum_type is not None:
         return 1
     return 1 if field.type in {field.TYPE_INT64, field.TYPE_INT32, field.TYPE_UINT64, field.TYPE_UINT32} else "x"
+
+
+def readable(request: Any) -> Any:
+    if isinstance(request, BadRequest):
+        raise request
+    return request
 
 
 @pytest.mark.parametrize(("method", "kind", "found"), LISTS)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
-import grpc
 import pytest
 
 from popproto.v1 import admin_pb2 as admin
@@ -235,6 +234,7 @@ async def test_a_client_that_leaves_while_it_is_told_ends_quietly(monkeypatch: p
 
 
 async def test_a_stream_that_breaks_while_a_command_is_written_is_a_client_that_left() -> None:
-    caller, say = Mock(client_id="c1"), AsyncMock(side_effect=grpc.aio.InternalError())
+    caller, say = Mock(client_id="c1"), AsyncMock(side_effect=BrokenPipeError())
+    caller.call.Disconnected = BrokenPipeError
     with pytest.raises(NotFound, match="client 'c1' has left"):
         await teller(caller, say, "host:8081")(commands.Reconnect(), "nonce")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from popserver.broker.access import Access
 from popserver.broker.clock import ManualClock
 from popserver.domain.errors import BadRequest
+from popserver.rpc.call import Call
 from popserver.rpc.calls import Caller
-from popserver.rpc.gates import Door as Gate
+from popserver.rpc.gates import ClientGate
 from tests.rpc.door import opened
 
 
@@ -20,9 +22,9 @@ async def test_control_characters_are_refused(tmp_path: Path, client_id: str) ->
     """No gRPC client lets such a header through, so the gate is asked itself."""
     async with opened(tmp_path) as door:
         seen: list[str] = []
-        gate = Gate(Access(door.broker.reader, door.broker.clock, None), seen.append, ManualClock())
-        context = SimpleNamespace(invocation_metadata=lambda: (("x-mq-client-id", client_id),))
+        gate = ClientGate(Access(door.broker.reader, door.broker.clock, None), seen.append, ManualClock())
+        call = cast("Call", SimpleNamespace(headers={"x-mq-client-id": client_id}))
         with pytest.raises(BadRequest, match="control character") as refused:
-            gate.enter("Heartbeat", Caller(context), anonymous=False)
+            gate.enter("Heartbeat", Caller(call), anonymous=False)
         assert repr(client_id) in refused.value.sentence
         assert seen == []

@@ -127,8 +127,8 @@ async def test_what_calls_send_besides_their_requests_never_counts(
     found: list[Unread] = []
     frames = Incoming.frames
 
-    def noted(incoming: Incoming, context: Any, read: Any) -> Any:
-        made = frames(incoming, context, read)
+    def noted(incoming: Incoming, call: Any, read: Any) -> Any:
+        made = frames(incoming, call, read)
         found.extend(incoming._unread.values())
         return made
 
@@ -166,7 +166,7 @@ CALLS = st.lists(st.tuples(st.integers(0, 200_000), st.integers(20, 900), st.int
 def test_after_every_call_nothing_is_left(calls: list[tuple[int, int, int]]) -> None:
     """Whatever the calls' sizes and headers are, and however many of them are on their way at once."""
     passing, coming = Passing(), list[int]()
-    unread = Unread(passing, 0.0)
+    unread = Unread(passing, "", 0.0)
     for size, overhead, at_once in calls:
         passing.passed += size + overhead
         coming.append(size)
@@ -183,7 +183,7 @@ def test_what_is_half_sent_is_cleared_by_no_more_than_the_calls_that_are_made(
     held: int, calls: list[tuple[int, int, int]]
 ) -> None:
     passing = Passing()
-    unread = Unread(passing, 0.0)
+    unread = Unread(passing, "", 0.0)
     for size, overhead, _ in calls:  # nothing is cleared in advance
         passing.passed += size + overhead
         unread.read(size)
@@ -198,7 +198,7 @@ def test_what_is_half_sent_is_cleared_by_no_more_than_the_calls_that_are_made(
 
 def test_what_has_just_come_does_not_count_yet() -> None:
     passing = Passing()
-    unread = Unread(passing, 0.0)
+    unread = Unread(passing, "", 0.0)
     passing.passed += MIB
     assert unread.look(0.06) == 0
     assert unread.look(0.07) == 0
@@ -207,7 +207,7 @@ def test_what_has_just_come_does_not_count_yet() -> None:
 
 def test_pings_and_window_updates_of_a_day_do_not_count() -> None:
     passing = Passing()
-    unread = Unread(passing, 0.0)
+    unread = Unread(passing, "", 0.0)
     for minute in range(1, 24 * 60):
         passing.returned += 64 * 1024 + 17
         passing.passed += 17 + 29 + 4 * (13 + 29)

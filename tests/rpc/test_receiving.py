@@ -12,6 +12,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.broker.clock import ManualClock
+from popserver.domain.names import Resource
 from popserver.rpc import convert
 from popserver.rpc.consuming import Consuming
 from tests.rpc.door import CLIENT, GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
@@ -345,6 +346,9 @@ class FakeCaller:
 
     client_id = CLIENT
     namespace = ""
+
+    def resource(self, named: pb.Resource) -> Resource:
+        return Resource(named.resource_namespace, named.name)
 
     def __init__(self, remaining_ms: int | None = None, version: str = "") -> None:
         self._remaining_ms = remaining_ms

@@ -1,0 +1,104 @@
+"""Every method of every service has its rights beside it, and one module alone knows the library that carries calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import popserver
+from popproto.v2 import definition_pb2 as pb
+from popserver.broker.access import Access
+from popserver.domain.budget import Budgets
+from popserver.rpc import calls, needs
+from popserver.rpc.admin import SERVICE as ADMIN
+from popserver.rpc.admin import admin_methods
+from popserver.rpc.bulk import SERVICE as BULK
+from popserver.rpc.bulk import bulk_methods
+from popserver.rpc.call import Call
+from popserver.rpc.calls import AnyMethod, Caller, ConversationMethod
+from popserver.rpc.consuming import Consuming
+from popserver.rpc.gates import AdminGate
+from popserver.rpc.incoming import Incoming
+from popserver.rpc.legacy import SERVICE as LEGACY
+from popserver.rpc.legacy import legacy_methods
+from popserver.rpc.offsets import Offsets
+from popserver.rpc.producing import Producing
+from popserver.rpc.pulling import Pulling
+from popserver.rpc.routing import Routing
+from popserver.rpc.server import SERVICE as MESSAGING
+from popserver.rpc.service import messaging_methods
+from popserver.rpc.session import Session
+from tests.rpc.door import LIMITS, Door
+
+# These ask for nothing by themselves: a client says goodbye for itself, and each frame of Telemetry is asked about.
+WITHOUT_RIGHTS = {"NotifyClientTermination", "Telemetry"}
+
+
+@pytest.fixture
+def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
+    """The methods by service."""
+    broker, access = door.broker, Access(door.broker.reader, door.broker.clock)
+    pulling = Pulling(broker, LIMITS, "")
+    messaging = messaging_methods(
+        Routing(broker, pb.Endpoints()),
+        Session(broker, LIMITS, "", ""),
+        Producing(broker, LIMITS),
+        Consuming(broker, LIMITS, ""),
+        pulling,
+        Offsets(broker),
+    )
+    return {
+        MESSAGING: messaging,
+        LEGACY: legacy_methods(broker, pulling),
+        BULK: bulk_methods(broker, LIMITS),
+        ADMIN: admin_methods(broker, "", access),
+    }
+
+
+async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:
+    caller = Caller(cast("Call", SimpleNamespace(headers={})))
+    without = set()
+    for service, methods in tables.items():
+        assert set(methods) == set(service.methods_by_name)
+        for name, method in methods.items():
+            if isinstance(method, ConversationMethod) or method.rights is cast("Any", needs.own_client):
+                without.add(name)
+            elif service is ADMIN:
+                assert method.rights is cast("Any", needs.admin), name
+            else:
+                assert method.rights is not cast("Any", needs.admin), name
+                request = calls.GetMessageClass(service.methods_by_name[name].input_type)()
+                if "group" in request.DESCRIPTOR.fields_by_name:
+                    cast("Any", request).group.name = "a"
+                if name == "SendMessage":
+                    cast("Any", request).messages.add().topic.name = "a"
+                assert method.rights(cast("Any", request), caller), name
+    assert without == WITHOUT_RIGHTS
+
+
+async def test_a_missing_method_stops_the_start(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:
+    methods = dict(tables[ADMIN])
+    del methods["GetStatus"]
+    access: Any = None
+    with pytest.raises(ValueError, match="GetStatus"):
+        calls.serve(ADMIN, methods, AdminGate(access), Incoming(Budgets(), LIMITS, None))
+    methods |= {"GetStatus": tables[ADMIN]["GetStatus"], "GetStars": tables[ADMIN]["GetStatus"]}
+    with pytest.raises(ValueError, match="GetStars"):
+        calls.serve(ADMIN, methods, AdminGate(access), Incoming(Budgets(), LIMITS, None))
+
+
+def test_one_module_knows_grpc() -> None:
+    root = Path(popserver.__file__).parent
+    named = {
+        path.name
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Import) and any(each.name.split(".")[0] == "grpc" for each in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "grpc")
+    }
+    assert named == {"grpc_door.py"}
