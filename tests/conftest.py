@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +26,10 @@ PATIENCE_S = 20.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    defaults = ClientConfig.__init__.__defaults__
-    assert defaults is not None
-    ClientConfig.__init__.__defaults__ = tuple(
-        PATIENCE_S if value == ClientConfig.request_timeout and type(value) is float else value for value in defaults
-    )
+    parameters = inspect.signature(ClientConfig.__init__).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    ClientConfig.__init__.__defaults__ = tuple((defaults | {"request_timeout": PATIENCE_S}).values())
+    assert ClientConfig("127.0.0.1:1").request_timeout == PATIENCE_S
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.pluginmanager.register(Full(), "full-tests")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import pytest
 
@@ -12,6 +12,8 @@ from popproto.v2 import service_pb2 as wire
 from popserver.domain.address import split_address
 from popserver.domain.names import Resource
 from popserver.rpc import convert
+from popserver.rpc.call import Call
+from popserver.rpc.calls import Caller
 from popserver.rpc.routing import Routing
 from popserver.store.members import BEAT_MS, SERVER_LAPSE_MS
 from tests.support.running_broker import RunningBroker, until
@@ -19,7 +21,7 @@ from tests.support.several_brokers import SeveralBrokers, silence
 
 A, B, C = "10.0.0.1:8081", "10.0.0.2:8081", "[fd00::3]:9000"
 ALIAS = "mq.example:443"
-CALLER: Any = SimpleNamespace(namespace="", client_id="c1")
+CALLER = Caller(cast("Call", SimpleNamespace(headers={"x-mq-client-id": "c1"})))
 
 
 def endpoints(*addresses: str) -> pb.Endpoints:
