@@ -68,6 +68,7 @@ generate: $(VENV)/bin/python ## write proto/popproto anew from the .proto files
 fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/lifecycle.py --check
+	$(BIN)/python docs/architecture.py --check
 
 check: lint types fresh ## lint, types, and whether generated files are fresh
 
