@@ -98,6 +98,7 @@ class Subscribing:
         """
         if not self.topics:
             return True
+        began = asyncio.get_running_loop().time()
         try:
             known = await self._look()
             await self._take()
@@ -108,7 +109,7 @@ class Subscribing:
             self._told_failure = str(failure)
             return False
         self._told_failure = ""
-        return known and asyncio.get_running_loop().time() - self._changed_at >= PAUSE
+        return known and began - self._changed_at >= PAUSE
 
     async def _look(self) -> bool:
         """What its share of each topic is now. Are all known?"""

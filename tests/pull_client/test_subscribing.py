@@ -141,11 +141,20 @@ async def test_a_server_that_never_counts_the_member_is_named(server: QueueServe
         await until(lambda: not server.settings[-1].subscription.subscriptions)
 
 
+@pytest.mark.parametrize("take", ["quick", "slow"])
 async def test_who_came_and_went_without_a_notice_is_noticed_all_the_same(
-    server: QueueServer, monkeypatch: pytest.MonkeyPatch
+    server: QueueServer, monkeypatch: pytest.MonkeyPatch, take: str
 ) -> None:
     monkeypatch.setattr(subscribing, "PAUSE", 0.05)
     monkeypatch.setattr(subscribing, "PERIOD", 1_000.0)
+    if take == "slow":  # taking what was found takes longer than the pause
+        quick = subscribing.Subscribing._take
+
+        async def slow(self: subscribing.Subscribing) -> None:
+            await asyncio.sleep(0.1)
+            await quick(self)
+
+        monkeypatch.setattr(subscribing.Subscribing, "_take", slow)
     queues = [MessageQueue("flights", queue_id) for queue_id in range(4)]
     pauses: list[float | None] = []
     timeout = asyncio.timeout
