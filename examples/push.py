@@ -1,7 +1,7 @@
 """A listener, message groups, a failure. Start a broker first: popmq serve
 
-The orders of a table are served in order, the tables side by side. One cup falls: its table waits 3 s, the other does
-not notice.
+The orders of a table are served in order, and the tables in parallel. One cup falls: its table waits 3 s, and the other
+table continues.
 """
 
 import sys
@@ -10,7 +10,7 @@ import threading
 from popclient import ConsumeResult, Message, MessageView, NotFound, Producer, PushConsumer
 from popclient.admin import Admin
 
-endpoints = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8081"
+endpoints = sys.argv[1] if len(sys.argv) > 1 else ""  # ROCKETMQ_ENDPOINTS, or 127.0.0.1:8081
 served = threading.Semaphore(0)
 
 

@@ -1,7 +1,7 @@
-"""Whole queues, read from offsets: a day's takings, a crash, a second look. Start a broker first: popmq serve
+"""Whole queues, read from offsets: a day's takings, a crash, a second reading. Start a broker first: popmq serve
 
-The till counts notes and commits how far it is. It crashes with more in hand: whoever comes next goes on at the
-committed place, and counts nothing twice. The auditor reads all of the day once more, without a trace.
+The till counts notes and commits its offset. It crashes with uncounted messages: the next till continues at the
+committed offset, and counts nothing twice. The auditor reads the whole day again and commits nothing.
 """
 
 import sys
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from popclient import Message, MessageView, Producer, PullConsumer
 
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
-endpoints = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8081"
+endpoints = sys.argv[1] if len(sys.argv) > 1 else ""  # ROCKETMQ_ENDPOINTS, or 127.0.0.1:8081
 opened = datetime.now(UTC)
 
 

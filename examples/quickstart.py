@@ -4,7 +4,7 @@ import sys
 
 from popclient import Producer, SimpleConsumer
 
-endpoints = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8081"
+endpoints = sys.argv[1] if len(sys.argv) > 1 else ""  # ROCKETMQ_ENDPOINTS, or 127.0.0.1:8081
 with Producer(endpoints) as producer:
     print("sent", producer.send("orders", "one espresso", tag="coffee").message_id)
 

@@ -1,10 +1,10 @@
-"""The nightly round over a group's dead letters: sorted into classes, archived as Parquet, repaired, sent back.
+"""A nightly job for a group's dead letters: classify, archive as Parquet, repair, send back.
 
     python -m examples.spark_dead_letters [DATABASE_URL [ENDPOINTS [FOLDER]]]
 
-For the flights of `make demo`: one that was cancelled has no arrival time, and its consumer cannot do without. Needs
-pip install '.[spark]' and Java 17 or newer. Run it every night: it goes on behind the last dead letter it has seen;
-killed, it goes on where it was, and sends nothing back twice.
+It uses the flights of `make demo`: a cancelled flight has no arrival time, and its consumer fails without one. Needs
+pip install '.[spark]' and Java 17 or newer. Run it every night: it continues behind the last dead letter it has read.
+If it is killed, it continues where it was, and sends nothing back twice.
 """
 
 from __future__ import annotations

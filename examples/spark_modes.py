@@ -1,4 +1,4 @@
-"""Flights written by Spark, then read in its three modes, into Parquet and into a table, each flight once.
+"""Spark writes flights, then reads them in three modes, into Parquet and into a table, each flight once.
 
     python -m examples.spark_modes [ENDPOINTS [FOLDER]]
 

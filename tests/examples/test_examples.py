@@ -50,6 +50,10 @@ def test_quickstart(endpoint: str) -> None:
     assert lines[1:] == ["attempt 1: one espresso", "attempt 2: one espresso"]
 
 
+def test_quickstart_finds_the_server_by_the_environment(endpoint: str) -> None:
+    assert len(run(str(EXAMPLES / "quickstart.py"), ROCKETMQ_ENDPOINTS=endpoint).splitlines()) == 3
+
+
 def test_quickstart_fits_on_a_screen() -> None:
     assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 20
 
