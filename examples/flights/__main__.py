@@ -15,7 +15,7 @@ from typing import Any
 from examples.flights.cancellations import Cancellations
 from examples.flights.data import TOPIC, airlines, flights
 from examples.flights.groups import AGAIN_S, ARRIVALS, MAX_ATTEMPTS, RADAR
-from examples.flights.processes import ServerFailed, child, kill, server
+from examples.flights.processes import ServerFailed, child, kill, server, stopped
 from examples.flights.proof import prove, sql
 from examples.flights.screen import Screen
 from examples.flights.sending import Sending
@@ -175,7 +175,7 @@ class Victim:
         self._process = process
         self._client_id = client_id
         self._killed_at = 0.0
-        self._held = 0
+        self._told = False  # that its holds have ended
 
     @property
     def lives(self) -> bool:
@@ -183,19 +183,19 @@ class Victim:
 
     def meet_its_end(self, looking: Database, screen: Screen) -> None:
         """Called again and again: kill it as soon as it holds enough, then say when its holds have ended."""
-        holding = looking.held_by(self._client_id)
-        if not self._killed_at:
-            if holding >= IN_ITS_HANDS:
-                kill(self._process)
-                self._killed_at = time.monotonic()
-                screen.note(f"kill -9 of consumer process {self._process.pid}, in the middle of its work")
-                # At once: the next look may come late, when they have ended already.
-                self._held = looking.held_by(self._client_id)
-                screen.note(f"it has {self._held} flights in its hands")
-        elif self._held and not holding:
+        if self.lives:
+            # A process that stands still acks nothing between the look and its end.
+            with stopped(self._process):
+                holding = looking.held_by(self._client_id)
+                if holding >= IN_ITS_HANDS:
+                    kill(self._process)
+                    self._killed_at = time.monotonic()
+                    screen.note(f"kill -9 of consumer process {self._process.pid}, in the middle of its work")
+                    screen.note(f"it has {holding} flights in its hands")
+        elif not self._told and not looking.held_by(self._client_id):
             after_s = time.monotonic() - self._killed_at
             screen.note(f"{after_s:.1f} s later its holds have ended, and the others get its flights")
-            self._held = 0
+            self._told = True
 
 
 def _ask(spark: subprocess.Popen[str], line: str) -> dict[str, Any]:

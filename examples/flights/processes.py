@@ -60,6 +60,16 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
+@contextmanager
+def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
+    """The process stands still meanwhile."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
 def end(process: subprocess.Popen[str]) -> None:
     """Ask it to end; insist after a while."""
     process.terminate()

@@ -90,7 +90,7 @@ async def test_a_page_that_is_damaged_elsewhere_is_met_later(tmp_path: Path) -> 
             await here.drain(40)
         assert server.is_running
     with pytest.raises(StoreUnavailable, match="the database file is damaged"):
-        database = Database(url)
+        database = Database(url, own_process=True)
         try:
             with database.read() as conn:
                 check_soundness(conn)
