@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 SLEEP_S_MAX = 0.2
@@ -40,58 +40,68 @@ SOURCES = [
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def imports(path: Path) -> list[str]:
     """Every module a file names in an import, wherever in the file it stands."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: list[str] = []
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            found += (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide where things come from"
-            yield node.module or ""
-            yield from (f"{node.module}.{each.name}" for each in node.names)
+            found.append(node.module or "")
+            found += (f"{node.module}.{each.name}" for each in node.names)
+    return found
+
+
+def nodes(paths: Iterable[Path]) -> Iterator[tuple[Path, ast.AST]]:
+    """Every node of the files' syntax trees."""
+    return ((path, node) for path in paths for node in ast.walk(tree(path)))
 
 
 def is_within(module: str, room: str) -> bool:
     return module == room or module.startswith(f"{room}.")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_of)
-def test_imports_run_one_way(path: Path) -> None:
-    room = next((room for room in ALLOWED if is_within(module_of(path), room)), None)
-    ours = [each for each in imports(path) if each.split(".")[0] in {"popserver", "popclient", "popproto"}]
-    if room is None:  # the composition: app, cli, embedded broker
-        assert [each for each in ours if is_within(each, "popclient")] == []
-        return
-    strangers = [each for each in ours if not any(is_within(each, allowed) for allowed in ALLOWED[room])]
-    assert [each for each in strangers if each != "popserver"] == []
+def test_imports_run_one_way() -> None:
+    for path in SOURCES:
+        room = next((room for room in ALLOWED if is_within(module_of(path), room)), None)
+        ours = [each for each in imports(path) if each.split(".")[0] in {"popserver", "popclient", "popproto"}]
+        if room is None:  # the composition: app, cli, embedded broker
+            strangers = [each for each in ours if is_within(each, "popclient")]
+        else:
+            strangers = [each for each in ours if not any(is_within(each, allowed) for allowed in ALLOWED[room])]
+        assert [each for each in strangers if each != "popserver"] == [], path
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_of)
-def test_foreign_types_stop_at_their_door(path: Path) -> None:
-    for foreign, rooms in KEPT_OUT.items():
+def test_foreign_types_stop_at_their_door() -> None:
+    for path, (foreign, rooms) in itertools.product(SOURCES, KEPT_OUT.items()):
         if any(is_within(module_of(path), room) for room in rooms):
-            assert [each for each in imports(path) if is_within(each, foreign)] == []
+            assert [each for each in imports(path) if is_within(each, foreign)] == [], path
 
 
-@pytest.mark.parametrize("path", SERVER, ids=module_of)
-def test_only_one_module_asks_which_database_it_is(path: Path) -> None:
+def test_only_one_module_asks_which_database_it_is() -> None:
     """`sqlalchemy.dialects`, `connection.dialect` and `is_sqlite` stay behind the seam."""
-    if module_of(path) not in ASK_THE_DIALECT:
-        assert [each for each in imports(path) if is_within(each, "sqlalchemy.dialects")] == []
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in [each for each in SERVER if module_of(each) not in ASK_THE_DIALECT]:
+        assert [each for each in imports(path) if is_within(each, "sqlalchemy.dialects")] == [], path
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in {"dialect", "is_sqlite"}, f"{path.name}:{node.lineno} asks for {node.attr}"
 
 
-@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_test_sleeps(path: Path) -> None:
+def test_no_test_sleeps() -> None:
     """Tests wait for facts, and between two looks at most 200 ms."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for path, node in nodes(TESTS):
         if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("sleep") or not node.args:
             continue
         argument = node.args[0]
@@ -106,15 +116,14 @@ def test_only_the_clock_reads_time() -> None:
         f"{module_of(path)}:{node.lineno}"
         for path in SOURCES
         if any(is_within(module_of(path), room) for room in ("popserver.domain", "popserver.store", "popserver.broker"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in readers
     ]
     assert [each for each in found if not each.startswith("popserver.broker.clock:")] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_of)
-def test_the_users_random_numbers_are_left_alone(path: Path) -> None:
+def test_the_users_random_numbers_are_left_alone() -> None:
     """Who has seeded `random` counts on what comes next: a thread of ours must not draw from it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for path, node in nodes(SOURCES):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
             assert node.attr in {"Random", "SystemRandom"}, f"{path.name}:{node.lineno} draws random.{node.attr}"
