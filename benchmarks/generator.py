@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.machine import pin_to
+from benchmarks.machine import pin
 from benchmarks.servers import Server
 
 END_TIMEOUT_S = 10
@@ -30,9 +30,9 @@ class Generator:
             [sys.executable, "-m", "benchmarks.generator", server.endpoint, str(server.pid), *_trust(server)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            preexec_fn=lambda: pin_to(cores),
             text=True,
         )
+        pin(self._process.pid, cores)
 
     def begin(self, load: str, **options: Any) -> None:
         """Start a measurement: `load` is `raw.send` or the like. Its figures come from `figures`."""

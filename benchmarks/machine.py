@@ -35,10 +35,13 @@ class Cores:
         return f"server on core {min(self.server)}, load on core {min(self.load)}; Postgres itself is not pinned"
 
 
-def pin_to(cores: set[int] | None) -> None:
-    """Pin the calling process, all its threads to come, and its children."""
+def pin(pid: int, cores: set[int] | None) -> None:
+    """Pin a process that has just begun: its threads and children to come are pinned with it.
+
+    Not from inside of it before it runs its program: that would be a fork beside the threads of gRPC, which may abort.
+    """
     if cores is not None:
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(pid, cores)
 
 
 def environment(folder: Path, cores: Cores) -> dict[str, Any]:

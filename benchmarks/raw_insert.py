@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.filling import new_messages
-from benchmarks.machine import pin_to
+from benchmarks.machine import pin
 from popserver.domain.names import Resource
 from popserver.domain.topic import NewTopic, message_key
 from popserver.store import Database, messages, migrate
@@ -35,13 +35,13 @@ _ROWS_PER_STATEMENT = 64
 
 def insert_rate(database_url: str, per_transaction: int, seconds: float, cores: set[int] | None) -> float:
     """Rows per second, measured in a process of its own on the server's core."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.raw_insert", database_url, str(per_transaction), str(seconds)],
-        check=True,
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: pin_to(cores),
-    )
-    return float(json.loads(done.stdout))
+    command = [sys.executable, "-m", "benchmarks.raw_insert", database_url, str(per_transaction), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        pin(process.pid, cores)
+        said, _ = process.communicate()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return float(json.loads(said))
 
 
 def _measure(database_url: str, per_transaction: int, seconds: float) -> float:

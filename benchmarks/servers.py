@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple
 
-from benchmarks.machine import pin_to
+from benchmarks.machine import pin
 
 READY_TIMEOUT_S = 60
 
@@ -45,9 +45,9 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=said,
                 env={**os.environ, **variant.environment},
-                preexec_fn=lambda: pin_to(cores),
                 text=True,
             )
+        pin(self.process.pid, cores)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
