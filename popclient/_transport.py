@@ -104,6 +104,7 @@ class Link:
     def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
         self.endpoint = endpoint
         self.channel = channel
+        self.hint = ""  # why it could not connect, as far as that was said; see `hint`
         self.messaging = service_pb2_grpc.MessagingServiceStub(channel)
         self.admin = admin_pb2_grpc.AdminStub(channel)
         self.legacy = legacy_pb2_grpc.LegacyStub(channel)
@@ -192,8 +193,13 @@ class Transport:
             self.turn_from(link.endpoint)
         elif not slow:
             raise translated(code, details)
+        if said := hint(details, self._tls):
+            link.hint = said
+        elif link.connected:
+            link.hint = ""
         if final:
-            why = hint(details, self._tls) or f"{code.name.lower()}, {details}"
+            # Time may have run out in the midst of another attempt, which says nothing of the reason.
+            why = link.hint or f"{code.name.lower()}, {details}"
             raise Unreachable(f"no answer from {self.where}: {why}")
 
     @property

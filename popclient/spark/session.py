@@ -55,6 +55,7 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master).config(map=dict(chosen))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # about the version of pandas, which nothing here uses
+        warnings.simplefilter("ignore", ResourceWarning)  # PySpark leaves the pipes of a start that failed open
         return _started(builder)
 
 
