@@ -23,7 +23,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from popclient._queues.message_queue import MessageQueue
 from popclient.config import ClientConfig, Tls
 from popclient.errors import (
     BadRequest,
@@ -52,12 +51,20 @@ from popclient.errors import (
     UnsupportedByStore,
 )
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor
-from popclient.message import DeadLetterOrigin, FilterExpression, Message, MessageView, SendReceipt, SendResults
+from popclient.message import (
+    DeadLetterOrigin,
+    FilterExpression,
+    Message,
+    MessageQueue,
+    MessageView,
+    SendReceipt,
+    SendResults,
+)
 from popclient.transaction import TransactionResolution
 
 if TYPE_CHECKING:
+    from popclient._queue_push.options import MessageModel
     from popclient._queues.allocation import AllocateStrategy, ByConfig, ByMachineRoom, MachineRoomNearby
-    from popclient._queues.consume_from import ConsumeFromWhere
     from popclient._queues.listener import (
         ConsumeConcurrentlyContext,
         ConsumeConcurrentlyStatus,
@@ -67,7 +74,7 @@ if TYPE_CHECKING:
     )
     from popclient._queues.local_offsets import LocalFileOffsetStore
     from popclient._queues.offsets import OffsetStore, ReadOffsetType
-    from popclient._queues.options import MessageModel
+    from popclient._queues.start import ConsumeFromWhere
     from popclient._queues.statistics import TopicStatistics, consumer_statistics
     from popclient.keep_alive import KeepAlive
     from popclient.producer import Producer, Transaction
@@ -94,13 +101,13 @@ _MODULE_OF = {
     "ByMachineRoom": "popclient._queues.allocation",
     "ConsumeConcurrentlyContext": "popclient._queues.listener",
     "ConsumeConcurrentlyStatus": "popclient._queues.listener",
-    "ConsumeFromWhere": "popclient._queues.consume_from",
+    "ConsumeFromWhere": "popclient._queues.start",
     "ConsumeOrderlyContext": "popclient._queues.listener",
     "ConsumeOrderlyStatus": "popclient._queues.listener",
     "KeepAlive": "popclient.keep_alive",
     "LocalFileOffsetStore": "popclient._queues.local_offsets",
     "MachineRoomNearby": "popclient._queues.allocation",
-    "MessageModel": "popclient._queues.options",
+    "MessageModel": "popclient._queue_push.options",
     "OffsetStore": "popclient._queues.offsets",
     "OrderlyListener": "popclient._queues.listener",
     "Producer": "popclient.producer",

@@ -21,6 +21,20 @@ IDEMPOTENCY_KEY: Final = "popmq.idempotency-key"
 PRIORITY_MAX: Final = 32_767
 
 
+class MessageQueue(NamedTuple):
+    """One queue of a topic: what a member of a group owns, pulls from, and commits the progress of.
+
+    Queues sort by topic, then by id, the same on every member: sharing them relies on that.
+    topic: its name, without the client's namespace. queue_id: from 0.
+    """
+
+    topic: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.queue_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
     """Which messages of a topic a consumer wants: "*", tags such as "a || b", or a SQL92 condition on properties."""

@@ -12,16 +12,22 @@ from popclient._arguments import as_timedelta, require_whole
 from popclient._loop import loop_thread
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
-from popclient._pull.options import pull_options
-from popclient._pull.pull_arguments import Wanted, as_offsets, as_topic_names, as_wanted, require_aware, require_queue
+from popclient._pull.options import (
+    Wanted,
+    as_offsets,
+    as_topic_names,
+    as_wanted,
+    pull_options,
+    require_aware,
+    require_queue,
+)
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import ConcurrentListener, is_async
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.running import Threads
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
-from popclient.message import FilterExpression, MessageView
+from popclient.message import FilterExpression, MessageQueue, MessageView
 
 MEBIBYTE: Final = 1024 * 1024
 FOREVER: Final = timedelta(days=365)

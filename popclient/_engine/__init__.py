@@ -1,8 +1,14 @@
-"""The push consumer's core, in one event loop; the synchronous and the asyncio PushConsumer are its two faces.
+"""The engine of the consumers: polls, flow control, the backlog, the runner, deadlines and outcomes.
 
-    assignments ─ pollers ─ backlog ─ dispatch ─ runner (threads or tasks) ─ listener
-                     ▲         ▲          │
-                    room ◄─────┴─ verdicts: ack, fail, give back ◄┘
+A simple consumer is `simple`: it receives by `polls` and settles by `settle`. A push consumer is `push`:
 
-A message takes room from its arrival until the server has answered what became of it.
+    assignments ─ polls ─ backlog ─ dispatcher ─ runner (threads or tasks) ─ listener
+                    ▲        ▲          │
+                  flow ◄─────┴─ outcomes: ack, fail, give back ◄┘
+
+A message counts in the budget of `flow` from its arrival until the server has answered what became of it.
+
+The queue consumers (`popclient._queues`) share `flow`, `runner`, `interceptors` and `clock`. Their backlog is another
+one on purpose: a push consumer's is keyed by message group and settles by receipt handle, a queue's is keyed by offset
+and settles by the lowest offset that is not finished.
 """

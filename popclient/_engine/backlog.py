@@ -1,4 +1,4 @@
-"""Messages that wait for the listener: which may run, and in which order.
+"""Messages that wait for the listener: which may run, in which order, and until when something must become of each.
 
 They wait in chains. Messages of one message group form a chain that is consumed one after the other; the messages of a
 topic that belong to no message group form a chain of which many run at once. Chains take turns, so that neither a long
@@ -7,6 +7,7 @@ message group nor a busy topic keeps the others waiting.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -144,3 +145,46 @@ class Backlog:
     def _forget_if_idle(self, chain: Chain) -> None:
         if not (chain.waiting or chain.busy or chain.has_turn) and self._chains.get(chain.key) is chain:
             del self._chains[chain.key]
+
+
+class Deadlines:
+    """Watches messages; `late` is told of each that has not been forgotten `timeout` seconds after `watch`."""
+
+    def __init__(self, timeout: float, late: Callable[[Held], None]) -> None:
+        self._timeout = timeout
+        self._late = late
+        self._at: dict[Held, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, held: Held) -> None:
+        """From now on, unless it is watched already."""
+        at = asyncio.get_running_loop().time() + self._timeout
+        self._at.setdefault(held, at)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(at, self._look)
+
+    @property
+    def longest(self) -> float:
+        """Seconds for which the oldest has been watched; 0 without any."""
+        for at in self._at.values():
+            return asyncio.get_running_loop().time() - at + self._timeout
+        return 0.0
+
+    def forget(self, held: Held) -> None:
+        self._at.pop(held, None)
+
+    def stop(self) -> None:
+        self._at.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._at:
+            held, at = next(iter(self._at.items()))
+            if at > loop.time():
+                self._timer = loop.call_at(at, self._look)
+                return
+            del self._at[held]
+            self._late(held)

@@ -19,13 +19,11 @@ from functools import partial
 from typing import Final
 
 from popclient import _convert as convert
-from popclient._engine import failure_log as telling
-from popclient._engine.backlog import Backlog, Batch, Chain, Held
-from popclient._engine.deadlines import Deadlines
+from popclient._engine.backlog import Backlog, Batch, Chain, Deadlines, Held
 from popclient._engine.flow import Room
 from popclient._engine.interceptors import Onlookers
 from popclient._engine.options import PushOptions
-from popclient._engine.outcomes import Verdicts
+from popclient._engine.outcomes import Verdicts, describe_failure, describe_next_attempt
 from popclient._engine.runner import Runner
 from popclient._engine.settle import Settling
 from popclient._session import Session, log
@@ -149,7 +147,7 @@ class Handling:
         self._is_behind = batch.chain.is_stuck = False
         self._moved.set()
         if consumption.status is not ConsumeStatus.SUCCESS:
-            told = telling.failure(batch, consumption, self._session, self._options)
+            told = describe_failure(batch, consumption, self._session, self._options)
             log.warning("%s", told, exc_info=consumption.error)
         if undecided := batch.undecided:
             if consumption.status is ConsumeStatus.SUCCESS:
@@ -235,7 +233,7 @@ class Handling:
             views = (held.view,)
             self._onlookers.before_consume(views)
             self._onlookers.after_consume(views, Consumption(ConsumeStatus.TIMEOUT, 0.0))
-            log.warning("%s timed out before its turn came; %s", held.view, telling.next_attempt(held, self._session))
+            log.warning("%s timed out before its turn came; %s", held.view, describe_next_attempt(held, self._session))
             self._fail([held])
             return
         batch.timed_out = True

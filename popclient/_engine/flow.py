@@ -1,17 +1,34 @@
-"""How much a push consumer may have in its hands: messages and bytes of their bodies (requirements A3, C6).
+"""How much a consumer may have in its hands: of the whole client, and of one queue.
 
-A poll takes room for what it asks for before it leaves, so all polls together never bring more messages than fit. How
-large the messages will be nobody knows before they come: a poll guesses from what it has seen, and none leaves while
-the bytes are used up.
+The budget of a client counts messages and bytes of their bodies (requirements A3, C6). A poll takes a permit for what
+it asks for before it leaves, so all polls together never bring more messages than fit. Nobody knows how large the
+messages will be before they come: a poll guesses from what it has seen, and none leaves while the bytes are used up.
+
+The limits of a queue (requirements C1 to C5) are looked at before each pull, so what is cached may pass a limit by one
+pull's batch.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final, NamedTuple
+
+from popclient._arguments import require_within
+from popclient.message import MessageQueue
 
 # A poll for a few costs as much as one for many; so a poll waits until this part of all room is free.
 PART_WORTH_A_POLL: Final = 4
+MIB: Final = 1024 * 1024
+OFF: Final = -1
+FLOW_CONTROL_PAUSE: Final = 0.05  # seconds until the next look
+WARN_EACH: Final = 1_000
+COUNT_MAX: Final = 65_535
+COUNT_OF_TOPIC_MAX: Final = 6_553_500
+SIZE_MAX: Final = 1_024
+SIZE_OF_TOPIC_MAX: Final = 102_400
 
 
 class Cached(NamedTuple):
@@ -89,3 +106,115 @@ class Room:
     @property
     def _free_bytes(self) -> int:
         return self.max_bytes - self.bytes - self.asked_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CachedQueue:
+    """What a client has of one queue, for flow control and for people.
+
+    bytes: of bodies, as they came over the wire. first_offset, last_offset: of what is not with an orderly listener
+    now; None without any.
+    """
+
+    messages: int
+    bytes: int
+    first_offset: int | None
+    last_offset: int | None
+
+    @property
+    def span(self) -> int:
+        """From the first offset to the last; 0 without any."""
+        if self.first_offset is None or self.last_offset is None:
+            return 0
+        return self.last_offset - self.first_offset
+
+
+class Exceeded(StrEnum):
+    """Which limit holds the queue back."""
+
+    COUNT = "COUNT"
+    SIZE = "SIZE"
+    SPAN = "SPAN"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """What may be cached of one queue; sizes are in MiB, as the field counts them.
+
+    The topic's thresholds, unless -1, take the place of the queue's: they are divided among the queues that are owned.
+    consume_concurrently_max_span: between the first and the last offset; without a meaning in order.
+    """
+
+    pull_threshold_for_queue: int = 1_000
+    pull_threshold_size_for_queue: int = 100
+    pull_threshold_for_topic: int = OFF
+    pull_threshold_size_for_topic: int = OFF
+    consume_concurrently_max_span: int = 2_000
+
+    def __post_init__(self) -> None:
+        require_within("pull_threshold_for_queue", self.pull_threshold_for_queue, 1, COUNT_MAX)
+        require_within("pull_threshold_size_for_queue", self.pull_threshold_size_for_queue, 1, SIZE_MAX)
+        require_within("consume_concurrently_max_span", self.consume_concurrently_max_span, 1, COUNT_MAX)
+        _require_for_topic("pull_threshold_for_topic", self.pull_threshold_for_topic, COUNT_OF_TOPIC_MAX)
+        _require_for_topic("pull_threshold_size_for_topic", self.pull_threshold_size_for_topic, SIZE_OF_TOPIC_MAX)
+
+    def of_queue(self, owned_queues: int) -> FlowLimits:
+        """These limits, with those of the topic divided among so many queues of it; at least 1 is left to each."""
+        if owned_queues < 1:
+            return self
+        return replace(
+            self,
+            pull_threshold_for_queue=min(
+                _share(self.pull_threshold_for_topic, owned_queues, self.pull_threshold_for_queue), COUNT_MAX
+            ),
+            pull_threshold_size_for_queue=min(
+                _share(self.pull_threshold_size_for_topic, owned_queues, self.pull_threshold_size_for_queue), SIZE_MAX
+            ),
+        )
+
+    def exceeded(self, cached: CachedQueue, *, orderly: bool) -> Exceeded | None:
+        """What keeps the queue from being pulled; None if it may be."""
+        if cached.messages > self.pull_threshold_for_queue:
+            return Exceeded.COUNT
+        if cached.bytes > self.pull_threshold_size_for_queue * MIB:
+            return Exceeded.SIZE
+        if not orderly and cached.span > self.consume_concurrently_max_span:
+            return Exceeded.SPAN
+        return None
+
+    def sentence(self, mq: MessageQueue, cached: CachedQueue, exceeded: Exceeded, times: int) -> str:
+        """For the log: what is cached, which limit it passes, and how often so far."""
+        limits: Mapping[Exceeded, str] = {
+            Exceeded.COUNT: f"pull_threshold_for_queue {self.pull_threshold_for_queue}",
+            Exceeded.SIZE: f"pull_threshold_size_for_queue {self.pull_threshold_size_for_queue} MiB",
+            Exceeded.SPAN: f"consume_concurrently_max_span {self.consume_concurrently_max_span}",
+        }
+        return (
+            f"{mq} is not pulled for now: {cached.messages} messages, {cached.bytes} bytes, offsets"
+            f" {cached.first_offset} to {cached.last_offset} are cached, beyond {limits[exceeded]};"
+            f" {times} times so far; the listener is slower than the queue fills"
+        )
+
+
+class FlowTimes:
+    """How often each limit was passed; which of these times are worth a line in the log (requirement C4)."""
+
+    def __init__(self) -> None:
+        self._times = dict.fromkeys(Exceeded, 0)
+
+    def hit(self, exceeded: Exceeded) -> bool:
+        """Counts one more. True for the 1st, the 1001st, the 2001st and so on."""
+        self._times[exceeded] += 1
+        return self._times[exceeded] % WARN_EACH == 1
+
+    def times(self, exceeded: Exceeded) -> int:
+        return self._times[exceeded]
+
+
+def _share(threshold: int, queues: int, otherwise: int) -> int:
+    return otherwise if threshold == OFF else max(1, threshold // queues)
+
+
+def _require_for_topic(name: str, given: int, most: int) -> None:
+    if given != OFF:
+        require_within(name, given, 1, most)

@@ -1,6 +1,6 @@
-"""Tells the server what became of messages, again and again until it has heard.
+"""Tells the server what became of messages, again and again until it answers; and the log how a listener failed.
 
-A message keeps its room until then: a server that hears nothing is sent nothing new for it either.
+A message keeps its part of the budget until then: a server that hears nothing is asked for nothing new either.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from popclient._engine.backlog import Held
+from popclient import _convert as convert
+from popclient._engine.backlog import Batch, Held
 from popclient._engine.interceptors import Onlookers
+from popclient._engine.options import PushOptions
 from popclient._engine.settle import CHANGES_AT_ONCE, Settling
-from popclient._session import log
+from popclient._session import Session, log
 from popclient.errors import BadRequest, ClientClosed, NotFound, PopError, UnsupportedByServer
+from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
 
 SAY_AGAIN: Final = 1.0  # seconds, as the official clients do
 # The hold is over, or the topic or group gone: no repetition helps, the message comes again if it is to.
@@ -131,3 +134,40 @@ class _AckReply:
 
     def set_result(self, result: Any, /) -> None:
         self._answered(self._held, result)
+
+
+_COUNTS: Final = f"which counts as {ConsumeResult.FAILURE}"
+
+
+def describe_failure(batch: Batch, consumption: Consumption, session: Session, options: PushOptions) -> str:
+    """One call of the listener that did not succeed. Of a late one the next attempt was decided before."""
+    several = len(batch.views)
+    shown = str(batch.views[0]) if several == 1 else f"{several} messages from {batch.views[0]}"
+    said = f"{shown}: the listener {_ended(consumption, options)}"
+    if not (undecided := batch.undecided):
+        return said
+    return f"{said}; {'' if several == 1 else 'of the first, '}{describe_next_attempt(undecided[0], session)}"
+
+
+def describe_next_attempt(held: Held, session: Session) -> str:
+    """When a failed message comes again, as far as the server has told."""
+    attempt, most = held.view.delivery_attempt, session.settings.backoff_policy.max_attempts
+    if most and attempt >= most:
+        return f"it was attempt {attempt} of {most}: it becomes a dead letter"
+    return f"attempt {attempt + 1}{f' of {most}' if most else ''} follows {_when(held, session)}"
+
+
+def _ended(consumption: Consumption, options: PushOptions) -> str:
+    if consumption.status is ConsumeStatus.TIMEOUT:
+        return f"ended after the consumption timeout of {options.consumption_timeout:g} s, {_COUNTS}"
+    if consumption.status is ConsumeStatus.RETURNNULL:
+        return f"returned nothing, {_COUNTS}"
+    if consumption.error is not None:
+        return f"raised {type(consumption.error).__name__}, {_COUNTS}"
+    return f"ended with {ConsumeResult.FAILURE}"
+
+
+def _when(held: Held, session: Session) -> str:
+    if held.chain.ordered and session.is_popmq:  # which keeps that interval to itself
+        return "after its group's interval for messages in order"
+    return f"in {convert.retry_interval(session.settings, held.view.delivery_attempt).total_seconds():g} s"

@@ -11,11 +11,10 @@ from popclient._pull.fetch import Begin, Fetcher
 from popclient._pull.options import PullOptions
 from popclient._queues import calls
 from popclient._queues.calls import Progress, QueueEnd
-from popclient._queues.consume_from import Ask, consume_timestamp_of, start_of
-from popclient._queues.generations import Generations
-from popclient._queues.message_queue import MessageQueue
+from popclient._queues.start import Ask, Generations, consume_timestamp_of, start_of
 from popclient._session import Session
 from popclient.errors import NotFound
+from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 
 READABLE = (pb.READ, pb.READ_WRITE)

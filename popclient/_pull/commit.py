@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from popclient._pull.fetch import PAUSE_AFTER_FAILURE, Fetcher
 from popclient._queues import calls
 from popclient._queues.calls import Committed, Progress
-from popclient._queues.message_queue import MessageQueue
 from popclient._session import Session, log
 from popclient.errors import MultipleResults, NotFound, PopError, for_caller
+from popclient.message import MessageQueue
 
 
 class Committing:

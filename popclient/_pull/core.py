@@ -17,14 +17,13 @@ from popclient._pull.options import HOLD, PullOptions
 from popclient._pull.subscribe import Subscribing
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.sharing import Sharing
 from popclient._queues.wire import open_session
 from popclient._session import Session, log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, PopError
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (requirement N2)

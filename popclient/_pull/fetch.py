@@ -11,13 +11,10 @@ from popclient._engine.flow import Room
 from popclient._pull.options import HOLD, PullOptions
 from popclient._queues import pull as pull_call
 from popclient._queues.calls import Progress
-from popclient._queues.message_queue import MessageQueue
-from popclient._queues.pull import Pulled
-from popclient._queues.pull_extras import pull_extras
-from popclient._queues.pull_status import PullStatus, backwards, pull_status
+from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
 from popclient._session import Session, log
 from popclient.errors import PopError, TooManyRequests, for_caller
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 
 LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
 PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)

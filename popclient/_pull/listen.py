@@ -13,15 +13,13 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from popclient._arguments import MILLISECOND, as_timedelta, require_whole
-from popclient._engine.clock import LoopClock
+from popclient._engine.clock import Beats, LoopClock
 from popclient._engine.interceptors import Onlookers
-from popclient._engine.periodic import Beats
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.fetch import Fetcher
 from popclient._queues.consume import Surroundings
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient._queues.listener import OrderlyListener, consume_of
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.running import Calling, Pool, Runner
 from popclient._queues.statistics import Statistics
@@ -29,7 +27,7 @@ from popclient._queues.subscription import retry_topic
 from popclient._session import log
 from popclient._tracing import Onlooker
 from popclient.errors import ClientClosed, NotFound, PopError
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 COMMIT_EVERY: Final = 5.0  # seconds

@@ -12,11 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.sharing import Sharing
 from popclient._session import Session, log
 from popclient.errors import Unreachable
-from popclient.message import FilterExpression
+from popclient.message import FilterExpression, MessageQueue
 
 PERIOD: Final = 20.0  # seconds between two looks that nobody asked for (requirement J6)
 PAUSE: Final = 1.0  # until the next look when a share is not known, or has just changed

@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from popclient._engine.clock import LoopClock, sleep
-from popclient._engine.periodic import Beats
-from popclient._engine.queue_limits import FlowLimits
+from popclient._engine.clock import Beats, LoopClock, sleep
+from popclient._engine.flow import FlowLimits
+from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.parts import MakeRunner, Parts
 from popclient._queue_push.pull_loop import ClientFactory, ServiceState, client_factory
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance_rounds import RebalanceService
 from popclient._queues import calls
-from popclient._queues.message_queue import MessageQueue
-from popclient._queues.options import QueueOptions
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.subscription import Subscription
 from popclient._queues.wire import has_legacy, open_session, unsupported
@@ -30,7 +28,7 @@ from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, NotFound, PopError, PreconditionFailed, for_caller
-from popclient.message import FilterExpression, MessageView
+from popclient.message import FilterExpression, MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 PERSIST_FIRST: Final = 10.0  # seconds (requirement H7)

@@ -6,29 +6,29 @@ from collections.abc import Callable
 
 from popclient._engine.clock import Clock
 from popclient._engine.interceptors import Onlookers
+from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_loop import ClientFactory
 from popclient._queue_push.pull_service import Pulls, Standing
 from popclient._queue_push.rebalance import Changed, Rebalance
+from popclient._queue_push.start import Beginning
+from popclient._queue_push.subscriptions import Subscribed
 from popclient._queues.consume import ConsumeMessageService, Surroundings
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient._queues.consume_orderly import ConsumeOrderlyService
-from popclient._queues.generations import Generations
 from popclient._queues.listener import OrderlyListener, consume_of
 from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient._queues.locks import QueueLocks
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.offsets import OffsetStore
-from popclient._queues.options import QueueOptions
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.running import Calling, Pool, Runner
 from popclient._queues.sharing import Sharing
-from popclient._queues.start import Beginning
+from popclient._queues.start import Generations
 from popclient._queues.statistics import Statistics
-from popclient._queues.subscriptions import Subscribed
 from popclient._session import Session
 from popclient._tracing import Onlooker
 from popclient.config import ClientConfig
+from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 
 MakeRunner = Callable[[Calling], Runner]

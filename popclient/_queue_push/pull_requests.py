@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from popclient._engine.clock import Clock
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.process_queue import ProcessQueue
 from popclient._session import log
 from popclient._tasks import Tasks
+from popclient.message import MessageQueue
 
 
 @dataclass(slots=True, eq=False)

@@ -6,21 +6,18 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from popclient._engine.clock import Clock
+from popclient._engine.flow import FLOW_CONTROL_PAUSE, FlowLimits, FlowTimes
 from popclient._engine.interceptors import Onlookers
-from popclient._engine.queue_limits import FLOW_CONTROL_PAUSE, FlowLimits, FlowTimes
+from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_requests import PullMessageService, PullRequest
 from popclient._queues import pull as pull_call
 from popclient._queues.consume import ConsumeMessageService
 from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
-from popclient._queues.options import QueueOptions
 from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.pull import Pulled
-from popclient._queues.pull_extras import pull_extras
-from popclient._queues.pull_status import PullStatus, backwards, pull_status
+from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.statistics import Statistics
-from popclient._queues.subscription import Subscription, is_retry_topic
-from popclient._queues.tags import wanted
+from popclient._queues.subscription import Subscription, filter_by_tag, is_retry_topic
 from popclient._session import Session, log
 from popclient._tasks import Tasks
 from popclient.errors import PopError, TooManyRequests, for_caller
@@ -254,7 +251,7 @@ class Pulls:
         if (sentence := backwards(request.next_offset, answer.next_offset, first)) is not None:
             log.warning("%s: %s", request.message_queue, sentence)
         request.next_offset = answer.next_offset
-        messages = wanted(answer.messages, subscription.filter_expression)
+        messages = filter_by_tag(answer.messages, subscription.filter_expression)
         if messages:
             request.quiet = False
             self._found(request, messages)

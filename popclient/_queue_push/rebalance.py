@@ -15,13 +15,13 @@ from popclient._queue_push.pull_requests import PullRequest
 from popclient._queues.calls import GroupMember
 from popclient._queues.consume import ConsumeMessageService
 from popclient._queues.locks import QueueLocks
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.sharing import Sharing
 from popclient._queues.subscription import is_retry_topic
 from popclient._session import log
 from popclient.errors import NotFound
+from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 
 IDLE_PATIENCE: Final = 0.5  # seconds for a listener that is at a queue to be given up (requirement F6)

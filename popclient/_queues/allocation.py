@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Final, Protocol
 
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.subscription import is_retry_topic
+from popclient.message import MessageQueue
 
 VIRTUAL_NODES: Final = 10
 

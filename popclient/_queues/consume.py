@@ -7,13 +7,12 @@ from typing import Protocol
 
 from popclient._engine.clock import Clock
 from popclient._queues import calls
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.running import Job
 from popclient._queues.statistics import Statistics
 from popclient._session import Session, log
 from popclient.errors import for_caller
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 
 Owned = Callable[[], Sequence[tuple[MessageQueue, ProcessQueue]]]
 

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from popclient._queues.consume import Owned, Surroundings
-from popclient._queues.contexts import ack_index_of, delay_level_of
-from popclient._queues.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, Outcome
-from popclient._queues.message_queue import MessageQueue
+from popclient._queues.listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    Outcome,
+    ack_index_of,
+    delay_level_of,
+)
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.running import Job, Rejected
 from popclient._session import log
 from popclient._tasks import Tasks
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 
 LATER: Final = 5.0  # seconds, for what the pool or the server would not take
 EXPIRED_AT_ONCE: Final = 16  # late messages of one queue per sweep

@@ -13,20 +13,20 @@ from typing import Final
 
 from popclient._engine.clock import wait_for
 from popclient._queues.consume import Surroundings
-from popclient._queues.contexts import DEAD_LETTER, suspend_millis_of
 from popclient._queues.listener import (
     BY_THE_CONSUMER,
+    DEAD_LETTER,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     Outcome,
+    suspend_millis_of,
 )
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.running import Job, Rejected
 from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.listening import ConsumeStatus
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 
 MAX_TIME_CONSUME_CONTINUOUSLY: Final = 60.0  # seconds at one queue, then the others have their turn (requirement F8)
 SOON: Final = 0.01  # seconds

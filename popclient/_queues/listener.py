@@ -1,8 +1,11 @@
 """What a queue consumer asks of its user: a listener, and what the listener is told and answers.
 
 A listener takes `(messages, context)`: a read-only sequence of messages of one queue, and a context that it may change
-before it returns. Whether it is concurrent or orderly is told by its type (requirement F1): an `OrderlyListener` gets
-the messages of a queue one batch after the other, anything else that can be called gets many batches at once.
+before it returns. Its type tells whether it is concurrent or orderly (requirement F1): an `OrderlyListener` gets the
+messages of a queue one batch after the other, anything else that can be called gets many batches at once.
+
+A value in a context that means nothing is logged and counts as the default (requirements E8, E15, F7): the listener has
+ended, and what becomes of its messages must not depend on a wrong setting.
 """
 
 from __future__ import annotations
@@ -13,10 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from popclient._queues.message_queue import MessageQueue
 from popclient._session import log
 from popclient.listening import ConsumeStatus, Consumption
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 
 ALL: Final = 2**31 - 1  # ack_index of a listener that leaves it alone
 BY_THE_CONSUMER: Final = -1  # suspend_current_queue_millis of a listener that leaves it alone
@@ -162,3 +164,47 @@ def is_async(listener: Any) -> bool:
     consume = consume_of(listener)
     call = getattr(consume, "__call__", None)  # noqa: B004  an object whose __call__ is a coroutine function
     return inspect.iscoroutinefunction(consume) or inspect.iscoroutinefunction(call)
+
+
+BY_THE_GROUP: Final = 0  # delay level of a listener that leaves it alone
+DEAD_LETTER: Final = -1  # delay level
+LAST_DELAY_LEVEL: Final = 18  # of the server's delay table
+
+
+def delay_level_of(context: ConsumeConcurrentlyContext) -> int:
+    """-1 to 18; every negative one is a dead letter.
+
+    >>> from popclient import MessageQueue
+    >>> delay_level_of(ConsumeConcurrentlyContext(MessageQueue("orders", 0), delay_level_when_next_consume=-7))
+    -1
+    """
+    level = context.delay_level_when_next_consume
+    if not _is_int(level) or level > LAST_DELAY_LEVEL:
+        limit = f"it must be an integer up to {LAST_DELAY_LEVEL}"
+        return _default(context, "delay_level_when_next_consume", level, limit, BY_THE_GROUP)
+    return max(level, DEAD_LETTER)
+
+
+def ack_index_of(context: ConsumeConcurrentlyContext) -> int:
+    """Any integer; the batch bounds it."""
+    index = context.ack_index
+    return index if _is_int(index) else _default(context, "ack_index", index, "it must be an integer", ALL)
+
+
+def suspend_millis_of(context: ConsumeOrderlyContext) -> int:
+    """Any integer; the consumer bounds it."""
+    millis = context.suspend_current_queue_millis
+    if _is_int(millis):
+        return millis
+    return _default(context, "suspend_current_queue_millis", millis, "it must be an integer", BY_THE_CONSUMER)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _default(
+    context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str, value: Any, limit: str, default: int
+) -> int:
+    log.warning("%s of a listener at %s is %r; %s; it counts as %d", name, context.message_queue, value, limit, default)
+    return default

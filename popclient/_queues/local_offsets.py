@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, TypeVar
 
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
 from popclient.errors import PreconditionFailed
+from popclient.message import MessageQueue
 from popclient.offset_file import (
     OffsetFileTorn,
     read_with_generations,

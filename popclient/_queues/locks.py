@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from popclient._engine.clock import Clock
 from popclient._queues import calls
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.process_queue import ProcessQueue
 from popclient._session import Session, log
 from popclient.errors import PopError
+from popclient.message import MessageQueue
 
 
 class QueueLocks:

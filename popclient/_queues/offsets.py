@@ -13,7 +13,7 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
 
-from popclient._queues.message_queue import MessageQueue
+from popclient.message import MessageQueue
 
 NO_OFFSET: Final = -1  # the group has no progress in the queue
 OFFSET_ERROR: Final = -2  # nobody knows: the store failed, and nothing may be begun on a guess

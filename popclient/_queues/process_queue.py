@@ -10,12 +10,74 @@ argument everywhere, in seconds of whatever monotonic clock the owner reads.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from popclient._queues.offset_map import OffsetMap
+from popclient._engine.flow import CachedQueue
 from popclient.message import MessageView
+
+
+class OffsetMap:
+    """Messages by offset, in the order of their offsets. Not safe in threads: its owner locks.
+
+    A sorted list beside a dict: pulls bring offsets in order, so a new one nearly always goes to the end. Flow control
+    lets in a few thousand; moving the rest up for one that is taken out costs less than a tree would.
+    """
+
+    __slots__ = ("_messages", "_offsets")
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._messages: dict[int, MessageView] = {}
+
+    def put(self, message: MessageView) -> bool:
+        """False, and nothing changes, if there is one of that offset."""
+        offset = message.queue_offset
+        if offset in self._messages:
+            return False
+        self._messages[offset] = message
+        if not self._offsets or offset > self._offsets[-1]:
+            self._offsets.append(offset)
+        else:
+            insort(self._offsets, offset)
+        return True
+
+    def pop(self, offset: int) -> MessageView | None:
+        message = self._messages.pop(offset, None)
+        if message is not None:
+            del self._offsets[bisect_left(self._offsets, offset)]
+        return message
+
+    def pop_first(self, most: int) -> list[MessageView]:
+        """Up to `most` messages of the smallest offsets, in order."""
+        taken, self._offsets = self._offsets[:most], self._offsets[most:]
+        return [self._messages.pop(offset) for offset in taken]
+
+    def clear(self) -> None:
+        self._offsets.clear()
+        self._messages.clear()
+
+    @property
+    def first_offset(self) -> int | None:
+        return self._offsets[0] if self._offsets else None
+
+    @property
+    def last_offset(self) -> int | None:
+        return self._offsets[-1] if self._offsets else None
+
+    def get(self, offset: int) -> MessageView | None:
+        return self._messages.get(offset)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __contains__(self, offset: object) -> bool:
+        return offset in self._messages
+
+    def in_order(self) -> list[MessageView]:
+        return [self._messages[offset] for offset in self._offsets]
+
 
 # Nothing pulled for so long: the loop of this queue is lost, rebalancing makes it anew (requirement D7).
 PULL_EXPIRED_AFTER: Final = 120.0
@@ -23,27 +85,6 @@ PULL_EXPIRED_AFTER: Final = 120.0
 LOCK_EXPIRED_AFTER: Final = 30.0
 # What `remove` and `commit` answer when there is nothing that could be committed.
 NOTHING_CACHED: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Cached:
-    """What a process queue holds, for flow control and for people.
-
-    bytes: of bodies, as they came over the wire. first_offset, last_offset: of what is not with an orderly listener
-    now; None without any.
-    """
-
-    messages: int
-    bytes: int
-    first_offset: int | None
-    last_offset: int | None
-
-    @property
-    def span(self) -> int:
-        """From the first offset to the last; 0 without any."""
-        if self.first_offset is None or self.last_offset is None:
-            return 0
-        return self.last_offset - self.first_offset
 
 
 class ProcessQueue:
@@ -120,10 +161,10 @@ class ProcessQueue:
             self._bytes = 0
 
     @property
-    def cached(self) -> Cached:
+    def cached(self) -> CachedQueue:
         with self._mutex:
             messages = len(self._waiting) + len(self._taken)
-            return Cached(messages, self._bytes, self._waiting.first_offset, self._waiting.last_offset)
+            return CachedQueue(messages, self._bytes, self._waiting.first_offset, self._waiting.last_offset)
 
     @property
     def is_empty(self) -> bool:

@@ -8,21 +8,140 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
 from datetime import timedelta
+from enum import IntFlag, StrEnum
 from typing import Final, NamedTuple
 
 import grpc
 
 from popclient import _convert as convert
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.subscription import is_retry_topic
 from popclient._queues.wire import PULL_BATCH, name_of, offered, offers, queue_of, resource_of
 from popclient._session import Session
 from popclient._transport import Link
 from popclient.errors import UnexpectedAnswer, error_of
-from popclient.message import FilterExpression, MessageView
+from popclient.message import FilterExpression, MessageQueue, MessageView
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+
+
+class SysFlag(IntFlag):
+    """COMMIT_OFFSET: the pull carries progress to commit. SUSPEND: the server may hold it until there is something.
+    SUBSCRIPTION: the filter is in the pull. CLASS_FILTER: the filter is a class, which nobody sends any more.
+    LITE_PULL: the puller needs no subscription of its group's.
+    """
+
+    COMMIT_OFFSET = 1
+    SUSPEND = 2
+    SUBSCRIPTION = 4
+    CLASS_FILTER = 8
+    LITE_PULL = 16
+
+
+def build_sys_flag(
+    *,
+    commit_offset: bool = False,
+    suspend: bool = False,
+    subscription: bool = False,
+    class_filter: bool = False,
+    lite_pull: bool = False,
+) -> SysFlag:
+    """
+    >>> int(build_sys_flag(commit_offset=True, suspend=True))
+    3
+    """
+    chosen = {
+        SysFlag.COMMIT_OFFSET: commit_offset,
+        SysFlag.SUSPEND: suspend,
+        SysFlag.SUBSCRIPTION: subscription,
+        SysFlag.CLASS_FILTER: class_filter,
+        SysFlag.LITE_PULL: lite_pull,
+    }
+    flag = SysFlag(0)
+    for bit, is_set in chosen.items():
+        if is_set:
+            flag |= bit
+    return flag
+
+
+def parse_sys_flag(value: int) -> SysFlag:
+    """Raises ValueError for bits that nobody has given a meaning."""
+    known = sum(SysFlag)
+    if value < 0 or value & ~known:
+        raise ValueError(f"sys_flag {value} has bits beyond {known}; it is the sum of {[bit.value for bit in SysFlag]}")
+    return SysFlag(value)
+
+
+def pull_extras(
+    *,
+    hold: timedelta,
+    commit_offset: int = 0,
+    resets: int = 0,
+    sub_version: int = 0,
+    post_subscription: bool = False,
+    generation: int = 0,
+    max_bytes: int = 0,
+) -> legacy.PullExtras:
+    """The extras of one pull, its sysFlag reckoned from them.
+
+    hold: how long the server may hold the pull; zero: not at all.
+    commit_offset: progress to commit on the way; 0 or below carries none: who has consumed nothing commits nothing.
+    resets: of the progress that `commit_offset` continues.
+    sub_version: of the subscription that the pull stands on, epoch milliseconds.
+    post_subscription: is the filter in the pull meant to take the place of the one in the client's settings?
+    generation: of the topic that the offsets belong to; 0 where it is not known.
+    max_bytes: of bodies in the answer, unless the first message is larger; 0 leaves it to the server.
+    """
+    return legacy.PullExtras(
+        sys_flag=build_sys_flag(
+            commit_offset=commit_offset > 0, suspend=hold > timedelta(0), subscription=post_subscription
+        ),
+        commit_offset=max(commit_offset, 0),
+        resets=resets,
+        sub_version=sub_version,
+        generation=generation,
+        max_bytes=max_bytes,
+    )
+
+
+class PullStatus(StrEnum):
+    """FOUND: messages came, though a second look at their tags may refuse all of them.
+    NO_NEW_MSG: the queue ends here. NO_MATCHED_MSG: nothing wanted up to the next offset, which counts as consumed.
+    OFFSET_ILLEGAL: the queue has no such place; the next offset is the server's correction.
+    """
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+def pull_status(code: int, next_offset: int, offset: int) -> PullStatus:
+    """The meaning of the answer to a pull from `offset`: its status code, and the offset it says to go on from.
+
+    Raises UnexpectedAnswer for a code that no pull is answered with, and for a next offset that no queue has: going on
+    at a guess would lose messages or repeat them for ever.
+    """
+    if code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET):
+        raise UnexpectedAnswer(f"the pull from offset {offset} was answered {code}, which says nothing of the queue")
+    if next_offset < 0:
+        raise UnexpectedAnswer(f"the pull from offset {offset} is to go on from {next_offset}; it must be 0 or more")
+    if code == pb.OK:
+        return PullStatus.FOUND
+    if code == pb.ILLEGAL_OFFSET:
+        return PullStatus.OFFSET_ILLEGAL
+    return PullStatus.NO_MATCHED_MSG if next_offset > offset else PullStatus.NO_NEW_MSG
+
+
+def backwards(offset: int, next_offset: int, first_offset: int | None) -> str | None:
+    """A sentence for the log if a pull from `offset` has led back, which no sane server does (requirement B11).
+
+    first_offset: of the first message that came; None without any.
+    """
+    if next_offset >= offset and (first_offset is None or first_offset >= offset):
+        return None
+    return f"a pull from offset {offset} led back: next offset {next_offset}, first message's offset {first_offset}"
+
 
 EXTRAS_HEADER: Final = "popmq-pull-bin"
 PULL_MARGIN: Final = 3.0  # seconds that a pull's answer may take beyond its hold

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from popclient._queues import calls
 from popclient._queues.calls import Committed, Progress
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
 from popclient._session import Session
 from popclient.errors import PopError
+from popclient.message import MessageQueue
 
 log = logging.getLogger("popclient")
 

@@ -8,10 +8,10 @@ from popclient import _convert as convert
 from popclient._queues import calls
 from popclient._queues.allocation import AllocateStrategy, allocate
 from popclient._queues.calls import GroupMember
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.wire import call, has_legacy, resource_of
 from popclient._session import Session
 from popclient.errors import PopError
+from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 

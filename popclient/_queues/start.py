@@ -1,74 +1,137 @@
-"""Where a newly assigned queue begins: its stored progress, or what the setting says (requirements I1 to I7)."""
+"""Where a queue begins (requirements I1 to I7).
+
+Stored progress always wins; the setting speaks only for a group that has none in the queue. What was asked for is done:
+there is no rule by the age of a topic or by what a server has in memory.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import Enum, StrEnum
+from typing import Final
 
-from popclient._queues import calls
-from popclient._queues.calls import QueueEnd
-from popclient._queues.consume_from import Ask, consume_timestamp_of, start_of
-from popclient._queues.generations import Generations
-from popclient._queues.message_queue import MessageQueue
-from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
-from popclient._queues.options import QueueOptions
-from popclient._session import Session, log
-from popclient.errors import for_caller
+from popclient._queues.offsets import NO_OFFSET
+from popclient._queues.subscription import is_retry_topic
 
-UNKNOWN = -1
+TIMESTAMP_FORMAT: Final = "%Y%m%d%H%M%S"
+TIMESTAMP_DIGITS: Final = 14
+DEFAULT_LOOK_BACK: Final = timedelta(minutes=30)
 
 
-class Beginning:
-    """Of one consumer's queues. What CONSUME_FROM_TIMESTAMP means without a time is fixed here, at its making."""
+class ConsumeFromWhere(StrEnum):
+    """LAST: only what comes from now on. FIRST: all there is. TIMESTAMP: what was stored at that time or later."""
 
-    def __init__(
-        self, session: Session, options: QueueOptions, offset_store: OffsetStore, generations: Generations
-    ) -> None:
-        self._session = session
-        self._group = options.group
-        self._generations = generations
-        self._made_anew: set[MessageQueue] = set()
-        self._consume_from = options.consume_from
-        self._timestamp = consume_timestamp_of(options.consume_timestamp, datetime.now().astimezone())
-        self._offset_store = offset_store
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
-    async def of(self, mq: MessageQueue) -> int:
-        """The offset, which is stored where it was asked for; -1 if nobody knows, or the store fails.
-
-        Then the queue is not taken now (requirement I6).
-        """
-        stored = await self._offset_store.read_offset(mq, ReadOffsetType.READ_FROM_STORE)
-        generation = self._offset_store.generation(mq)
-        self._generations.met(mq.topic, generation)
-        is_outdated = mq in self._made_anew and not generation  # of the topic before, and the store cannot tell
-        begin = start_of(self._consume_from, mq.topic, NO_OFFSET if is_outdated and stored >= 0 else stored)
-        if begin is None:
-            return UNKNOWN
-        if isinstance(begin, int) and not is_outdated:
-            return begin
+    @classmethod
+    def of(cls, given: str) -> ConsumeFromWhere:
+        """By its name, an old one among them. Raises ValueError for a name that there is not."""
+        if given in _OLD_NAMES:
+            return cls.CONSUME_FROM_LAST_OFFSET
         try:
-            where: int | QueueEnd | datetime = begin if isinstance(begin, int) else self._where(mq.topic, begin)
-            offset = where if isinstance(where, int) else await calls.query_offset(self._session, mq, where)
-            # Asked again, it would lead elsewhere: whoever owns the queue next, after a crash too, goes on from here.
-            offset = await self._offset_store.begin(mq, offset)
-        except Exception as failure:  # noqa: BLE001  a store of the user's may raise anything
-            log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
-            return UNKNOWN
-        self._made_anew.discard(mq)
-        self._offset_store.update_offset(mq, offset, True)
-        return offset
+            return cls(given)
+        except ValueError:
+            raise ValueError(f"consume_from is {given!r}; it must be one of {', '.join(cls)}") from None
 
-    def _where(self, topic: str, begin: Ask) -> QueueEnd | datetime:
-        if begin is Ask.TIMESTAMP:
-            return self._timestamp
-        return QueueEnd.BEGINNING if self._generations.wants_all(topic) else QueueEnd.END
 
-    def made_anew(self, mq: MessageQueue) -> None:
-        """Its topic is another one now. What a store has of it counts no more, unless it knows of generations."""
-        self._made_anew.add(mq)
+# Long deprecated; all three mean LAST, whatever they seem to say.
+_OLD_NAMES: Final = frozenset(
+    {"CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET"}
+)
 
-    async def meet(self, mq: MessageQueue) -> None:
-        """Learns the generation of a topic in which this consumer has no queue; it may take one up when another topic
-        has that name."""
-        if not self._generations.knows(mq.topic):
-            progress = await calls.fetch_offsets(self._session, self._group, [mq])
-            self._generations.met(mq.topic, progress[mq].generation)
+
+class Ask(Enum):
+    """The server knows the offset: QueryOffset with the policy of that name."""
+
+    END = "END"
+    TIMESTAMP = "TIMESTAMP"
+
+
+def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | Ask | None:
+    """Where to begin a queue of the topic: an offset, or what to ask the server for.
+
+    stored: as `OffsetStore.read_offset` says it. None: nobody knows the progress, so the queue is not taken now but at
+    a later rebalance (requirement I6); a guess would skip or repeat messages.
+    """
+    if stored >= 0:
+        return stored
+    if stored != NO_OFFSET:
+        return None
+    if is_retry_topic(topic):  # its messages are the group's own, the first of them too; a time has no meaning there
+        return Ask.END if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP else 0
+    match consume_from:
+        case ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
+            return Ask.END
+        case ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return 0  # of a trimmed queue the first pull is answered with the correction
+        case ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            return Ask.TIMESTAMP
+
+
+def consume_timestamp_of(given: str | datetime | None, now: datetime) -> datetime:
+    """The time that CONSUME_FROM_TIMESTAMP means, aware.
+
+    given: fourteen digits yyyyMMddHHmmss in this machine's local time, or an aware datetime; None: half an hour before
+    `now`. Raises ValueError for anything else.
+    """
+    if given is None:
+        return now - DEFAULT_LOOK_BACK
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ValueError(f"consume_timestamp {given} has no time zone; use an aware datetime")
+        return given
+    if not isinstance(given, str):
+        raise TypeError(f"consume_timestamp is {given!r}; it must be yyyyMMddHHmmss or an aware datetime")
+    try:
+        if len(given) != TIMESTAMP_DIGITS or not (given.isascii() and given.isdigit()):
+            raise ValueError
+        return datetime.strptime(given, TIMESTAMP_FORMAT).astimezone()
+    except ValueError:
+        raise ValueError(
+            f"consume_timestamp is {given!r}; it must be yyyyMMddHHmmss, such as 20131223171201, or an aware datetime"
+        ) from None
+
+
+class Generations:
+    """What one consumer knows of its topics. Belongs to one event loop.
+
+    A topic may be another one that was made under the same name since (requirement B9). A server tells that by a
+    number, the topic's generation: opaque, and 0 where it is not told.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self._missing: set[str] = set()
+        self._came_later: set[str] = set()
+
+    def missing(self, topic: str) -> bool:
+        """The server has no such topic now. Is that new?"""
+        is_new = topic not in self._missing
+        self._missing.add(topic)
+        self._came_later.add(topic)
+        return is_new
+
+    def met(self, topic: str, generation: int) -> bool:
+        """The server has told the topic's generation. Is it another one than before?"""
+        self._missing.discard(topic)
+        before = self._known.get(topic, 0)
+        if not generation or generation == before:
+            return False
+        self._known[topic] = generation
+        if before:
+            self._came_later.add(topic)
+        return before > 0
+
+    def knows(self, topic: str) -> bool:
+        return topic in self._known
+
+    def wants_all(self, topic: str) -> bool:
+        """Was the topic made while this consumer was there? Then all of its messages came later than the consumer."""
+        return topic in self._came_later
+
+    def forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
+        self._missing.discard(topic)
+        self._came_later.discard(topic)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from popclient.message import FilterExpression
+from popclient.message import FilterExpression, MessageView
 
 RETRY_PREFIX: Final = "%RETRY%"
 
@@ -38,3 +38,14 @@ def subscriptions(
     """By topic. With `retries`, which only clustering has, all of the group's own retry topic is among them."""
     wanted = {**topics, retry_topic(group): FilterExpression()} if retries else dict(topics)
     return {topic: Subscription(topic, expression, sub_version) for topic, expression in wanted.items()}
+
+
+def filter_by_tag(messages: Iterable[MessageView], expression: FilterExpression) -> list[MessageView]:
+    """The messages whose tag the expression names. The server has applied a SQL filter already.
+
+    A second look: servers compare tags by a hash, which two tags may share (requirement M5).
+    """
+    tags = {tag.strip() for tag in expression.expression.split("||")} - {""}
+    if expression.type == "SQL" or not tags or "*" in tags:
+        return list(messages)
+    return [message for message in messages if message.tag in tags]

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, TypeVar
 
 from popclient import _convert as convert
-from popclient._queues.message_queue import MessageQueue
 from popclient._session import Session
 from popclient._transport import Link
 from popclient.errors import BadRequest, PopError, ServerError, UnsupportedByServer, check
+from popclient.message import MessageQueue
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc

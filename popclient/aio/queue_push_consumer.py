@@ -10,22 +10,21 @@ from types import TracebackType
 from typing import Self
 
 from popclient._arguments import as_timedelta
-from popclient._engine.queue_limits import FlowLimits
-from popclient._pull.pull_arguments import require_aware, require_queue
+from popclient._engine.flow import FlowLimits
+from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import MessageQueueListener, QueuePushCore
+from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
 from popclient._queue_push.pull_loop import ServiceState
 from popclient._queues.allocation import AllocateStrategy, strategy_of
-from popclient._queues.consume_from import ConsumeFromWhere
 from popclient._queues.listener import AsyncConcurrentListener, OrderlyListener, is_async
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.offsets import OffsetStore
-from popclient._queues.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
 from popclient._queues.running import InTasks
+from popclient._queues.start import ConsumeFromWhere
 from popclient._queues.statistics import TopicStatistics
 from popclient.aio.push_consumer import _leave_signals, _take_signals
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
-from popclient.message import FilterExpression, MessageView
+from popclient.message import FilterExpression, MessageQueue, MessageView
 from popclient.simple_consumer import Topics, as_topics
 
 

@@ -11,11 +11,10 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from popclient import _convert as convert
-from popclient._queues.message_queue import MessageQueue
 from popclient._session import Session
 from popclient._transport import Link as WireLink
 from popclient.errors import Unreachable, check
-from popclient.message import FilterExpression
+from popclient.message import FilterExpression, MessageQueue
 from popclient.spark.link import Link
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb

@@ -14,8 +14,7 @@ import pytest
 
 from popclient import ClientConfig, ConsumeResult, Interceptor, MessageView, PushConsumer, aio
 from popclient._convert import retry_interval
-from popclient._engine.backlog import Backlog, Batch, Held
-from popclient._engine.deadlines import Deadlines
+from popclient._engine.backlog import Backlog, Batch, Deadlines, Held
 from popclient._engine.flow import Room
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb

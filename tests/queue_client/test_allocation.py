@@ -20,7 +20,7 @@ from popclient._queues.allocation import (
     allocate,
     strategy_of,
 )
-from popclient._queues.message_queue import MessageQueue
+from popclient.message import MessageQueue
 
 
 def queues_of(topic: str, count: int) -> list[MessageQueue]:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from popclient._queues.consume_from import Ask, ConsumeFromWhere, consume_timestamp_of, start_of
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR
+from popclient._queues.start import Ask, ConsumeFromWhere, consume_timestamp_of, start_of
 
 LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

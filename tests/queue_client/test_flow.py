@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from popclient._engine.queue_limits import MIB, Exceeded, FlowLimits, FlowTimes
-from popclient._queues.message_queue import MessageQueue
-from popclient._queues.process_queue import Cached, ProcessQueue
+from popclient._engine.flow import MIB, CachedQueue, Exceeded, FlowLimits, FlowTimes
+from popclient._queues.process_queue import ProcessQueue
+from popclient.message import MessageQueue
 from tests.queue_client.views import view_at, views
 
 BATCH = 32
 
 
-def cached(messages: int = 1, size: int = 1, span: int = 0) -> Cached:
-    return Cached(messages, size, 100, 100 + span)
+def cached(messages: int = 1, size: int = 1, span: int = 0) -> CachedQueue:
+    return CachedQueue(messages, size, 100, 100 + span)
 
 
 @pytest.mark.row("C1")
@@ -59,10 +59,10 @@ def test_a_message_that_does_not_end_stops_it_by_the_span_in_concurrent_mode_alo
         (cached(size=100 * MIB + 1), Exceeded.SIZE),
         (cached(span=2_000), None),
         (cached(span=2_001), Exceeded.SPAN),
-        (Cached(0, 0, None, None), None),
+        (CachedQueue(0, 0, None, None), None),
     ],
 )
-def test_a_limit_itself_is_allowed(held: Cached, expected: Exceeded | None) -> None:
+def test_a_limit_itself_is_allowed(held: CachedQueue, expected: Exceeded | None) -> None:
     assert FlowLimits().exceeded(held, orderly=False) is expected
 
 

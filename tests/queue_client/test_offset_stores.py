@@ -12,11 +12,11 @@ import pytest
 
 from popclient import PopError, PreconditionFailed, Unreachable
 from popclient._queues.calls import Committed, Progress
-from popclient._queues.consume_from import ConsumeFromWhere, start_of
 from popclient._queues.local_offsets import LocalFileOffsetStore
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetStore, ReadOffsetType
 from popclient._queues.remote_offsets import RemoteOffsetStore
+from popclient._queues.start import ConsumeFromWhere, start_of
+from popclient.message import MessageQueue
 from popclient.offset_file import OffsetFileTorn, backup_of, write_offset_file
 
 MEMORY = ReadOffsetType.READ_FROM_MEMORY

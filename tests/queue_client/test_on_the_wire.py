@@ -12,8 +12,7 @@ import pytest
 from popclient import ClientConfig, MessageQueue
 from popclient._queues import pull as pull_call
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, ReadOffsetType
-from popclient._queues.pull_extras import pull_extras
-from popclient._queues.pull_status import PullStatus, pull_status
+from popclient._queues.pull import PullStatus, pull_extras, pull_status
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._session import Session
 from popclient.message import FilterExpression

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from popclient._engine.queue_limits import FlowLimits
+from popclient._engine.flow import FlowLimits
+from popclient._queue_push.options import MessageModel, QueueOptions
 from popclient._queues.allocation import strategy_of
-from popclient._queues.consume_from import ConsumeFromWhere
-from popclient._queues.options import MessageModel, QueueOptions
+from popclient._queues.start import ConsumeFromWhere
 from popclient.message import FilterExpression
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popclient._queues.process_queue import NOTHING_CACHED, Cached, ProcessQueue
+from popclient._engine.flow import CachedQueue
+from popclient._queues.process_queue import NOTHING_CACHED, ProcessQueue
 from tests.queue_client.views import offsets_of, view_at, views
 
 
@@ -55,7 +56,7 @@ def test_offsets_that_the_filter_has_left_out_are_passed_over() -> None:
 def test_an_offset_is_held_once() -> None:
     pq = holding(3, 4)
     pq.put([view_at(3, b"xyz"), view_at(4, b"xyz")])
-    assert pq.cached == Cached(messages=2, bytes=2, first_offset=3, last_offset=4)
+    assert pq.cached == CachedQueue(messages=2, bytes=2, first_offset=3, last_offset=4)
 
 
 @pytest.mark.row("D11")
@@ -146,7 +147,7 @@ def test_threads_that_put_and_remove_lose_nothing() -> None:
     for thread in running:
         thread.join()
     assert pq.is_empty
-    assert pq.cached == Cached(0, 0, None, None)
+    assert pq.cached == CachedQueue(0, 0, None, None)
     assert max(commits) == threads * each
 
 
@@ -194,7 +195,7 @@ def test_a_lock_holds_for_half_a_minute() -> None:
 def test_orderly_take_and_commit() -> None:
     pq = holding(4, 5, 6)
     assert offsets_of(pq.take(2, now=1.0)) == [4, 5]
-    assert pq.cached == Cached(messages=3, bytes=3, first_offset=6, last_offset=6)
+    assert pq.cached == CachedQueue(messages=3, bytes=3, first_offset=6, last_offset=6)
     assert pq.commit() == 6
     assert pq.cached.messages == 1
     assert pq.commit() == NOTHING_CACHED
@@ -261,7 +262,7 @@ def test_cleared_it_is_as_new() -> None:
     pq.start(views(0), now=0.0)
     pq.take(1, now=0.0)
     pq.clear()
-    assert pq.cached == Cached(0, 0, None, None)
+    assert pq.cached == CachedQueue(0, 0, None, None)
     assert pq.put(views(0))
 
 

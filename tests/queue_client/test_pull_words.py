@@ -7,10 +7,16 @@ from datetime import timedelta
 import pytest
 
 from popclient import UnexpectedAnswer
-from popclient._queues.pull_extras import pull_extras
-from popclient._queues.pull_status import PullStatus, backwards, pull_status
+from popclient._queues.pull import (
+    PullStatus,
+    SysFlag,
+    backwards,
+    build_sys_flag,
+    parse_sys_flag,
+    pull_extras,
+    pull_status,
+)
 from popclient._queues.subscription import Subscription, is_retry_topic, retry_topic, subscriptions
-from popclient._queues.sys_flag import SysFlag, build_sys_flag, parse_sys_flag
 from popclient.message import FilterExpression
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb

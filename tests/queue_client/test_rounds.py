@@ -9,8 +9,8 @@ import pytest
 from popclient._queue_push.pull_loop import ClientFactory
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance_rounds import RebalanceService
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.process_queue import ProcessQueue
+from popclient.message import MessageQueue
 from tests.client.scripted import until
 from tests.queue_client.manual_clock import ManualClock
 

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient import ClientConfig, FilterExpression, PopError, Producer
-from popclient._queues.message_queue import MessageQueue
 from popclient._session import Session
 from popclient.admin import Admin
+from popclient.message import MessageQueue
 from popclient.spark import bulk
 from popclient.spark import link as links
 from popclient.spark.link import link_to

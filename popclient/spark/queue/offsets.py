@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from popclient._queues.message_queue import MessageQueue
+from popclient.message import MessageQueue
 from popclient.spark.checkpoint import VERSION, refusal
 
 Offsets = Mapping[MessageQueue, int]

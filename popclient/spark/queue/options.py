@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from popclient._queues.message_queue import MessageQueue
 from popclient.config import ClientConfig
-from popclient.message import FilterExpression
+from popclient.message import FilterExpression, MessageQueue
 from popclient.spark.given import Given
 from popclient.spark.message_columns import Column
 from popclient.spark.message_options import columns_from, filter_of

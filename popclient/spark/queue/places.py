@@ -13,10 +13,10 @@ from popclient import _convert as convert
 from popclient._pull.assignment import READABLE
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.wire import open_session
 from popclient._session import Session
 from popclient.errors import Forbidden, NotFound, Unauthorized, UnsupportedByServer, check
+from popclient.message import MessageQueue
 from popclient.spark.link import Link, link_to
 from popclient.spark.queue.options import EARLIEST, Bound, QueueOptions
 from popproto.v1 import admin_pb2

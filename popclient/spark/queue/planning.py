@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from popclient._queues.message_queue import MessageQueue
+from popclient.message import MessageQueue
 from popclient.spark.queue.offsets import Range
 
 # A task costs Spark some 30 ms, whatever it reads; a queue with fewer messages shares one with others.

@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from popclient._queues import calls
 from popclient._queues.calls import Progress
-from popclient._queues.message_queue import MessageQueue
 from popclient._session import Session
 from popclient.errors import BadRequest, PopError, Unreachable
+from popclient.message import MessageQueue
 from popclient.spark.link import link_to
 from popclient.spark.queue.offsets import Offsets
 from popclient.spark.queue.options import QueueOptions

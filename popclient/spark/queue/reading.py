@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from popclient._queues.message_queue import MessageQueue
 from popclient._queues.pull import Pulled
 from popclient._queues.pull import pull as pull_once
 from popclient._session import Session
 from popclient.errors import NotFound, UnexpectedAnswer, UnsupportedByServer
-from popclient.message import MessageView
+from popclient.message import MessageQueue, MessageView
 from popclient.spark import bulk
 from popclient.spark.link import Link, link_to
 from popclient.spark.message_columns import MessageColumns

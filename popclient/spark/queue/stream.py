@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from popclient._queues.message_queue import MessageQueue
+from popclient.message import MessageQueue
 from popclient.spark.queue import offsets
 from popclient.spark.queue.offsets import Offsets, Place
 from popclient.spark.queue.options import QueueOptions

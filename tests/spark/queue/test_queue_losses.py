@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 
-from popclient._queues.message_queue import MessageQueue
 from popclient.admin import Admin
 from popclient.errors import NotFound, UnsupportedByServer
+from popclient.message import MessageQueue
 from popclient.spark import bulk
 from popclient.spark.link import Link
 from popclient.spark.queue.offsets import Range

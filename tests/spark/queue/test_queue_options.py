@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient import Tls
-from popclient._queues.message_queue import MessageQueue
+from popclient.message import MessageQueue
 from popclient.spark.bodies import UNPACKED_BYTES_MAX
 from popclient.spark.given import Given
 from popclient.spark.message_columns import body_of

@@ -17,9 +17,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructType
 
 from popclient import ClientConfig, Message, Producer
-from popclient._queues.message_queue import MessageQueue
 from popclient.admin import Admin
 from popclient.errors import Forbidden, Unauthorized, Unreachable, UnsupportedByServer
+from popclient.message import MessageQueue
 from popclient.spark.queue.batch import QueueReader
 from popclient.spark.queue.offsets import Range
 from popclient.spark.queue.options import QueueOptions, parse

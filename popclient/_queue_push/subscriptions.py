@@ -6,9 +6,9 @@ from typing import Final
 
 from popclient import _convert as convert
 from popclient._engine.clock import Clock
-from popclient._engine.queue_limits import FlowLimits
+from popclient._engine.flow import FlowLimits
+from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_service import HOLD
-from popclient._queues.options import QueueOptions
 from popclient._queues.subscription import Subscription, subscriptions
 from popclient._session import Session
 from popclient.message import FilterExpression

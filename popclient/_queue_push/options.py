@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import Final
 
 from popclient._arguments import MILLISECOND, as_timedelta, require_within
-from popclient._engine.queue_limits import FlowLimits
+from popclient._engine.flow import FlowLimits
 from popclient._queues.allocation import AllocateStrategy
-from popclient._queues.consume_from import ConsumeFromWhere, consume_timestamp_of
 from popclient._queues.offsets import OffsetStore
+from popclient._queues.start import ConsumeFromWhere, consume_timestamp_of
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression
 

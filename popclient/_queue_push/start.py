@@ -1,0 +1,73 @@
+"""Where a newly assigned queue begins: its stored progress, or what the setting says (requirements I1 to I7)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from popclient._queue_push.options import QueueOptions
+from popclient._queues import calls
+from popclient._queues.calls import QueueEnd
+from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
+from popclient._queues.start import Ask, Generations, consume_timestamp_of, start_of
+from popclient._session import Session, log
+from popclient.errors import for_caller
+from popclient.message import MessageQueue
+
+UNKNOWN = -1
+
+
+class Beginning:
+    """Of one consumer's queues. What CONSUME_FROM_TIMESTAMP means without a time is fixed here, at its making."""
+
+    def __init__(
+        self, session: Session, options: QueueOptions, offset_store: OffsetStore, generations: Generations
+    ) -> None:
+        self._session = session
+        self._group = options.group
+        self._generations = generations
+        self._made_anew: set[MessageQueue] = set()
+        self._consume_from = options.consume_from
+        self._timestamp = consume_timestamp_of(options.consume_timestamp, datetime.now().astimezone())
+        self._offset_store = offset_store
+
+    async def of(self, mq: MessageQueue) -> int:
+        """The offset, which is stored where it was asked for; -1 if nobody knows, or the store fails.
+
+        Then the queue is not taken now (requirement I6).
+        """
+        stored = await self._offset_store.read_offset(mq, ReadOffsetType.READ_FROM_STORE)
+        generation = self._offset_store.generation(mq)
+        self._generations.met(mq.topic, generation)
+        is_outdated = mq in self._made_anew and not generation  # of the topic before, and the store cannot tell
+        begin = start_of(self._consume_from, mq.topic, NO_OFFSET if is_outdated and stored >= 0 else stored)
+        if begin is None:
+            return UNKNOWN
+        if isinstance(begin, int) and not is_outdated:
+            return begin
+        try:
+            where: int | QueueEnd | datetime = begin if isinstance(begin, int) else self._where(mq.topic, begin)
+            offset = where if isinstance(where, int) else await calls.query_offset(self._session, mq, where)
+            # Asked again, it would lead elsewhere: whoever owns the queue next, after a crash too, goes on from here.
+            offset = await self._offset_store.begin(mq, offset)
+        except Exception as failure:  # noqa: BLE001  a store of the user's may raise anything
+            log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
+            return UNKNOWN
+        self._made_anew.discard(mq)
+        self._offset_store.update_offset(mq, offset, True)
+        return offset
+
+    def _where(self, topic: str, begin: Ask) -> QueueEnd | datetime:
+        if begin is Ask.TIMESTAMP:
+            return self._timestamp
+        return QueueEnd.BEGINNING if self._generations.wants_all(topic) else QueueEnd.END
+
+    def made_anew(self, mq: MessageQueue) -> None:
+        """Its topic is another one now. What a store has of it counts no more, unless it knows of generations."""
+        self._made_anew.add(mq)
+
+    async def meet(self, mq: MessageQueue) -> None:
+        """Learns the generation of a topic in which this consumer has no queue; it may take one up when another topic
+        has that name."""
+        if not self._generations.knows(mq.topic):
+            progress = await calls.fetch_offsets(self._session, self._group, [mq])
+            self._generations.met(mq.topic, progress[mq].generation)
