@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.meter import quantiles_ms
 from popclient._engine.clock import LoopClock
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from popclient._queues.listener import AsyncConcurrentListener, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from popclient.admin import Admin
 from popclient.aio import Producer, QueuePushConsumer
@@ -91,7 +91,7 @@ class MemberLoad:
             self._endpoint, group, topic, listener, consume_from="CONSUME_FROM_FIRST_OFFSET", drain_timeout=5
         )
         # Consumers of one event loop look at their shares together; members of a group are on machines of their own.
-        member._core._factory = ClientFactory(LoopClock())
+        member._core._pull_loop = PullLoop(LoopClock())
         return member
 
 

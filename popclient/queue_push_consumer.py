@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from popclient._arguments import as_timedelta
-from popclient._engine.flow import FlowLimits
+from popclient._engine.flow import QueueLimits
 from popclient._loop import loop_thread
 from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import MessageQueueListener, QueuePushCore
@@ -128,7 +128,7 @@ class QueuePushConsumer:
             allocate_strategy=strategy_of(allocate_strategy),
             offset_store=offset_store,
             client_name=client_name,
-            flow=FlowLimits(
+            flow=QueueLimits(
                 pull_threshold_for_queue=pull_threshold_for_queue,
                 pull_threshold_size_for_queue=pull_threshold_size_for_queue,
                 pull_threshold_for_topic=pull_threshold_for_topic,

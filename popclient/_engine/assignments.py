@@ -18,8 +18,8 @@ from typing import Any, Final
 import grpc
 
 from popclient import _convert as convert
-from popclient._engine.flow import Room
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.flow import Budget
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import HOLD_MAX, PushOptions
 from popclient._engine.polls import LEAST_PACE, POLL_MARGIN, RECALL_PATIENCE, SHORTEST_POLL, read_messages, recall
 from popclient._session import Session, log
@@ -43,7 +43,7 @@ HELPERS: Final = 3
 Assigned = tuple[str, str, int]  # topic, broker, queue
 
 
-class Assignment:
+class PollAssignment:
     """What this client is to poll; it has a poll of its own, and helpers as long as there is much."""
 
     def __init__(self, topic: str, queue: pb.MessageQueue) -> None:
@@ -74,8 +74,8 @@ class Polling:
         self,
         session: Session,
         options: PushOptions,
-        room: Room,
-        onlookers: Onlookers,
+        budget: Budget,
+        interceptors: InterceptorChain,
         arrived: Callable[[Sequence[MessageView]], None],
         strayed: Callable[[Sequence[MessageView]], None],
         keeps_up: Callable[[], Awaitable[None]],
@@ -83,12 +83,12 @@ class Polling:
         self._session = session
         self._options = options
         self._group = convert.resource(options.group, session.config.namespace)
-        self._room = room
-        self._onlookers = onlookers
+        self._budget = budget
+        self._interceptors = interceptors
         self._arrived = arrived
         self._strayed = strayed
         self._keeps_up = keeps_up
-        self._assignments: dict[Assigned, Assignment] = {}
+        self._assignments: dict[Assigned, PollAssignment] = {}
         self._recall_patience = RECALL_PATIENCE
         self._tasks = Tasks()
 
@@ -133,12 +133,12 @@ class Polling:
             self._assignments.pop(gone).end()
         for key, queue in assigned.items():
             if key not in self._assignments:
-                assignment = self._assignments[key] = Assignment(topic, queue)
+                assignment = self._assignments[key] = PollAssignment(topic, queue)
                 assignment.begin(self._keep_polling(assignment))
 
     # ---- Polls ----
 
-    async def _keep_polling(self, assignment: Assignment) -> None:
+    async def _keep_polling(self, assignment: PollAssignment) -> None:
         while True:
             try:
                 if await self._poll(assignment) and self._may_help(assignment):
@@ -147,10 +147,10 @@ class Polling:
                 log.exception("polling %s failed; the next poll follows", assignment.topic)
                 await asyncio.sleep(PAUSE_AFTER_FAILURE[1])
 
-    def _may_help(self, assignment: Assignment) -> bool:
+    def _may_help(self, assignment: PollAssignment) -> bool:
         """PopMQ keeps message groups in order whoever asks; elsewhere two polls at once might turn them round.
 
-        There must be room for as many helpers of every assignment: the ones of a busy topic would starve the others.
+        The budget must allow as many helpers of every assignment: the ones of a busy topic would starve the others.
         """
         polls = len(assignment.polls) + 1
         has_room = self._options.max_cached_messages >= polls * self._wanted * self._own_polls
@@ -158,7 +158,7 @@ class Polling:
 
     @property
     def _wanted(self) -> int:
-        """How many messages a poll asks for, given room."""
+        """How many messages a poll asks for, given budget."""
         most = self._session.settings.subscription.receive_batch_size or BATCH_SIZE
         return min(most, self._options.receive_batch_size)
 
@@ -167,28 +167,28 @@ class Polling:
         """One for each assignment, helpers not counted."""
         return max(len(self._assignments), len(self._options.topics))
 
-    async def _help(self, assignment: Assignment) -> None:
+    async def _help(self, assignment: PollAssignment) -> None:
         try:
             while await self._poll(assignment):
                 pass
         except Exception:  # noqa: BLE001  the task's outermost line, as above
             log.exception("a helping poll of %s failed; the first one goes on", assignment.topic)
 
-    async def _poll(self, assignment: Assignment) -> bool:
-        """One poll, as soon as there is room; is there likely to be more?"""
+    async def _poll(self, assignment: PollAssignment) -> bool:
+        """One poll, as soon as the budget allows it; is there likely to be more?"""
         await self._keeps_up()
         wanted = self._wanted
-        ask = await self._room.ask(wanted, assignment.message_bytes, self._own_polls)
+        permit = await self._budget.acquire(wanted, assignment.message_bytes, self._own_polls)
         try:
-            views = await self._ask_until_answered(assignment, ask.messages)
+            views = await self._ask_until_answered(assignment, permit.messages)
             self._arrived(views)
         finally:
-            self._room.over(ask)
+            self._budget.release(permit)
         if views:
             assignment.message_bytes = max(len(view._wire.body) for view in views)
         return len(views) >= wanted
 
-    async def _ask_until_answered(self, assignment: Assignment, count: int) -> Sequence[MessageView]:
+    async def _ask_until_answered(self, assignment: PollAssignment, count: int) -> Sequence[MessageView]:
         """What the server has; nothing when the long poll ends empty.
 
         After a failure the same attempt id is used again: if it was the answer that was lost, the server repeats it
@@ -200,20 +200,20 @@ class Polling:
         said = ""
         for failures in itertools.count():
             begun = clock()
-            self._onlookers.before_receive(topic)
+            self._interceptors.before_receive(topic)
             try:
                 views = await self._receive(request)
             except ClientClosed:
                 raise
             except PopError as failure:
-                self._onlookers.after_receive(topic, (), failure)
+                self._interceptors.after_receive(topic, (), failure)
                 # Once as a warning; a server that stays down need not fill the log.
                 log.log(logging.DEBUG if str(failure) == said else logging.WARNING, "polling %s: %s", topic, failure)
                 said = str(failure)
                 await self._session.doubt(failure)
                 await asyncio.sleep(min(shortest * 2**failures, longest) if failure.retryable else longest)
             else:
-                self._onlookers.after_receive(topic, views, None)
+                self._interceptors.after_receive(topic, views, None)
                 if not views:
                     await asyncio.sleep(min(self._long_poll, LEAST_PACE) - (clock() - begun))
                 return views
@@ -252,7 +252,7 @@ class Polling:
                 raise
         return None
 
-    def _request(self, assignment: Assignment, count: int) -> rpc.ReceiveMessageRequest:
+    def _request(self, assignment: PollAssignment, count: int) -> rpc.ReceiveMessageRequest:
         request = rpc.ReceiveMessageRequest(
             group=self._group,
             message_queue=assignment.queue,

@@ -1,7 +1,7 @@
 """Messages that wait for the listener: which may run, in which order, and until when something must become of each.
 
-They wait in chains. Messages of one message group form a chain that is consumed one after the other; the messages of a
-topic that belong to no message group form a chain of which many run at once. Chains take turns, so that neither a long
+They wait in groups. Messages of one message group form a group that is consumed one after the other; the messages of a
+topic that belong to no message group form a group of which many run at once. Chains take turns, so that neither a long
 message group nor a busy topic keeps the others waiting.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from popclient.message import MessageView
 
 
-class Chain:
-    """Messages that wait for the same turn. `busy` counts what keeps an ordered chain from going on.
+class GroupBacklog:
+    """Messages that wait for the same turn. `busy` counts what keeps an ordered group from going on.
 
     is_stuck: its batch has timed out and the listener still has it.
     """
@@ -25,138 +25,138 @@ class Chain:
     def __init__(self, key: tuple[str, str | None]) -> None:
         self.key = key
         self.ordered = key[1] is not None
-        self.waiting: deque[Held] = deque()
+        self.waiting: deque[Buffered] = deque()
         self.busy = 0
         self.has_turn = False
         self.is_stuck = False
 
 
-class Held:
+class Buffered:
     """A message in this client's hands.
 
     batch: what it went to the listener with. decided: what becomes of it is settled, a later result counts no more.
     """
 
-    __slots__ = ("batch", "chain", "decided", "size", "view")
+    __slots__ = ("batch", "decided", "group", "size", "view")
 
-    def __init__(self, view: MessageView, size: int, chain: Chain) -> None:
+    def __init__(self, view: MessageView, size: int, group: GroupBacklog) -> None:
         self.view = view
         self.size = size
-        self.chain = chain
+        self.group = group
         self.batch: Batch | None = None
         self.decided = False
 
 
 class Batch:
-    """Messages of one chain that are with the listener together."""
+    """Messages of one group that are with the listener together."""
 
-    __slots__ = ("chain", "held", "timed_out", "views")
+    __slots__ = ("group", "held", "timed_out", "views")
 
-    def __init__(self, held: Sequence[Held]) -> None:
+    def __init__(self, held: Sequence[Buffered]) -> None:
         self.held = held
-        self.chain = held[0].chain
+        self.group = held[0].group
         self.views = tuple(each.view for each in held)
         self.timed_out = False
         for each in held:
             each.batch = self
 
     @property
-    def undecided(self) -> list[Held]:
+    def undecided(self) -> list[Buffered]:
         return [held for held in self.held if not held.decided]
 
 
 class Backlog:
-    """The chains of one consumer.
+    """The groups of one consumer.
 
-    on_turn: told of the message that could run next, whenever an ordered chain may go on.
+    on_turn: told of the message that could run next, whenever an ordered group may go on.
     """
 
-    def __init__(self, batch_size: int, on_turn: Callable[[Held], None]) -> None:
+    def __init__(self, batch_size: int, on_turn: Callable[[Buffered], None]) -> None:
         self._batch_size = batch_size
         self._on_turn = on_turn
-        self._chains: dict[tuple[str, str | None], Chain] = {}
-        self._turns: deque[Chain] = deque()
+        self._groups: dict[tuple[str, str | None], GroupBacklog] = {}
+        self._turns: deque[GroupBacklog] = deque()
 
-    def put(self, view: MessageView, size: int, message_group: str | None) -> Held:
-        """Lets it wait at the end of its chain."""
+    def put(self, view: MessageView, size: int, message_group: str | None) -> Buffered:
+        """Lets it wait at the end of its group."""
         key = (view.topic, message_group)
-        chain = self._chains.get(key)
-        if chain is None:
-            chain = self._chains[key] = Chain(key)
-        held = Held(view, size, chain)
-        chain.waiting.append(held)
-        self._offer(chain)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = GroupBacklog(key)
+        held = Buffered(view, size, group)
+        group.waiting.append(held)
+        self._offer(group)
         return held
 
     def next_batch(self) -> Batch | None:
         """What the listener may have next, in order; None when nothing may run.
 
-        An ordered chain is busy from now on, until `free`.
+        An ordered group is busy from now on, until `free`.
         """
         while self._turns:
-            chain = self._turns.popleft()
-            chain.has_turn = False
-            if not chain.waiting:  # all withdrawn meanwhile
-                self._forget_if_idle(chain)
+            group = self._turns.popleft()
+            group.has_turn = False
+            if not group.waiting:  # all withdrawn meanwhile
+                self._forget_if_idle(group)
                 continue
-            batch = Batch([chain.waiting.popleft() for _ in range(min(self._batch_size, len(chain.waiting)))])
-            if chain.ordered:
-                chain.busy += 1
+            batch = Batch([group.waiting.popleft() for _ in range(min(self._batch_size, len(group.waiting)))])
+            if group.ordered:
+                group.busy += 1
             else:
-                self._offer(chain)
-                self._forget_if_idle(chain)
+                self._offer(group)
+                self._forget_if_idle(group)
             return batch
         return None
 
-    def hold_up(self, chain: Chain) -> None:
-        """One more thing that must be over before an ordered chain goes on."""
-        chain.busy += 1
+    def hold_up(self, group: GroupBacklog) -> None:
+        """One more thing that must be over before an ordered group goes on."""
+        group.busy += 1
 
-    def free(self, chain: Chain) -> None:
+    def free(self, group: GroupBacklog) -> None:
         """One thing less."""
-        chain.busy -= 1
-        self._offer(chain)
-        self._forget_if_idle(chain)
+        group.busy -= 1
+        self._offer(group)
+        self._forget_if_idle(group)
 
-    def withdraw(self, held: Held) -> bool:
+    def withdraw(self, held: Buffered) -> bool:
         """Takes one out; False if it does not wait any more."""
         try:
-            held.chain.waiting.remove(held)
+            held.group.waiting.remove(held)
         except ValueError:
             return False
         return True
 
-    def withdraw_rest(self, chain: Chain) -> list[Held]:
-        """Takes out all that waits in the chain."""
-        rest, chain.waiting = list(chain.waiting), deque()
+    def withdraw_rest(self, group: GroupBacklog) -> list[Buffered]:
+        """Takes out all that waits in the group."""
+        rest, group.waiting = list(group.waiting), deque()
         return rest
 
-    def withdraw_all(self) -> list[Held]:
-        return [held for chain in self._chains.values() for held in self.withdraw_rest(chain)]
+    def withdraw_all(self) -> list[Buffered]:
+        return [held for group in self._groups.values() for held in self.withdraw_rest(group)]
 
-    def _offer(self, chain: Chain) -> None:
-        """Gives the chain a turn if something in it may run."""
-        if chain.waiting and not chain.has_turn and not (chain.ordered and chain.busy):
-            chain.has_turn = True
-            self._turns.append(chain)
-            if chain.ordered:
-                self._on_turn(chain.waiting[0])
+    def _offer(self, group: GroupBacklog) -> None:
+        """Gives the group a turn if something in it may run."""
+        if group.waiting and not group.has_turn and not (group.ordered and group.busy):
+            group.has_turn = True
+            self._turns.append(group)
+            if group.ordered:
+                self._on_turn(group.waiting[0])
 
-    def _forget_if_idle(self, chain: Chain) -> None:
-        if not (chain.waiting or chain.busy or chain.has_turn) and self._chains.get(chain.key) is chain:
-            del self._chains[chain.key]
+    def _forget_if_idle(self, group: GroupBacklog) -> None:
+        if not (group.waiting or group.busy or group.has_turn) and self._groups.get(group.key) is group:
+            del self._groups[group.key]
 
 
 class Deadlines:
     """Watches messages; `late` is told of each that has not been forgotten `timeout` seconds after `watch`."""
 
-    def __init__(self, timeout: float, late: Callable[[Held], None]) -> None:
+    def __init__(self, timeout: float, late: Callable[[Buffered], None]) -> None:
         self._timeout = timeout
         self._late = late
-        self._at: dict[Held, float] = {}
+        self._at: dict[Buffered, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, held: Held) -> None:
+    def watch(self, held: Buffered) -> None:
         """From now on, unless it is watched already."""
         at = asyncio.get_running_loop().time() + self._timeout
         self._at.setdefault(held, at)
@@ -170,7 +170,7 @@ class Deadlines:
             return asyncio.get_running_loop().time() - at + self._timeout
         return 0.0
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: Buffered) -> None:
         self._at.pop(held, None)
 
     def stop(self) -> None:

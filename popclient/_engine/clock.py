@@ -74,7 +74,7 @@ async def wait_for(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
     return not late
 
 
-class Beats:
+class PeriodicTasks:
     """The beats of one consumer."""
 
     def __init__(self, clock: Clock) -> None:

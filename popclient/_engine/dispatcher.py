@@ -1,4 +1,4 @@
-"""From the arrival of a message to its verdict (requirements L4, L6, L18).
+"""From the arrival of a message to its tell (requirements L4, L6, L18).
 
 What the listener does not come to in half its time is given back unused, for others to have; and before it comes to
 that, nothing more is asked for: who is slow must not use up the attempts of messages he never got.
@@ -19,11 +19,11 @@ from functools import partial
 from typing import Final
 
 from popclient import _convert as convert
-from popclient._engine.backlog import Backlog, Batch, Chain, Deadlines, Held
-from popclient._engine.flow import Room
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines, GroupBacklog
+from popclient._engine.flow import Budget
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import PushOptions
-from popclient._engine.outcomes import Verdicts, describe_failure, describe_next_attempt
+from popclient._engine.outcomes import OutcomeSender, describe_failure, describe_next_attempt
 from popclient._engine.runner import Runner
 from popclient._engine.settle import Settling
 from popclient._session import Session, log
@@ -35,10 +35,10 @@ from popclient.message import MessageView
 ENOUGH_AFTER: Final = 0.25
 GIVEN_BACK_AFTER: Final = 0.5
 
-Verdict = Callable[[], Awaitable[None]]
+Tell = Callable[[], Awaitable[None]]
 
 
-class Handling:
+class Dispatcher:
     """Everything that was received and is not settled."""
 
     def __init__(
@@ -46,19 +46,21 @@ class Handling:
         session: Session,
         options: PushOptions,
         settling: Settling,
-        room: Room,
-        onlookers: Onlookers,
+        budget: Budget,
+        interceptors: InterceptorChain,
         runner: Runner,
     ) -> None:
         self._session = session
         self._options = options
-        self._room = room
-        self._onlookers = onlookers
+        self._budget = budget
+        self._interceptors = interceptors
         self._runner = runner
         self._deadlines = Deadlines(options.consumption_timeout, self._time_out)
         self._waits = Deadlines(options.consumption_timeout * GIVEN_BACK_AFTER, self._give_back_unused)
         self._backlog = Backlog(options.batch_size or 1, self._turn_came)
-        self._verdicts = Verdicts(settling, onlookers, lambda held: room.leave(held.size), self._ack_came_too_late)
+        self._outcomes = OutcomeSender(
+            settling, interceptors, lambda held: budget.leave(held.size), self._ack_came_too_late
+        )
         self._running = 0
         self._nothing_runs = asyncio.Event()
         self._trials: deque[tuple[Batch, asyncio.Future[Consumption]]] = deque()
@@ -76,11 +78,11 @@ class Handling:
         in_order = self._session.keeps_order
         for view in views:
             size = len(view._wire.body)
-            self._room.take(size)
+            self._budget.take(size)
             held = self._backlog.put(view, size, (view.message_group or None) if in_order else None)
-            if held.chain.is_stuck:
+            if held.group.is_stuck:
                 self._deadlines.watch(held)
-            elif not held.chain.ordered:
+            elif not held.group.ordered:
                 self._turn_came(held)
         self._hand_out()
 
@@ -93,11 +95,11 @@ class Handling:
     def strayed(self, views: Sequence[MessageView]) -> None:
         """Gives back what came for nobody."""
         for view in views:
-            held = Held(view, len(view._wire.body), Chain((view.topic, None)))
-            self._room.take(held.size)
-            self._say(partial(self._verdicts.give_back, [held]))
+            held = Buffered(view, len(view._wire.body), GroupBacklog((view.topic, None)))
+            self._budget.take(held.size)
+            self._say(partial(self._outcomes.give_back, [held]))
 
-    def _turn_came(self, held: Held) -> None:
+    def _turn_came(self, held: Buffered) -> None:
         """It waits for nothing but the listener: from now on its time counts."""
         self._deadlines.watch(held)
         self._waits.watch(held)
@@ -119,7 +121,7 @@ class Handling:
 
     def try_out(self, view: MessageView) -> asyncio.Future[Consumption]:
         """Has the listener consume a message that is not held, when its turn comes; the server hears nothing of it."""
-        held = Held(view, 0, Chain((view.topic, None)))
+        held = Buffered(view, 0, GroupBacklog((view.topic, None)))
         held.decided = True
         ended = asyncio.get_running_loop().create_future()
         self._trials.append((Batch([held]), ended))
@@ -144,7 +146,7 @@ class Handling:
 
     def _ended(self, batch: Batch, consumption: Consumption) -> None:
         self._running -= 1
-        self._is_behind = batch.chain.is_stuck = False
+        self._is_behind = batch.group.is_stuck = False
         self._moved.set()
         if consumption.status is not ConsumeStatus.SUCCESS:
             told = describe_failure(batch, consumption, self._session, self._options)
@@ -152,92 +154,92 @@ class Handling:
         if undecided := batch.undecided:
             if consumption.status is ConsumeStatus.SUCCESS:
                 self._succeed(undecided)
-            elif batch.chain.ordered and not self._session.is_popmq:
+            elif batch.group.ordered and not self._session.is_popmq:
                 self._try_again_here(batch)
             else:
                 self._fail(undecided)
-        if batch.chain.ordered and batch not in self._here_later:
-            self._backlog.free(batch.chain)
+        if batch.group.ordered and batch not in self._here_later:
+            self._backlog.free(batch.group)
         self._hand_out()
         if not self._running:
             self._nothing_runs.set()
 
-    def _succeed(self, several: Sequence[Held]) -> None:
+    def _succeed(self, several: Sequence[Buffered]) -> None:
         for held in several:
             self._decide(held)
-            self._verdicts.ack(held)
+            self._outcomes.ack(held)
 
-    def _fail(self, several: Sequence[Held]) -> None:
+    def _fail(self, several: Sequence[Buffered]) -> None:
         """Of a batch in order the first carries the failure, and what is behind it has to wait."""
-        if several[0].chain.ordered:
+        if several[0].group.ordered:
             first, *behind = several
-            rest = [*behind, *self._backlog.withdraw_rest(first.chain)]
+            rest = [*behind, *self._backlog.withdraw_rest(first.group)]
             self._decide(first, *rest)
-            self._say(partial(self._fail_in_order, first, rest), first.chain)
+            self._say(partial(self._fail_in_order, first, rest), first.group)
             return
         for held in several:
             self._decide(held)
-            self._say(partial(self._verdicts.fail, held, self._retry_interval(held)))
+            self._say(partial(self._outcomes.fail, held, self._retry_interval(held)))
 
-    async def _fail_in_order(self, first: Held, rest: Sequence[Held]) -> None:
-        await self._verdicts.fail(first, self._retry_interval(first))
-        await self._verdicts.give_back(rest)
+    async def _fail_in_order(self, first: Buffered, rest: Sequence[Buffered]) -> None:
+        await self._outcomes.fail(first, self._retry_interval(first))
+        await self._outcomes.give_back(rest)
 
-    def _ack_came_too_late(self, held: Held) -> None:
+    def _ack_came_too_late(self, held: Buffered) -> None:
         """The head of a message group comes again; so the rest must come again behind it."""
-        if held.chain.ordered and (rest := self._backlog.withdraw_rest(held.chain)):
+        if held.group.ordered and (rest := self._backlog.withdraw_rest(held.group)):
             self._decide(*rest)
-            self._say(partial(self._verdicts.give_back, rest), held.chain)
+            self._say(partial(self._outcomes.give_back, rest), held.group)
 
-    def _retry_interval(self, held: Held) -> timedelta:
+    def _retry_interval(self, held: Buffered) -> timedelta:
         return convert.retry_interval(self._session.settings, held.view.delivery_attempt)
 
-    def _decide(self, *several: Held) -> None:
+    def _decide(self, *several: Buffered) -> None:
         for held in several:
             held.decided = True
             self._deadlines.forget(held)
             self._waits.forget(held)
 
-    def _say(self, verdict: Verdict, in_order: Chain | None = None) -> None:
-        """Lets the server know; a chain in order does not go on until it has heard."""
+    def _say(self, tell: Tell, in_order: GroupBacklog | None = None) -> None:
+        """Lets the server know; a group in order does not go on until it has heard."""
         if in_order is not None:
             self._backlog.hold_up(in_order)
-        self._tasks.spawn(self._see_to(verdict, in_order))
+        self._tasks.spawn(self._see_to(tell, in_order))
 
-    async def _see_to(self, verdict: Verdict, in_order: Chain | None) -> None:
-        await verdict()
+    async def _see_to(self, tell: Tell, in_order: GroupBacklog | None) -> None:
+        await tell()
         if in_order is not None:
             self._backlog.free(in_order)
             self._hand_out()
 
     # ---- Too late ----
 
-    def _give_back_unused(self, held: Held) -> None:
+    def _give_back_unused(self, held: Buffered) -> None:
         """Half of its time is over and the listener has not come to it; so it will not come to what is behind it.
 
         Not where a server leaves the order to its clients: what is given back there may come before what is not.
         """
-        if held.batch is not None or (held.chain.ordered and not self._session.is_popmq):
+        if held.batch is not None or (held.group.ordered and not self._session.is_popmq):
             return
-        rest = self._backlog.withdraw_rest(held.chain)
+        rest = self._backlog.withdraw_rest(held.group)
         self._is_behind = True
         self._decide(*rest)
         log.info("%d messages from %s are given back: the listener does not come to them", len(rest), held.view)
-        self._say(partial(self._verdicts.give_back, rest), held.chain if held.chain.ordered else None)
+        self._say(partial(self._outcomes.give_back, rest), held.group if held.group.ordered else None)
 
-    def _time_out(self, held: Held) -> None:
+    def _time_out(self, held: Buffered) -> None:
         """The consumption timeout is over, be the message with the listener or still waiting for it."""
         batch = held.batch
         if batch is None:
             self._backlog.withdraw(held)
             views = (held.view,)
-            self._onlookers.before_consume(views)
-            self._onlookers.after_consume(views, Consumption(ConsumeStatus.TIMEOUT, 0.0))
+            self._interceptors.before_consume(views)
+            self._interceptors.after_consume(views, Consumption(ConsumeStatus.TIMEOUT, 0.0))
             log.warning("%s timed out before its turn came; %s", held.view, describe_next_attempt(held, self._session))
             self._fail([held])
             return
         batch.timed_out = True
-        batch.chain.is_stuck = batch.chain.ordered
+        batch.group.is_stuck = batch.group.ordered
         self._fail(batch.undecided)
         self._runner.cancel(batch)
 
@@ -247,7 +249,7 @@ class Handling:
         head, policy = batch.held[0].view, self._session.settings.backoff_policy
         if policy.max_attempts and head.delivery_attempt >= policy.max_attempts:
             self._decide(*batch.undecided)
-            self._say(partial(self._give_up, batch), batch.chain)
+            self._say(partial(self._give_up, batch), batch.group)
             return
         delay = convert.retry_interval(self._session.settings, head.delivery_attempt).total_seconds()
         for held in batch.held:
@@ -257,7 +259,7 @@ class Handling:
 
     async def _give_up(self, batch: Batch) -> None:
         for held in batch.held:
-            await self._verdicts.give_up(held)
+            await self._outcomes.give_up(held)
 
     def _here_now(self, batch: Batch) -> None:
         del self._here_later[batch]
@@ -281,7 +283,7 @@ class Handling:
         for batch in (*self._here_later, *self._here_again):
             waiting += batch.held
         self._decide(*waiting)
-        self._say(partial(self._verdicts.give_back, waiting))
+        self._say(partial(self._outcomes.give_back, waiting))
         if self._running:
             self._nothing_runs.clear()
             try:
@@ -294,10 +296,10 @@ class Handling:
     async def flush(self) -> None:
         """Returns when the server has answered everything it was told."""
         await self._tasks.ended()
-        await self._verdicts.flush()
+        await self._outcomes.flush()
 
     def abandon(self) -> None:
         self._deadlines.stop()
         self._waits.stop()
-        self._verdicts.abandon()
+        self._outcomes.abandon()
         self._tasks.cancel()

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from popclient._arguments import require_within
 from popclient.message import MessageQueue
 
-# A poll for a few costs as much as one for many; so a poll waits until this part of all room is free.
+# A poll for a few costs as much as one for many; so a poll waits until this part of the budget is free.
 PART_WORTH_A_POLL: Final = 4
 MIB: Final = 1024 * 1024
 OFF: Final = -1
@@ -38,14 +38,14 @@ class Cached(NamedTuple):
     bytes: int
 
 
-class Ask(NamedTuple):
-    """Room for what one poll may bring; given up with `Room.over`."""
+class Permit(NamedTuple):
+    """What one poll may bring; given up with `Budget.release`."""
 
     messages: int
     bytes: int
 
 
-class Room:
+class Budget:
     """Counts what is held and what polls on their way may bring."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -58,10 +58,10 @@ class Room:
         self._turn = asyncio.Lock()
         self._freed = asyncio.Event()
 
-    async def ask(self, wanted: int, message_bytes: int, polls: int) -> Ask:
-        """Waits until there is room; grants at most `wanted` messages of a guessed size.
+    async def acquire(self, wanted: int, message_bytes: int, polls: int) -> Permit:
+        """Waits until the budget allows it; grants at most `wanted` messages of a guessed size.
 
-        polls: how many polls share the room: a poll on an empty topic keeps what it has asked for, and must leave the
+        polls: how many polls share the budget: a poll on an empty topic keeps what it has asked for, and must leave the
             others enough.
         """
         wanted = max(1, min(wanted, self.max_messages // polls))
@@ -73,10 +73,10 @@ class Room:
             most_bytes = self.max_bytes // (2 * polls)
             fitting = min(most_bytes, self._free_bytes) // max(message_bytes, 1)
             granted = max(1, min(wanted, self._free_messages, fitting))
-            ask = Ask(granted, min(granted * message_bytes, most_bytes))
-            self.asked_messages += ask.messages
-            self.asked_bytes += ask.bytes
-            return ask
+            permit = Permit(granted, min(granted * message_bytes, most_bytes))
+            self.asked_messages += permit.messages
+            self.asked_bytes += permit.bytes
+            return permit
 
     def take(self, size: int) -> None:
         """A message of that many bytes has come."""
@@ -89,10 +89,10 @@ class Room:
         self.bytes -= size
         self._freed.set()
 
-    def over(self, ask: Ask) -> None:
+    def release(self, permit: Permit) -> None:
         """The poll has ended; what it brought has been taken."""
-        self.asked_messages -= ask.messages
-        self.asked_bytes -= ask.bytes
+        self.asked_messages -= permit.messages
+        self.asked_bytes -= permit.bytes
         self._freed.set()
 
     @property
@@ -138,7 +138,7 @@ class Exceeded(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FlowLimits:
+class QueueLimits:
     """What may be cached of one queue; sizes are in MiB, as the field counts them.
 
     The topic's thresholds, unless -1, take the place of the queue's: they are divided among the queues that are owned.
@@ -158,7 +158,7 @@ class FlowLimits:
         _require_for_topic("pull_threshold_for_topic", self.pull_threshold_for_topic, COUNT_OF_TOPIC_MAX)
         _require_for_topic("pull_threshold_size_for_topic", self.pull_threshold_size_for_topic, SIZE_OF_TOPIC_MAX)
 
-    def of_queue(self, owned_queues: int) -> FlowLimits:
+    def of_queue(self, owned_queues: int) -> QueueLimits:
         """These limits, with those of the topic divided among so many queues of it; at least 1 is left to each."""
         if owned_queues < 1:
             return self

@@ -11,7 +11,7 @@ from popclient.listening import Consumption, Interceptor
 from popclient.message import MessageView
 
 
-class Onlookers:
+class InterceptorChain:
     """All interceptors of one consumer, as one; what comes after is told in reverse order."""
 
     def __init__(self, interceptors: Sequence[Interceptor]) -> None:

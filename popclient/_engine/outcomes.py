@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from popclient import _convert as convert
-from popclient._engine.backlog import Batch, Held
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.backlog import Batch, Buffered
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import PushOptions
 from popclient._engine.settle import CHANGES_AT_ONCE, Settling
 from popclient._session import Session, log
@@ -25,40 +25,40 @@ SAY_AGAIN: Final = 1.0  # seconds, as the official clients do
 OVER: Final = (BadRequest, ClientClosed, NotFound, UnsupportedByServer)
 
 
-class Verdicts:
+class OutcomeSender:
     """Acks, failures and what is given back.
 
-    heard: told of each message whose verdict the server has answered, for better or worse.
+    heard: told of each message whose tell the server has answered, for better or worse.
     lost: told of each whose ack came too late.
     """
 
     def __init__(
         self,
         settling: Settling,
-        onlookers: Onlookers,
-        heard: Callable[[Held], None],
-        lost: Callable[[Held], None],
+        interceptors: InterceptorChain,
+        heard: Callable[[Buffered], None],
+        lost: Callable[[Buffered], None],
     ) -> None:
         self._settling = settling
-        self._onlookers = onlookers
+        self._interceptors = interceptors
         self._heard = heard
         self._lost = lost
-        self._open: set[Held] = set()
+        self._open: set[Buffered] = set()
         self._all_heard = asyncio.Event()
 
     # ---- Done ----
 
-    def ack(self, held: Held) -> None:
+    def ack(self, held: Buffered) -> None:
         self._open.add(held)
         self._submit(held)
 
-    def _submit(self, held: Held) -> None:
+    def _submit(self, held: Buffered) -> None:
         if held in self._open:
-            self._onlookers.before_ack(held.view)
+            self._interceptors.before_ack(held.view)
             self._settling.submit_ack(held.view, _AckReply(self._answered, held))
 
-    def _answered(self, held: Held, error: PopError | None) -> None:
-        self._onlookers.after_ack(held.view, error)
+    def _answered(self, held: Buffered, error: PopError | None) -> None:
+        self._interceptors.after_ack(held.view, error)
         if error is None:
             self._close(held)
         elif isinstance(error, OVER):
@@ -71,15 +71,15 @@ class Verdicts:
 
     # ---- Anything else ----
 
-    async def fail(self, held: Held, interval: timedelta) -> None:
+    async def fail(self, held: Buffered, interval: timedelta) -> None:
         """It comes again after the interval; this attempt counts."""
         await self._until_heard(held, partial(self._settling.change_invisible_duration, held.view, interval))
 
-    async def give_up(self, held: Held) -> None:
+    async def give_up(self, held: Buffered) -> None:
         """It becomes a dead letter."""
         await self._until_heard(held, partial(self._settling.forward_to_dead_letter_queue, held.view))
 
-    async def give_back(self, several: Sequence[Held]) -> None:
+    async def give_back(self, several: Sequence[Buffered]) -> None:
         """They are Ready again at once; the attempt does not count."""
         waiting = iter(several)
 
@@ -89,7 +89,7 @@ class Verdicts:
 
         await asyncio.gather(*(work() for _ in range(min(len(several), CHANGES_AT_ONCE))))
 
-    async def _until_heard(self, held: Held, say: Callable[[], Awaitable[None]]) -> None:
+    async def _until_heard(self, held: Buffered, say: Callable[[], Awaitable[None]]) -> None:
         self._open.add(held)
         try:
             while True:
@@ -103,7 +103,7 @@ class Verdicts:
         finally:
             self._close(held)
 
-    def _close(self, held: Held) -> None:
+    def _close(self, held: Buffered) -> None:
         if held in self._open:
             self._open.remove(held)
             self._heard(held)
@@ -125,7 +125,7 @@ class Verdicts:
 class _AckReply:
     __slots__ = ("_answered", "_held")
 
-    def __init__(self, answered: Callable[[Held, PopError | None], None], held: Held) -> None:
+    def __init__(self, answered: Callable[[Buffered, PopError | None], None], held: Buffered) -> None:
         self._answered = answered
         self._held = held
 
@@ -149,7 +149,7 @@ def describe_failure(batch: Batch, consumption: Consumption, session: Session, o
     return f"{said}; {'' if several == 1 else 'of the first, '}{describe_next_attempt(undecided[0], session)}"
 
 
-def describe_next_attempt(held: Held, session: Session) -> str:
+def describe_next_attempt(held: Buffered, session: Session) -> str:
     """When a failed message comes again, as far as the server has told."""
     attempt, most = held.view.delivery_attempt, session.settings.backoff_policy.max_attempts
     if most and attempt >= most:
@@ -167,7 +167,7 @@ def _ended(consumption: Consumption, options: PushOptions) -> str:
     return f"ended with {ConsumeResult.FAILURE}"
 
 
-def _when(held: Held, session: Session) -> str:
-    if held.chain.ordered and session.is_popmq:  # which keeps that interval to itself
+def _when(held: Buffered, session: Session) -> str:
+    if held.group.ordered and session.is_popmq:  # which keeps that interval to itself
         return "after its group's interval for messages in order"
     return f"in {convert.retry_interval(session.settings, held.view.delivery_attempt).total_seconds():g} s"

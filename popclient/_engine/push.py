@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from popclient import _convert as convert
 from popclient._engine.assignments import LONG_POLL, Polling
-from popclient._engine.dispatcher import Handling
-from popclient._engine.flow import Room
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.dispatcher import Dispatcher
+from popclient._engine.flow import Budget
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import PushOptions
 from popclient._engine.runner import Runner
 from popclient._engine.settle import Settling
@@ -28,7 +28,7 @@ class PushConsumerCore:
     """One push consumer. Belongs to one event loop."""
 
     def __init__(
-        self, config: ClientConfig, options: PushOptions, make_runner: Callable[[PushOptions, Onlookers], Runner]
+        self, config: ClientConfig, options: PushOptions, make_runner: Callable[[PushOptions, InterceptorChain], Runner]
     ) -> None:
         self.config = config
         self.options = options
@@ -39,21 +39,21 @@ class PushConsumerCore:
             lambda: convert.subscription(options.group, options.topics, config.namespace, timedelta(seconds=LONG_POLL)),
         )
         self.session.on_refused = self._end
-        self.room = Room(options.max_cached_messages, options.max_cached_bytes)
+        self.budget = Budget(options.max_cached_messages, options.max_cached_bytes)
         self.when_ended: Callable[[], None] = lambda: None
         self.refusal: PopError | None = None  # what the server has ended it with
-        onlookers = Onlookers([Onlooker(config, options.group), *options.interceptors])
+        interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])
         self._settling = Settling(self.session, options.group)
-        self._runner = make_runner(options, onlookers)
-        self._handling = Handling(self.session, options, self._settling, self.room, onlookers, self._runner)
+        self._runner = make_runner(options, interceptors)
+        self._dispatcher = Dispatcher(self.session, options, self._settling, self.budget, interceptors, self._runner)
         self._polling = Polling(
             self.session,
             options,
-            self.room,
-            onlookers,
-            self._handling.arrived,
-            self._handling.strayed,
-            self._handling.keeps_up,
+            self.budget,
+            interceptors,
+            self._dispatcher.arrived,
+            self._dispatcher.strayed,
+            self._dispatcher.keeps_up,
         )
         self.session.on_trial = self._try_out
         self._starting: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class PushConsumerCore:
         """Has the listener consume a message without a hold, for an operator; says how it ended."""
         try:
             async with asyncio.timeout(self.options.consumption_timeout):
-                consumption = await self._handling.try_out(MessageView.unheld(message))
+                consumption = await self._dispatcher.try_out(MessageView.unheld(message))
         except TimeoutError:
             return _failed(f"the listener has not ended within {self.options.consumption_timeout:g} s")
         if consumption.status is ConsumeStatus.SUCCESS:
@@ -116,7 +116,7 @@ class PushConsumerCore:
         Whoever closes again waits for the same end.
         """
         if self._closing is None:
-            self._handling.begin_no_more()
+            self._dispatcher.begin_no_more()
             self._closing = asyncio.get_running_loop().create_task(self._close(drain_timeout))
         return self._closing
 
@@ -128,14 +128,14 @@ class PushConsumerCore:
                 self._starting.cancel()
                 await asyncio.gather(self._starting, return_exceptions=True)
             await self._polling.stop(drain_timeout)
-            await self._handling.drain(drain_timeout)
+            await self._dispatcher.drain(drain_timeout)
             deadline = clock() + self.config.close_timeout
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    await self._handling.flush()
+                    await self._dispatcher.flush()
             patience = deadline - clock()
         finally:
-            self._handling.abandon()
+            self._dispatcher.abandon()
             self._settling.abandon()
             await self.session.close(patience)
             self.when_ended()

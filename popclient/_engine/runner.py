@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from popclient._engine.backlog import Batch
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import PushOptions
 from popclient._session import log
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
@@ -42,9 +42,11 @@ class Threads:
     post: has the event loop call something.
     """
 
-    def __init__(self, options: PushOptions, onlookers: Onlookers, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, options: PushOptions, interceptors: InterceptorChain, post: Callable[[Callable[[], None]], None]
+    ) -> None:
         self._options = options
-        self._onlookers = onlookers
+        self._interceptors = interceptors
         self._post = post
         self._work: SimpleQueue[tuple[Batch, Ended] | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
@@ -84,7 +86,7 @@ class Threads:
             del work, batch, consumption, ended  # an idle thread keeps no message
 
     def _consume(self, batch: Batch) -> Consumption:
-        self._onlookers.before_consume(batch.views)
+        self._interceptors.before_consume(batch.views)
         began = perf_counter()
         try:
             result = self._options.listener(_given(batch.views, self._options))
@@ -92,7 +94,7 @@ class Threads:
             consumption = Consumption(_status(batch, ConsumeStatus.EXCEPTION), perf_counter() - began, error)
         else:
             consumption = Consumption(_judged(batch, result), perf_counter() - began)
-        self._onlookers.after_consume(batch.views, consumption)
+        self._interceptors.after_consume(batch.views, consumption)
         return consumption
 
     def _ended(self, batch: Batch, consumption: Consumption, ended: Ended) -> None:
@@ -103,9 +105,9 @@ class Threads:
 class InTasks:
     """One task of the event loop per batch."""
 
-    def __init__(self, options: PushOptions, onlookers: Onlookers) -> None:
+    def __init__(self, options: PushOptions, interceptors: InterceptorChain) -> None:
         self._options = options
-        self._onlookers = onlookers
+        self._interceptors = interceptors
         self._tasks: dict[Batch, asyncio.Task[Consumption]] = {}
 
     def run(self, batch: Batch, ended: Ended, /) -> None:
@@ -125,7 +127,7 @@ class InTasks:
             task.cancel()
 
     async def _consume(self, batch: Batch) -> Consumption:
-        self._onlookers.before_consume(batch.views)
+        self._interceptors.before_consume(batch.views)
         began = perf_counter()
         try:
             result = await self._options.listener(_given(batch.views, self._options))
@@ -133,7 +135,7 @@ class InTasks:
             consumption = Consumption(_status(batch, ConsumeStatus.EXCEPTION), perf_counter() - began, error)
         else:
             consumption = Consumption(_judged(batch, result), perf_counter() - began)
-        self._onlookers.after_consume(batch.views, consumption)
+        self._interceptors.after_consume(batch.views, consumption)
         return consumption
 
     def _ended(self, batch: Batch, ended: Ended, task: asyncio.Task[Consumption]) -> None:

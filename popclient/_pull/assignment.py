@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from popclient import _convert as convert
-from popclient._engine.flow import Room
+from popclient._engine.flow import Budget
 from popclient._pull.fetch import Begin, Fetcher
 from popclient._pull.options import PullOptions
 from popclient._queues import calls
 from popclient._queues.calls import Progress, QueueEnd
-from popclient._queues.start import Ask, Generations, consume_timestamp_of, start_of
+from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
 from popclient._session import Session
 from popclient.errors import NotFound
 from popclient.message import MessageQueue
@@ -20,7 +20,7 @@ from popproto.v2 import definition_pb2 as pb
 READABLE = (pb.READ, pb.READ_WRITE)
 
 
-class Assignment:
+class AssignedQueues:
     """Belongs to one event loop.
 
     arrived: called when a queue has something to take. anew: awaited when the topic of a queue was made anew.
@@ -34,7 +34,7 @@ class Assignment:
         anew: Callable[[Fetcher], Awaitable[None]],
     ) -> None:
         self.fetchers: dict[MessageQueue, Fetcher] = {}
-        self.room = Room(options.max_cached_messages, options.max_cached_bytes)
+        self.budget = Budget(options.max_cached_messages, options.max_cached_bytes)
         self._session = session
         self._options = options
         self._arrived = arrived
@@ -107,7 +107,7 @@ class Assignment:
         if stored < 0 and end is not None:
             return end
         begin = start_of(self._options.consume_from, mq.topic, stored)
-        if begin is Ask.TIMESTAMP:
+        if begin is StartQuery.TIMESTAMP:
             return consume_timestamp_of(self._options.consume_timestamp, convert.now())
         assert begin is not None  # an offset that is not known was raised
         if isinstance(begin, int):
@@ -141,12 +141,12 @@ class Assignment:
                 self._options,
                 mq,
                 begin,
-                self.room,
+                self.budget,
                 lambda: len(self.fetchers),
                 self._arrived,
                 self._anew,
             )
-        for mq in begins:  # all are counted before the first asks for room
+        for mq in begins:  # all are counted before the first asks for budget
             self.fetchers[mq].go_on()
 
 

@@ -13,7 +13,7 @@ from popclient.errors import MultipleResults, NotFound, PopError, for_caller
 from popclient.message import MessageQueue
 
 
-class Committing:
+class OffsetCommitter:
     """Of the queues that are assigned at the moment; a queue whose progress has not changed is not committed again."""
 
     def __init__(self, session: Session, group: str, fetchers: Mapping[MessageQueue, Fetcher]) -> None:

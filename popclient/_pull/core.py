@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from popclient import _convert as convert
-from popclient._pull.assignment import Assignment
-from popclient._pull.commit import Committing
+from popclient._pull.assignment import AssignedQueues
+from popclient._pull.commit import OffsetCommitter
 from popclient._pull.fetch import Begin, Fetcher
 from popclient._pull.options import HOLD, PullOptions
 from popclient._pull.subscribe import Subscribing
@@ -55,8 +55,8 @@ class PullConsumerCore:
         )
         self.session.on_notice = self._heed_notice
         self._arrived = asyncio.Event()
-        self._assignment = Assignment(self.session, options, self._arrived.set, self._was_made_anew)
-        self._committing = Committing(self.session, options.group, self._assignment.fetchers)
+        self._assignment = AssignedQueues(self.session, options, self._arrived.set, self._was_made_anew)
+        self._committer = OffsetCommitter(self.session, options.group, self._assignment.fetchers)
         sharing = Sharing(self.session, options.group, options.allocate_strategy)
         self._subscribing = Subscribing(self.session, sharing, self._become_share, self._assignment.meet)
         self._followed: set[str] = set()
@@ -79,13 +79,13 @@ class PullConsumerCore:
             self._tasks.spawn(self._keep_following())
             self._tasks.spawn(self._subscribing.keep_balancing(self._turn))
             if self.options.commit_interval is not None:
-                self._tasks.spawn(self._committing.keep_committing(self.options.commit_interval.total_seconds()))
+                self._tasks.spawn(self._committer.keep_committing(self.options.commit_interval.total_seconds()))
 
     def _require_open(self) -> None:
         if self._closing:
             raise ClientClosed
 
-    # ---- Assignment ----
+    # ---- AssignedQueues ----
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Those that can be read, in order."""
@@ -134,7 +134,7 @@ class PullConsumerCore:
 
     async def _begin_at(self, queues: set[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
         if self.options.commit_interval is not None and not queues.issuperset(self._assignment.assigned):
-            await self._committing.commit_at_end(all_done=False)
+            await self._committer.commit_at_end(all_done=False)
         self._require_open()
         self._assignment.become(queues, begins)
 
@@ -187,7 +187,7 @@ class PullConsumerCore:
         """The same by queue."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
-        self._committing.begin_poll()
+        self._committer.begin_poll()
         while True:
             self._require_open()
             if not self._assignment.fetchers and self._consuming is None:
@@ -235,12 +235,12 @@ class PullConsumerCore:
 
     async def commit_consumed(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Of assigned queues; raises what was refused."""
-        await self._committing.commit(offsets)
+        await self._committer.commit(offsets)
 
     def _keep_beginning(self) -> None:
         """Has it stored where the queues begin, for nothing is taken before; `poll` is woken when that is done."""
-        if not self._committing.has_begun and (self._beginning is None or self._beginning.done()):
-            self._beginning = asyncio.get_running_loop().create_task(self._committing.keep_beginning())
+        if not self._committer.has_begun and (self._beginning is None or self._beginning.done()):
+            self._beginning = asyncio.get_running_loop().create_task(self._committer.keep_beginning())
             self._beginning.add_done_callback(lambda _: self._arrived.set())
 
     def pause(self, mqs: Iterable[MessageQueue]) -> None:
@@ -294,7 +294,7 @@ class PullConsumerCore:
         """Everything that was polled, or up to the given offsets; raises what was refused."""
         self._require_open()
         if given is None:
-            await self._committing.commit_polled()
+            await self._committer.commit_polled()
             return
         polled = dict(given)
         for mq, offset in given.items():
@@ -310,13 +310,13 @@ class PullConsumerCore:
                     f"offset {offset} of {mq} is beyond what poll has returned; commit at most {position}, the next"
                     " offset, or seek there first"
                 )
-        await self._committing.commit(polled)
+        await self._committer.commit(polled)
 
     def _heed_notice(self, name: str) -> None:
         if name == MEMBERS:
             self._subscribing.notice()
         elif name == RESETS and self._assignment.fetchers:
-            self._tasks.spawn(self._committing.heed_resets())
+            self._tasks.spawn(self._committer.heed_resets())
 
     # ---- The end ----
 
@@ -344,6 +344,6 @@ class PullConsumerCore:
                     await asyncio.gather(*ending, return_exceptions=True)
                     await self._tasks.ended()
                     if self.options.commit_interval is not None:
-                        await self._committing.commit_at_end(all_done=all_done)
+                        await self._committer.commit_at_end(all_done=all_done)
         finally:
             await self.session.close(deadline - clock())

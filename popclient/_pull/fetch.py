@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from popclient._engine.flow import Room
+from popclient._engine.flow import Budget
 from popclient._pull.options import HOLD, PullOptions
 from popclient._queues import pull as pull_call
 from popclient._queues.calls import Progress
@@ -39,7 +39,7 @@ class Fetcher:
     begin: where to begin; `position` is ever after the place behind which all has been taken or is not wanted.
     resets: of the progress that commits of this queue continue. generation: of the topic; 0 until it is known.
     left: how far the queue of an earlier topic of that name was read; -1 without one.
-    sharing: how many fetchers share the room.
+    sharing: how many fetchers share the budget.
     arrived: called when there is something to take, be it a failure.
     anew: awaited before the next pull when the topic was made anew; it may have other queues now.
     """
@@ -50,7 +50,7 @@ class Fetcher:
         options: PullOptions,
         mq: MessageQueue,
         begin: Begin,
-        room: Room,
+        budget: Budget,
         sharing: Callable[[], int],
         arrived: Callable[[], None],
         anew: Callable[[Fetcher], Awaitable[None]],
@@ -68,7 +68,7 @@ class Fetcher:
         self._failure: PopError | None = None
         self._session = session
         self._options = options
-        self._room = room
+        self._budget = budget
         self._sharing = sharing
         self._arrived = arrived
         self._anew = anew
@@ -98,7 +98,7 @@ class Fetcher:
         """Up to so many messages."""
         taken = [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
         for view in taken:
-            self._room.leave(len(view.body))
+            self._budget.leave(len(view.body))
         return taken
 
     def raise_failure(self) -> None:
@@ -143,7 +143,7 @@ class Fetcher:
 
     def _forget_ahead(self) -> None:
         for view in self._ahead:
-            self._room.leave(len(view.body))
+            self._budget.leave(len(view.body))
         self._ahead.clear()
 
     def begin_anew(self, generation: int, offset: int) -> None:
@@ -181,9 +181,9 @@ class Fetcher:
         self._arrived()
 
     async def _fetch(self) -> None:
-        """One pull, as large as there is room for."""
+        """One pull, as large as the budget allows."""
         clock = asyncio.get_running_loop().time
-        ask = await self._room.ask(self._options.batch_size, self._message_bytes, self._sharing())
+        permit = await self._budget.acquire(self._options.batch_size, self._message_bytes, self._sharing())
         begun = clock()
         try:
             pulled = await pull_call.pull(
@@ -191,7 +191,7 @@ class Fetcher:
                 self._options.group,
                 self.mq,
                 self._next_offset,
-                batch_size=ask.messages,
+                batch_size=permit.messages,
                 expression=self._options.filter_of(self.mq.topic),
                 hold=HOLD,
                 extras=pull_extras(hold=HOLD, post_subscription=True, generation=self.generation),
@@ -202,7 +202,7 @@ class Fetcher:
             else:
                 status = self._heed(pulled)
         finally:
-            self._room.over(ask)
+            self._budget.release(permit)
         if is_another:
             await self._anew(self)
         elif status is PullStatus.NO_NEW_MSG or self._corrections > 1:
@@ -224,7 +224,7 @@ class Fetcher:
             sizes = [len(view.body) for view in messages]
             self._message_bytes = max(1, sum(sizes) // len(sizes))
             for size in sizes:
-                self._room.take(size)
+                self._budget.take(size)
             self._ahead.extend(messages)
             self._arrived()
         return status

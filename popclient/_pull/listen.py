@@ -13,11 +13,11 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from popclient._arguments import MILLISECOND, as_timedelta, require_whole
-from popclient._engine.clock import Beats, LoopClock
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.clock import LoopClock, PeriodicTasks
+from popclient._engine.interceptors import InterceptorChain
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.fetch import Fetcher
-from popclient._queues.consume import Surroundings
+from popclient._queues.consume import ConsumeContext
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient._queues.listener import OrderlyListener, consume_of
 from popclient._queues.process_queue import ProcessQueue
@@ -59,15 +59,15 @@ class PullListening:
         self._core = core
         group, clock = core.options.group, LoopClock()
         timeout = listening.consume_timeout.total_seconds()
-        onlookers = Onlookers([Onlooker(core.config, group)])
+        interceptors = InterceptorChain([Onlooker(core.config, group)])
         self._clock = clock
         self._timeout = timeout
-        self._pool = Pool(make_runner(Calling(consume_of(listening.listener), timeout, onlookers, clock)))
-        self._around = Surroundings(
+        self._pool = Pool(make_runner(Calling(consume_of(listening.listener), timeout, interceptors, clock)))
+        self._shared = ConsumeContext(
             core.session, group, clock, Statistics(group, clock), self, self._pool.run, None, broadcasting=False
         )
         self._service = ConsumeConcurrentlyService(
-            self._around,
+            self._shared,
             broadcasting=False,
             batch_size=listening.consume_message_batch_max_size,
             consume_timeout=timeout,
@@ -75,7 +75,7 @@ class PullListening:
         )
         self._queues: dict[MessageQueue, _Owned] = {}
         self._done: dict[MessageQueue, int] = {}
-        self._beats = Beats(clock)
+        self._periodic = PeriodicTasks(clock)
         self._changed = asyncio.Event()
         self._told_missing = ""  # what the log has of a topic that is not there
         self._ending: asyncio.Task[None] | None = None
@@ -84,8 +84,8 @@ class PullListening:
         """Subscribes, and hands messages over until the consumer is closed; raises what fetching cannot mend."""
         try:
             await self._core.subscribe([*topics, retry_topic(self._core.options.group)])
-            self._beats.every(COMMIT_EVERY, self._commit)
-            self._beats.every(self._timeout, self._service.clean_expired)
+            self._periodic.every(COMMIT_EVERY, self._commit)
+            self._periodic.every(self._timeout, self._service.clean_expired)
             while await self._room():
                 for fetcher, messages in await self._take():
                     self._submit(fetcher, messages)
@@ -120,7 +120,7 @@ class PullListening:
     async def _room(self) -> bool:
         """Waits until the listener has not too much to do; False at the end."""
         options = self._core.options
-        while not self._around.closing:
+        while not self._shared.closing:
             self._changed.clear()
             cached = [own.pq.cached for own in self._queues.values()]
             few = sum(each.messages for each in cached) < options.max_cached_messages
@@ -168,9 +168,9 @@ class PullListening:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        self._around.closing = True
+        self._shared.closing = True
         self._changed.set()
-        await self._beats.stop()
+        await self._periodic.stop()
         await self._pool.idle()
         await self._service.flush()
         await self._commit()

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from popclient._engine.clock import Beats, LoopClock, sleep
-from popclient._engine.flow import FlowLimits
+from popclient._engine.clock import LoopClock, PeriodicTasks, sleep
+from popclient._engine.flow import QueueLimits
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.parts import MakeRunner, Parts
-from popclient._queue_push.pull_loop import ClientFactory, ServiceState, client_factory
+from popclient._queue_push.pull_loop import PullLoop, ServiceState, shared_pull_loop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance_rounds import RebalanceService
 from popclient._queues import calls
@@ -43,7 +43,7 @@ class QueuePushCore:
     """One queue push consumer. Belongs to one event loop.
 
     message_queue_listener: told of a topic, all its queues, and this consumer's part of them, when that has changed.
-    factory: the services that it shares with others; that of the event loop unless given.
+    pull_loop: the services that it shares with others; that of the event loop unless given.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class QueuePushCore:
         options: QueueOptions,
         make_runner: MakeRunner,
         message_queue_listener: MessageQueueListener | None = None,
-        factory: ClientFactory | None = None,
+        pull_loop: PullLoop | None = None,
     ) -> None:
         self.config = config
         self.options = options
@@ -60,14 +60,14 @@ class QueuePushCore:
         self.suspended = False
         self.when_ended: Callable[[], None] = lambda: None
         self.refusal: PopError | None = None  # what the server has ended it with
-        self._factory = factory
-        self._clock = LoopClock() if factory is None else factory.clock
+        self._pull_loop = pull_loop
+        self._clock = LoopClock() if pull_loop is None else pull_loop.clock
         self._message_queue_listener = message_queue_listener
         self.parts = Parts(config, options, make_runner, self._clock, self._was_reset)
         self.session = self.parts.session
         self.session.on_notice = self._heed_notice
         self.session.on_refused = self._end
-        self._beats = Beats(self._clock)
+        self._periodic = PeriodicTasks(self._clock)
         self._rebalancing = RebalanceService(self._clock, self)
         self._tasks = Tasks()
         self._agreeing = asyncio.Lock()  # the server judges one change of the subscription at a time
@@ -110,7 +110,7 @@ class QueuePushCore:
             self.state = ServiceState.START_FAILED
             await self.session.close(self.config.close_timeout)  # or it would stay a member, whose share nobody has
             raise
-        self._join(self._factory or client_factory())
+        self._join(self._pull_loop or shared_pull_loop())
         self.state = ServiceState.RUNNING
 
     async def _look_up(self, topic: str) -> None:
@@ -123,17 +123,17 @@ class QueuePushCore:
             if self.parts.generations.missing(topic):
                 log.warning("group %s waits for topic %s: %s", self.options.group, topic, failure)
 
-    def _join(self, factory: ClientFactory) -> None:
+    def _join(self, pull_loop: PullLoop) -> None:
         """In the order of the field: the channel is open, then the beats, pulls, rebalancing."""
-        parts, self._factory = self.parts, factory
-        self._beats.every(self.options.persist_interval.total_seconds(), self._persist, PERSIST_FIRST)
+        parts, self._pull_loop = self.parts, pull_loop
+        self._periodic.every(self.options.persist_interval.total_seconds(), self._persist, PERSIST_FIRST)
         if parts.locks is not None:
-            self._beats.every(RENEW_EVERY, parts.locks.renew, RENEW_FIRST)
+            self._periodic.every(RENEW_EVERY, parts.locks.renew, RENEW_FIRST)
         if not parts.orderly:
-            self._beats.every(parts.consume_timeout, parts.consume_service.clean_expired)
-        self._pulls = parts.make_pulls(self, factory)
+            self._periodic.every(parts.consume_timeout, parts.consume_service.clean_expired)
+        self._pulls = parts.make_pulls(self, pull_loop)
         self._rebalance = parts.make_rebalance(self._pulls, self._changed, self._rebalancing.retry_refused)
-        factory.join(self._rebalancing)
+        pull_loop.join(self._rebalancing)
 
     async def _persist(self) -> None:
         await self.parts.offset_store.persist_all(list(self.parts.table))
@@ -151,7 +151,7 @@ class QueuePushCore:
     def subscription(self, topic: str, /) -> Subscription | None:
         return self.parts.subscribed.get(topic)
 
-    def limits(self, topic: str, /) -> FlowLimits:
+    def limits(self, topic: str, /) -> QueueLimits:
         return self.parts.subscribed.limits(topic)
 
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
@@ -327,7 +327,7 @@ class QueuePushCore:
         Whoever closes again waits for the same end.
         """
         if self._closing is None:
-            self.parts.around.closing = True
+            self.parts.shared.closing = True
             self._closing = asyncio.get_running_loop().create_task(self._close(drain_timeout))
         return self._closing
 
@@ -359,8 +359,8 @@ class QueuePushCore:
             async with asyncio.timeout(drain_timeout):
                 await self.parts.pool.idle()
                 await self.parts.consume_service.flush()
-        await self._beats.stop()
+        await self._periodic.stop()
         self._tasks.cancel()
-        if self._factory is not None:
-            await self._factory.leave(self._rebalancing)
+        if self._pull_loop is not None:
+            await self._pull_loop.leave(self._rebalancing)
         await self._rebalance.give_up_all()

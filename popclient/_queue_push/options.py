@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from popclient._arguments import MILLISECOND, as_timedelta, require_within
-from popclient._engine.flow import FlowLimits
+from popclient._engine.flow import QueueLimits
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.start import ConsumeFromWhere, consume_timestamp_of
@@ -70,7 +70,7 @@ class QueueOptions:
     allocate_strategy: AllocateStrategy
     offset_store: OffsetStore | None
     client_name: str
-    flow: FlowLimits
+    flow: QueueLimits
     interceptors: Sequence[Interceptor]
     pull_batch_size: int = 32
     pull_batch_size_in_bytes: int = PULL_BATCH_BYTES_MAX

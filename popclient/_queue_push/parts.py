@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from popclient._engine.clock import Clock
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.interceptors import InterceptorChain
 from popclient._queue_push.options import QueueOptions
-from popclient._queue_push.pull_loop import ClientFactory
-from popclient._queue_push.pull_service import Pulls, Standing
+from popclient._queue_push.pull_loop import PullLoop
+from popclient._queue_push.pull_service import PullContext, Pulls
 from popclient._queue_push.rebalance import Changed, Rebalance
-from popclient._queue_push.start import Beginning
+from popclient._queue_push.start import StartOffset
 from popclient._queue_push.subscriptions import Subscribed
-from popclient._queues.consume import ConsumeMessageService, Surroundings
+from popclient._queues.consume import ConsumeContext, ConsumeMessageService
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient._queues.consume_orderly import ConsumeOrderlyService
 from popclient._queues.listener import OrderlyListener, consume_of
@@ -60,13 +60,13 @@ class Parts:
         self.offset_store = options.offset_store or self._default_store(on_reset)
         self.generations = Generations()
         self.sharing = Sharing(self.session, options.group, options.allocate_strategy)
-        self.beginning = Beginning(self.session, options, self.offset_store, self.generations)
-        self.onlookers = Onlookers([Onlooker(config, options.group), *options.interceptors])
+        self.beginning = StartOffset(self.session, options, self.offset_store, self.generations)
+        self.interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])
         self.pool = Pool(
-            make_runner(Calling(consume_of(options.listener), self.consume_timeout, self.onlookers, clock))
+            make_runner(Calling(consume_of(options.listener), self.consume_timeout, self.interceptors, clock))
         )
         self.locks = self._make_locks()
-        self.around = Surroundings(
+        self.shared = ConsumeContext(
             self.session,
             options.group,
             clock,
@@ -95,14 +95,14 @@ class Parts:
         options = self._options
         if self.orderly:
             return ConsumeOrderlyService(
-                self.around,
+                self.shared,
                 has_lock=None if self.locks is None else self.locks.has,
                 batch_size=options.consume_message_batch_max_size,
                 suspend_millis=round(options.suspend_current_queue_time.total_seconds() * 1_000),
                 max_reconsume_times=options.max_reconsume_times,
             )
         return ConsumeConcurrentlyService(
-            self.around,
+            self.shared,
             broadcasting=not options.is_clustering,
             batch_size=options.consume_message_batch_max_size,
             consume_timeout=self.consume_timeout,
@@ -111,17 +111,17 @@ class Parts:
 
     # ---- With the services of the event loop ----
 
-    def make_pulls(self, standing: Standing, factory: ClientFactory) -> Pulls:
+    def make_pulls(self, context: PullContext, pull_loop: PullLoop) -> Pulls:
         return Pulls(
             self.session,
             self._options,
-            standing,
+            context,
             self._clock,
-            factory.pulls,
+            pull_loop.pulls,
             self.consume_service,
             self.offset_store,
             self.statistics,
-            self.onlookers,
+            self.interceptors,
             orderly=self.orderly,
             locks=self.locks is not None,
         )

@@ -24,7 +24,7 @@ class ServiceState(StrEnum):
     SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
 
 
-class ClientFactory:
+class PullLoop:
     """What serves all consumers, from the first that joins to the last that leaves."""
 
     def __init__(self, clock: Clock) -> None:
@@ -51,19 +51,19 @@ class ClientFactory:
         return len(self._consumers)
 
 
-_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, ClientFactory] = WeakKeyDictionary()
+_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, PullLoop] = WeakKeyDictionary()
 
 
-def client_factory() -> ClientFactory:
+def shared_pull_loop() -> PullLoop:
     """That of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _of_loop:
-        _of_loop[loop] = ClientFactory(LoopClock())
+        _of_loop[loop] = PullLoop(LoopClock())
     return _of_loop[loop]
 
 
-def _forget(factory: ClientFactory) -> None:
+def _forget(pull_loop: PullLoop) -> None:
     """It knows its event loop, and would keep it after its end."""
     loop = asyncio.get_running_loop()
-    if _of_loop.get(loop) is factory:
+    if _of_loop.get(loop) is pull_loop:
         del _of_loop[loop]

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from popclient._engine.clock import Clock
-from popclient._engine.flow import FLOW_CONTROL_PAUSE, FlowLimits, FlowTimes
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.flow import FLOW_CONTROL_PAUSE, FlowTimes, QueueLimits
+from popclient._engine.interceptors import InterceptorChain
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_requests import PullMessageService, PullRequest
 from popclient._queues import pull as pull_call
@@ -34,7 +34,7 @@ LEAST_PACE: Final = 1.0
 HOLD: Final = timedelta(seconds=15)
 
 
-class Standing(Protocol):
+class PullContext(Protocol):
     """What pulls have to know of their consumer."""
 
     @property
@@ -44,7 +44,7 @@ class Standing(Protocol):
     @property
     def sub_version(self) -> int: ...
     def subscription(self, topic: str, /) -> Subscription | None: ...
-    def limits(self, topic: str, /) -> FlowLimits: ...
+    def limits(self, topic: str, /) -> QueueLimits: ...
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
         """The queue has no such place as the request's offset."""
 
@@ -65,26 +65,26 @@ class Pulls:
         self,
         session: Session,
         options: QueueOptions,
-        standing: Standing,
+        context: PullContext,
         clock: Clock,
         pull_service: PullMessageService,
         consume_service: ConsumeMessageService,
         offset_store: OffsetStore,
         statistics: Statistics,
-        onlookers: Onlookers,
+        interceptors: InterceptorChain,
         *,
         orderly: bool,
         locks: bool,
     ) -> None:
         self._session = session
         self._options = options
-        self._standing = standing
+        self._context = context
         self._clock = clock
         self._service = pull_service
         self._consume_service = consume_service
         self._offset_store = offset_store
         self._statistics = statistics
-        self._onlookers = onlookers
+        self._interceptors = interceptors
         self._orderly = orderly
         self._locks = locks
         self._flow_times = FlowTimes()
@@ -118,22 +118,22 @@ class Pulls:
 
     def _pause(self, request: PullRequest) -> float | None:
         """Seconds, if the queue is not to be pulled now."""
-        if not self._standing.running:
+        if not self._context.running:
             return NOT_RUNNING
-        if self._standing.suspended:
+        if self._context.suspended:
             return SUSPENDED
         if self._flows_over(request):
             return FLOW_CONTROL_PAUSE
         if self._locks and not request.process_queue.locked:
             request.previously_locked = False
             return NOT_LOCKED
-        if self._standing.subscription(request.message_queue.topic) is None:
+        if self._context.subscription(request.message_queue.topic) is None:
             return NO_SUBSCRIPTION
         return None
 
     def _flows_over(self, request: PullRequest) -> bool:
         cached = request.process_queue.cached
-        limits = self._standing.limits(request.message_queue.topic)
+        limits = self._context.limits(request.message_queue.topic)
         exceeded = limits.exceeded(cached, orderly=self._orderly)
         if exceeded is None:
             return False
@@ -145,8 +145,8 @@ class Pulls:
     # ---- A pull ----
 
     async def _pull(self, request: PullRequest) -> None:
-        mq, version, began = request.message_queue, self._standing.sub_version, self._clock.now()
-        subscription = self._standing.subscription(mq.topic)
+        mq, version, began = request.message_queue, self._context.sub_version, self._clock.now()
+        subscription = self._context.subscription(mq.topic)
         try:
             if subscription is None or not await self._starts_right(request):
                 self.again(request, NO_SUBSCRIPTION)
@@ -164,14 +164,14 @@ class Pulls:
 
     async def _ask(self, request: PullRequest, subscription: Subscription) -> tuple[PullStatus, Pulled]:
         topic, began = request.message_queue.topic, self._clock.now()
-        self._onlookers.before_receive(topic)
+        self._interceptors.before_receive(topic)
         try:
             answer = await self._call(request, subscription)
             status = pull_status(answer.code, answer.next_offset, request.next_offset)
         except PopError as failure:
-            self._onlookers.after_receive(topic, (), failure)
+            self._interceptors.after_receive(topic, (), failure)
             raise
-        self._onlookers.after_receive(topic, answer.messages, None)
+        self._interceptors.after_receive(topic, answer.messages, None)
         self._statistics.pulled(topic, self._clock.now() - began, len(answer.messages))
         return status, answer
 
@@ -181,7 +181,7 @@ class Pulls:
             return True
         offset = await self._offset_store.read_offset(request.message_queue, ReadOffsetType.READ_FROM_STORE)
         if self._is_another(request, generation := self._offset_store.generation(request.message_queue)):
-            self._standing.made_anew(request, generation)
+            self._context.made_anew(request, generation)
             return False
         if offset == NO_OFFSET:  # nobody else has been here: what this owner has begun with still holds
             offset = request.next_offset
@@ -208,7 +208,7 @@ class Pulls:
             hold=HOLD,
             commit_offset=commit_offset,
             resets=resets,
-            sub_version=self._standing.sub_version,
+            sub_version=self._context.sub_version,
             post_subscription=self._options.post_subscription_when_pull,
             generation=request.process_queue.generation,
             max_bytes=self._options.pull_batch_size_in_bytes,
@@ -227,7 +227,7 @@ class Pulls:
     def _after(self, failure: PopError, request: PullRequest, version: int) -> float:
         if isinstance(failure, TooManyRequests):
             return SERVER_IS_BUSY
-        if version != self._standing.sub_version:  # it was refused, or broke, while the subscription changed
+        if version != self._context.sub_version:  # it was refused, or broke, while the subscription changed
             return 0.0
         pause = self._options.pull_delay_when_exception.total_seconds()
         if not is_retry_topic(request.message_queue.topic):
@@ -240,12 +240,12 @@ class Pulls:
         self, request: PullRequest, status: PullStatus, answer: Pulled, subscription: Subscription, took: float
     ) -> None:
         if self._is_another(request, answer.generation):
-            self._standing.made_anew(request, answer.generation)
+            self._context.made_anew(request, answer.generation)
             return
         if answer.generation and not request.process_queue.generation:
-            self._standing.learned(request, answer.generation)
+            self._context.learned(request, answer.generation)
         if status is PullStatus.OFFSET_ILLEGAL:
-            self._standing.give_up_illegal(request, answer.next_offset)
+            self._context.give_up_illegal(request, answer.next_offset)
             return
         first = answer.messages[0].queue_offset if answer.messages else None
         if (sentence := backwards(request.next_offset, answer.next_offset, first)) is not None:

@@ -226,7 +226,7 @@ class Rebalance:
         strangers = [(mq, pq) for mq, pq in self._table.items() if mq.topic not in topics]
         return all([await self._give_up(mq, pq) for mq, pq in strangers])
 
-    # ---- Beginning anew ----
+    # ---- StartOffset anew ----
 
     def correct(self, mq: MessageQueue, pq: ProcessQueue, offset: int) -> None:
         """Stops a queue whose pull named an illegal offset; after `corrected` it is assigned again (requirement B9)."""

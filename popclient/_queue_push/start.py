@@ -8,7 +8,7 @@ from popclient._queue_push.options import QueueOptions
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
 from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
-from popclient._queues.start import Ask, Generations, consume_timestamp_of, start_of
+from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
 from popclient._session import Session, log
 from popclient.errors import for_caller
 from popclient.message import MessageQueue
@@ -16,7 +16,7 @@ from popclient.message import MessageQueue
 UNKNOWN = -1
 
 
-class Beginning:
+class StartOffset:
     """Of one consumer's queues. What CONSUME_FROM_TIMESTAMP means without a time is fixed here, at its making."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Beginning:
         self._offset_store.update_offset(mq, offset, True)
         return offset
 
-    def _where(self, topic: str, begin: Ask) -> QueueEnd | datetime:
-        if begin is Ask.TIMESTAMP:
+    def _where(self, topic: str, begin: StartQuery) -> QueueEnd | datetime:
+        if begin is StartQuery.TIMESTAMP:
             return self._timestamp
         return QueueEnd.BEGINNING if self._generations.wants_all(topic) else QueueEnd.END
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from popclient import _convert as convert
 from popclient._engine.clock import Clock
-from popclient._engine.flow import FlowLimits
+from popclient._engine.flow import QueueLimits
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_service import HOLD
 from popclient._queues.subscription import Subscription, subscriptions
@@ -30,7 +30,7 @@ class Subscribed:
         self._clock = clock
         self.version = clock.epoch_ms()
         self._by_topic = subscriptions(options.group, options.topics, self.version, retries=options.is_clustering)
-        self._limits: dict[str, FlowLimits] = {}
+        self._limits: dict[str, QueueLimits] = {}
 
     @property
     def topics(self) -> list[str]:
@@ -76,5 +76,5 @@ class Subscribed:
         """So many queues of the topic are ours: they share its thresholds (requirement C5)."""
         self._limits[topic] = self._options.flow.of_queue(queues)
 
-    def limits(self, topic: str) -> FlowLimits:
+    def limits(self, topic: str) -> QueueLimits:
         return self._limits.get(topic, self._options.flow)

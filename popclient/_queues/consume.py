@@ -1,4 +1,4 @@
-"""What both ways of consuming need around them, and the one thing both tell the server: that a message has failed."""
+"""What both ways of consuming need shared them, and the one thing both tell the server: that a message has failed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NotesProgress(Protocol):
     def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None: ...
 
 
-class Surroundings:
+class ConsumeContext:
     """Clock, pool, progress and server, as a ConsumeMessageService sees them.
 
     run: hands a call of the listener to the pool. max_reconsume_times: None leaves it to the group.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from popclient._queues.consume import Owned, Surroundings
+from popclient._queues.consume import ConsumeContext, Owned
 from popclient._queues.listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -35,10 +35,10 @@ class ConsumeConcurrentlyService:
     """
 
     def __init__(
-        self, around: Surroundings, *, broadcasting: bool, batch_size: int, consume_timeout: float, owned: Owned
+        self, shared: ConsumeContext, *, broadcasting: bool, batch_size: int, consume_timeout: float, owned: Owned
     ) -> None:
-        self._around = around
-        self._clock = around.clock
+        self._shared = shared
+        self._clock = shared.clock
         self._broadcasting = broadcasting
         self._batch_size = batch_size
         self._consume_timeout = consume_timeout
@@ -59,13 +59,13 @@ class ConsumeConcurrentlyService:
                 return
 
     def _submit_later(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
-        self._around.later(LATER, lambda: self.submit(messages, mq, pq, True))
+        self._shared.later(LATER, lambda: self.submit(messages, mq, pq, True))
 
     def _run(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
         context = ConsumeConcurrentlyContext(mq)
 
         def begin() -> bool:
-            if pq.dropped or self._around.closing:
+            if pq.dropped or self._shared.closing:
                 return False
             pq.start(messages, self._clock.now())
             return True
@@ -74,7 +74,7 @@ class ConsumeConcurrentlyService:
             if outcome is not None:
                 self._ended(outcome, messages, context, mq, pq)
 
-        self._around.run(Job(messages, context, begin, ended))
+        self._shared.run(Job(messages, context, begin, ended))
 
     # ---- What becomes of it ----
 
@@ -87,7 +87,7 @@ class ConsumeConcurrentlyService:
         pq: ProcessQueue,
     ) -> None:
         done = done_of(outcome.returned, ack_index_of(context), len(messages))
-        self._around.statistics.consumed(mq.topic, outcome.consumption.seconds, done, len(messages) - done)
+        self._shared.statistics.consumed(mq.topic, outcome.consumption.seconds, done, len(messages) - done)
         if pq.dropped:  # the queue is somebody else's: he gets them again
             log.info("what became of %d messages of %s counts no more: the queue was given up", len(messages), mq)
             return
@@ -107,13 +107,13 @@ class ConsumeConcurrentlyService:
     ) -> None:
         kept: list[MessageView] = []
         for message in messages:
-            if await self._around.send_back(mq, message, delay_level):
+            if await self._shared.send_back(mq, message, delay_level):
                 self._settle([message], mq, pq)
             else:
                 message._try_again_here()
                 kept.append(message)
         if kept:
-            self._around.later(LATER, lambda: self._try_again(kept, mq, pq))
+            self._shared.later(LATER, lambda: self._try_again(kept, mq, pq))
 
     def _try_again(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
         """Until now they were claimed: no sweep has handed them back meanwhile."""
@@ -126,7 +126,7 @@ class ConsumeConcurrentlyService:
             return
         offset = pq.remove(messages, self._clock.now())
         if offset >= 0 and not pq.dropped:
-            self._around.note_progress(mq, offset, increase_only=True)
+            self._shared.note_progress(mq, offset, increase_only=True)
 
     # ---- What takes too long ----
 
@@ -136,7 +136,7 @@ class ConsumeConcurrentlyService:
             late = pq.expired(self._clock.now(), self._consume_timeout, EXPIRED_AT_ONCE)
             for message in late:
                 log.warning("%s is with the listener for more than %g s", message, self._consume_timeout)
-                if self._broadcasting or await self._around.send_back(mq, message, EXPIRED_LEVEL):
+                if self._broadcasting or await self._shared.send_back(mq, message, EXPIRED_LEVEL):
                     self._settle([message], mq, pq)
                 else:
                     pq.disclaim([message])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from popclient._engine.clock import wait_for
-from popclient._queues.consume import Surroundings
+from popclient._queues.consume import ConsumeContext
 from popclient._queues.listener import (
     BY_THE_CONSUMER,
     DEAD_LETTER,
@@ -47,15 +47,15 @@ class ConsumeOrderlyService:
 
     def __init__(
         self,
-        around: Surroundings,
+        shared: ConsumeContext,
         *,
         has_lock: HasLock | None,
         batch_size: int,
         suspend_millis: int,
         max_reconsume_times: int,
     ) -> None:
-        self._around = around
-        self._clock = around.clock
+        self._shared = shared
+        self._clock = shared.clock
         self._has_lock = has_lock
         self._batch_size = batch_size
         self._suspend_millis = suspend_millis
@@ -73,7 +73,7 @@ class ConsumeOrderlyService:
         self._tasks.spawn(self._consume(mq, pq))
 
     def _start_later(self, mq: MessageQueue, pq: ProcessQueue, seconds: float) -> None:
-        self._around.later(seconds, lambda: self._start(mq, pq))
+        self._shared.later(seconds, lambda: self._start(mq, pq))
 
     # ---- One run ----
 
@@ -93,7 +93,7 @@ class ConsumeOrderlyService:
             self._ended[mq].set()
 
     def _may_go_on(self, mq: MessageQueue, pq: ProcessQueue, began: float) -> bool:
-        if pq.dropped or self._around.closing:
+        if pq.dropped or self._shared.closing:
             return False
         if self._has_lock is not None and not self._has_lock(mq, pq):  # taken up anew, or by somebody else
             return False
@@ -110,11 +110,11 @@ class ConsumeOrderlyService:
         outcome = await self._listen(messages, context, pq)
         if outcome is None:
             pq.consume_again(messages)
-            if not (pq.dropped or self._around.closing):
+            if not (pq.dropped or self._shared.closing):
                 self._start_later(mq, pq, AFTER_FAILURE)
             return False
         failed = len(messages) if outcome.consumption.status is not ConsumeStatus.SUCCESS else 0
-        self._around.statistics.consumed(mq.topic, outcome.consumption.seconds, len(messages) - failed, failed)
+        self._shared.statistics.consumed(mq.topic, outcome.consumption.seconds, len(messages) - failed, failed)
         pause = await self._settle(outcome, messages, context, mq, pq)
         if pause is not None:
             self._start_later(mq, pq, pause)
@@ -127,7 +127,7 @@ class ConsumeOrderlyService:
         ended: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
 
         def begin() -> bool:
-            if self._around.closing or pq.dropped:
+            if self._shared.closing or pq.dropped:
                 return False
             return self._has_lock is None or pq.may_consume(self._clock.now())  # it may have waited for a thread
 
@@ -136,7 +136,7 @@ class ConsumeOrderlyService:
                 ended.set_result(outcome)
 
         try:
-            self._around.run(Job(messages, context, begin, end))
+            self._shared.run(Job(messages, context, begin, end))
         except Rejected as rejected:
             log.warning("%s waits: %s", context.message_queue, rejected)
             return None
@@ -172,7 +172,7 @@ class ConsumeOrderlyService:
     def _commit(self, mq: MessageQueue, pq: ProcessQueue) -> None:
         offset = pq.commit()
         if offset >= 0 and not pq.dropped:
-            self._around.note_progress(mq, offset, increase_only=False)
+            self._shared.note_progress(mq, offset, increase_only=False)
 
     async def _comes_again(self, messages: Sequence[MessageView], mq: MessageQueue) -> bool:
         """Counts the failure. False if all of them have failed often enough, and are dead letters now."""
@@ -180,7 +180,7 @@ class ConsumeOrderlyService:
         for message in messages:
             failed_before = max(message.delivery_attempt - 1, 0)
             is_last = self._max_reconsume_times != UNLIMITED and failed_before >= self._max_reconsume_times
-            if not (is_last and await self._around.send_back(mq, message, DEAD_LETTER)):
+            if not (is_last and await self._shared.send_back(mq, message, DEAD_LETTER)):
                 message._try_again_here()
                 again = True
         return again

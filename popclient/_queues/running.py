@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from popclient._engine.clock import Clock
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.interceptors import InterceptorChain
 from popclient._queues.listener import Context, Outcome, consumption_of, status_of
 from popclient._session import log
 from popclient.message import MessageView
@@ -53,10 +53,12 @@ class Calling:
     consume: takes the messages and the context. consume_timeout: seconds.
     """
 
-    def __init__(self, consume: Callable[..., Any], consume_timeout: float, onlookers: Onlookers, clock: Clock) -> None:
+    def __init__(
+        self, consume: Callable[..., Any], consume_timeout: float, interceptors: InterceptorChain, clock: Clock
+    ) -> None:
         self.consume = consume
         self._consume_timeout = consume_timeout
-        self._onlookers = onlookers
+        self._interceptors = interceptors
         self._clock = clock
 
     def begin(self, job: Job) -> float | None:
@@ -66,7 +68,7 @@ class Calling:
         stamp = str(self._clock.epoch_ms())
         for message in job.messages:
             message._wire.user_properties[CONSUME_START_TIME] = stamp
-        self._onlookers.before_consume(job.messages)
+        self._interceptors.before_consume(job.messages)
         return self._clock.now()
 
     def end(self, job: Job, began: float, returned: object, error: BaseException | None) -> Outcome:
@@ -74,7 +76,7 @@ class Calling:
             log.error("the listener failed with %s", job.messages[0], exc_info=error)
         status = status_of(returned, job.context)
         consumption = consumption_of(returned, status, error, self._clock.now() - began, self._consume_timeout)
-        self._onlookers.after_consume(job.messages, consumption)
+        self._interceptors.after_consume(job.messages, consumption)
         return Outcome(status, consumption)
 
 

@@ -42,14 +42,14 @@ _OLD_NAMES: Final = frozenset(
 )
 
 
-class Ask(Enum):
+class StartQuery(Enum):
     """The server knows the offset: QueryOffset with the policy of that name."""
 
     END = "END"
     TIMESTAMP = "TIMESTAMP"
 
 
-def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | Ask | None:
+def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | StartQuery | None:
     """Where to begin a queue of the topic: an offset, or what to ask the server for.
 
     stored: as `OffsetStore.read_offset` says it. None: nobody knows the progress, so the queue is not taken now but at
@@ -60,14 +60,14 @@ def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | A
     if stored != NO_OFFSET:
         return None
     if is_retry_topic(topic):  # its messages are the group's own, the first of them too; a time has no meaning there
-        return Ask.END if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP else 0
+        return StartQuery.END if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP else 0
     match consume_from:
         case ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
-            return Ask.END
+            return StartQuery.END
         case ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
             return 0  # of a trimmed queue the first pull is answered with the correction
         case ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
-            return Ask.TIMESTAMP
+            return StartQuery.TIMESTAMP
 
 
 def consume_timestamp_of(given: str | datetime | None, now: datetime) -> datetime:

@@ -142,7 +142,7 @@ class PushConsumer:
     @property
     def cached(self) -> Cached:
         """What was received and is not settled."""
-        return self._core.room.cached
+        return self._core.budget.cached
 
     async def close(self) -> None:
         """Stops polling, gives back what the listener has not begun (no attempt is burnt), waits up to `drain_timeout`

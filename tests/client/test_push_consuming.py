@@ -249,7 +249,7 @@ async def test_the_time_in_the_queue_counts_and_what_gets_no_turn_is_given_back_
 
     async def listener(message: MessageView) -> ConsumeResult:
         seen.append(message.text)
-        others_have_waited = message.text == "0" and until(lambda: consumer._core._handling._waits.longest > 0.1)
+        others_have_waited = message.text == "0" and until(lambda: consumer._core._dispatcher._waits.longest > 0.1)
         await (others_have_waited or asyncio.Event().wait())
         return SUCCESS
 

@@ -83,7 +83,7 @@ async def test_a_message_group_runs_in_order_and_others_beside_it(server: Script
     async with consumer_of(server, listener) as consumer:
         await until(lambda: len(acked(server)) == 12)
         await until(lambda: consumer.cached == (0, 0))
-        assert consumer._core._handling._backlog._chains == {}
+        assert consumer._core._dispatcher._backlog._groups == {}
     assert (listener.of("a"), listener.of("b"), listener.of("c")) == (
         ["a1", "a2", "a3", "a4"],
         ["b1", "b2", "b3"],
@@ -269,7 +269,7 @@ async def test_without_our_server_what_waits_for_its_next_attempt_is_given_back_
     put(proxy, "a1 a2")
     listener = Listener(a1=99)
     async with consumer_of(proxy, listener) as consumer:
-        await until(lambda: consumer._core._handling._here_later)
+        await until(lambda: consumer._core._dispatcher._here_later)
     assert sorted(given_back(proxy)) == ["a1", "a2"]
     assert listener.seen == ["a1"]
 

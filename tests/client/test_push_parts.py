@@ -14,8 +14,8 @@ import pytest
 
 from popclient import ClientConfig, ConsumeResult, Interceptor, MessageView, PushConsumer, aio
 from popclient._convert import retry_interval
-from popclient._engine.backlog import Backlog, Batch, Deadlines, Held
-from popclient._engine.flow import Room
+from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines
+from popclient._engine.flow import Budget
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import until
@@ -37,7 +37,7 @@ class Puzzle:
         self.turns: list[str] = []
         self.backlog = Backlog(batch_size, lambda held: self.turns.append(held.view.text))
 
-    def put(self, names: str, message_group: str | None = None, topic: str = "t") -> list[Held]:
+    def put(self, names: str, message_group: str | None = None, topic: str = "t") -> list[Buffered]:
         return [self.backlog.put(view_of(name, topic), 1, message_group) for name in names.split()]
 
     def take(self) -> Batch:
@@ -67,7 +67,7 @@ def test_of_a_message_group_one_runs_at_a_time_and_groups_run_side_by_side() -> 
     first = puzzle.take()
     assert first.views[0].text == "a1"
     assert puzzle.texts() == "b1 x y"
-    puzzle.backlog.free(first.chain)
+    puzzle.backlog.free(first.group)
     assert puzzle.texts() == "a2"
     assert puzzle.turns == ["a1", "b1", "a2"]
 
@@ -106,11 +106,11 @@ def test_a_batch_has_one_topic_and_one_message_group() -> None:
 def test_a_chain_waits_for_everything_that_holds_it_up() -> None:
     puzzle = Puzzle()
     puzzle.put("1 2", "a")
-    chain = puzzle.take().chain
-    puzzle.backlog.hold_up(chain)
-    puzzle.backlog.free(chain)
+    group = puzzle.take().group
+    puzzle.backlog.hold_up(group)
+    puzzle.backlog.free(group)
     assert puzzle.texts() == ""
-    puzzle.backlog.free(chain)
+    puzzle.backlog.free(group)
     assert puzzle.texts() == "2"
 
 
@@ -120,9 +120,9 @@ def test_what_is_withdrawn_does_not_run_and_what_comes_then_does() -> None:
     first = puzzle.take()
     assert puzzle.backlog.withdraw(held[2])
     assert not puzzle.backlog.withdraw(held[2])
-    assert [each.view.text for each in puzzle.backlog.withdraw_rest(first.chain)] == ["2"]
+    assert [each.view.text for each in puzzle.backlog.withdraw_rest(first.group)] == ["2"]
     puzzle.put("1", "a")
-    puzzle.backlog.free(first.chain)
+    puzzle.backlog.free(first.group)
     assert puzzle.texts() == "1"
     puzzle.put("4 5")
     assert [each.view.text for each in puzzle.backlog.withdraw_all()] == ["4", "5"]
@@ -138,15 +138,15 @@ def test_chains_that_are_done_are_forgotten() -> None:
     while (batch := puzzle.backlog.next_batch()) is not None:
         taken.append(batch)
     for batch in taken:
-        if batch.chain.ordered:
-            puzzle.backlog.free(batch.chain)
-    assert puzzle.backlog._chains == {}
+        if batch.group.ordered:
+            puzzle.backlog.free(batch.group)
+    assert puzzle.backlog._groups == {}
 
 
 def test_a_late_word_of_a_forgotten_chain_does_not_touch_its_successor() -> None:
     puzzle = Puzzle()
     puzzle.put("1", "a")
-    old = puzzle.take().chain
+    old = puzzle.take().group
     puzzle.backlog.free(old)
     puzzle.put("2 3", "a")
     puzzle.backlog.hold_up(old)
@@ -156,63 +156,63 @@ def test_a_late_word_of_a_forgotten_chain_does_not_touch_its_successor() -> None
     assert puzzle.texts() == ""
 
 
-# ---- Room ----
+# ---- Budget ----
 
 
 async def test_a_poll_asks_for_what_fits() -> None:
-    room = Room(100, 1 << 20)
-    first = await room.ask(32, 1, 1)
+    budget = Budget(100, 1 << 20)
+    first = await budget.acquire(32, 1, 1)
     assert first.messages == 32
     for _ in range(30):
-        room.take(10)
-    room.over(first)
-    assert room.cached == (30, 300)
+        budget.take(10)
+    budget.release(first)
+    assert budget.cached == (30, 300)
     for _ in range(44):
-        room.take(10)
-    assert (await room.ask(32, 1, 1)).messages == 26
+        budget.take(10)
+    assert (await budget.acquire(32, 1, 1)).messages == 26
 
 
 async def test_a_full_room_lets_nobody_ask_until_a_quarter_is_free() -> None:
-    room = Room(8, 1 << 20)
+    budget = Budget(8, 1 << 20)
     for _ in range(8):
-        room.take(1)
-    asking = asyncio.ensure_future(room.ask(32, 1, 1))
-    room.leave(1)
+        budget.take(1)
+    asking = asyncio.ensure_future(budget.acquire(32, 1, 1))
+    budget.leave(1)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not asking.done()
-    room.leave(1)
+    budget.leave(1)
     assert (await asking).messages == 2
 
 
 async def test_bytes_stop_the_polls_too_and_large_messages_are_asked_for_one_by_one() -> None:
-    room = Room(1000, 1000)
-    room.take(999)
-    assert (await room.ask(32, 400, 1)).messages == 1
-    asking = asyncio.ensure_future(room.ask(32, 400, 1))
+    budget = Budget(1000, 1000)
+    budget.take(999)
+    assert (await budget.acquire(32, 400, 1)).messages == 1
+    asking = asyncio.ensure_future(budget.acquire(32, 400, 1))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not asking.done()
-    room.leave(999)
+    budget.leave(999)
     assert (await asking).messages == 1
 
 
 async def test_many_idle_polls_leave_room_for_one_another() -> None:
-    room = Room(64, 1000)
-    asks = [await room.ask(32, 1 << 16, 40) for _ in range(40)]
-    assert sum(ask.messages for ask in asks) <= 64
+    budget = Budget(64, 1000)
+    asks = [await budget.acquire(32, 1 << 16, 40) for _ in range(40)]
+    assert sum(permit.messages for permit in asks) <= 64
 
 
 async def test_whoever_asked_first_is_served_first_and_who_gives_up_is_not_waited_for() -> None:
-    room = Room(1, 1000)
-    room.take(1)
-    given_up, first, second = (asyncio.ensure_future(room.ask(1, 1, 1)) for _ in range(3))
+    budget = Budget(1, 1000)
+    budget.take(1)
+    given_up, first, second = (asyncio.ensure_future(budget.acquire(1, 1, 1)) for _ in range(3))
     await asyncio.sleep(0)
     given_up.cancel()
-    room.leave(1)
-    ask = await first
+    budget.leave(1)
+    permit = await first
     assert not second.done()
-    room.over(ask)
+    budget.release(permit)
     await second
 
 

@@ -219,7 +219,7 @@ async def test_no_more_is_fetched_ahead_than_there_is_room_for(server: QueueServ
         await server.fill(mq, numbers(500))
     async with PullConsumer(server.endpoints, "g", consume_from=FIRST, max_cached_messages=40) as consumer:
         await consumer.assign("flights")
-        room = core_of(consumer)._assignment.room
+        room = core_of(consumer)._assignment.budget
         await until(lambda: room.messages + room.asked_messages >= 30)
         seen = 0
         while seen < 2000:
@@ -232,7 +232,7 @@ async def test_bytes_are_bounded_by_what_one_pull_brings_beyond(server: QueueSer
     await server.fill(MQ, ["x" * 1000] * 50)
     async with PullConsumer(server.endpoints, "g", consume_from=FIRST, max_cached_bytes=4000, batch_size=2) as consumer:
         await consumer.assign([MQ])
-        room = core_of(consumer)._assignment.room
+        room = core_of(consumer)._assignment.budget
         await until(lambda: room.bytes)
         seen = 0
         while seen < 50:
@@ -292,7 +292,7 @@ async def test_a_failing_queue_does_not_hide_what_others_bring(server: QueueServ
     server.answers["PullMessage"] = lambda request: None if request.message_queue.id else [refusal]
     async with PullConsumer(server.endpoints, "g", consume_from=FIRST) as consumer:
         await consumer.assign(ALL[1])
-        await until(lambda: core_of(consumer)._assignment.room.messages == 3)
+        await until(lambda: core_of(consumer)._assignment.budget.messages == 3)
         await consumer.assign(ALL[:2])
         assert texts(await consumer.poll(5)) == numbers(3)
 

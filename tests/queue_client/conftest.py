@@ -13,7 +13,7 @@ import pytest
 
 from popclient import ConsumeConcurrentlyStatus, MessageQueue, MessageView, aio
 from popclient._queue_push.core import QueuePushCore
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from popclient._queues.running import InTasks
 from popproto.v2 import service_pb2 as rpc
 from popproto.v2 import service_pb2_grpc
@@ -30,7 +30,7 @@ class Desk:
     def __init__(self, server: GroupServer) -> None:
         self.server = server
         self.clock = ManualClock()
-        self.factory = ClientFactory(self.clock)
+        self.pull_loop = PullLoop(self.clock)
         self.seen: list[MessageView] = []
         self.calls: list[list[str]] = []
         self._cores: list[QueuePushCore] = []
@@ -52,12 +52,12 @@ class Desk:
 
     def make(self, listener: Any = None, topics: Any = "t", **options: Any) -> QueuePushCore:
         watcher = options.pop("message_queue_listener", None)
-        factory = options.pop("factory", self.factory)
+        pull_loop = options.pop("pull_loop", self.pull_loop)
         options.setdefault("consume_from", "CONSUME_FROM_FIRST_OFFSET")
         group = options.pop("group", "g")
         face = aio.QueuePushConsumer(self.server.endpoints, group, topics, listener or self.succeed, **options)
         made = face._core.options
-        core = QueuePushCore(face._config, made, partial(InTasks, made.consume_threads), watcher, factory)
+        core = QueuePushCore(face._config, made, partial(InTasks, made.consume_threads), watcher, pull_loop)
         self._cores.append(core)
         return core
 

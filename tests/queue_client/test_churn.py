@@ -12,7 +12,7 @@ import pytest
 
 from popclient import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, MessageQueue, MessageView
 from popclient._queue_push.core import QueuePushCore
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from tests.client.scripted import until
 from tests.queue_client.conftest import Desk
 
@@ -48,7 +48,7 @@ class Group:
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
     async def join(self) -> QueuePushCore:
-        self.members.append(await self.desk.start(self.consume, factory=ClientFactory(self.desk.clock)))
+        self.members.append(await self.desk.start(self.consume, pull_loop=PullLoop(self.desk.clock)))
         return self.members[-1]
 
     async def leave(self, member: QueuePushCore) -> None:

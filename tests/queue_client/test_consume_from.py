@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR
-from popclient._queues.start import Ask, ConsumeFromWhere, consume_timestamp_of, start_of
+from popclient._queues.start import ConsumeFromWhere, StartQuery, consume_timestamp_of, start_of
 
 LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -32,15 +32,17 @@ def test_when_nobody_knows_the_progress_nothing_begins(consume_from: ConsumeFrom
     assert start_of(consume_from, topic, OFFSET_ERROR) is None
 
 
-@pytest.mark.parametrize(("consume_from", "expected"), [(LAST, Ask.END), (FIRST, 0), (TIMESTAMP, Ask.TIMESTAMP)])
-def test_a_new_group_begins_where_the_setting_says(consume_from: ConsumeFromWhere, expected: int | Ask) -> None:
+@pytest.mark.parametrize(
+    ("consume_from", "expected"), [(LAST, StartQuery.END), (FIRST, 0), (TIMESTAMP, StartQuery.TIMESTAMP)]
+)
+def test_a_new_group_begins_where_the_setting_says(consume_from: ConsumeFromWhere, expected: int | StartQuery) -> None:
     assert start_of(consume_from, "t", NO_OFFSET) == expected
 
 
 @pytest.mark.row("I4")
-@pytest.mark.parametrize(("consume_from", "expected"), [(LAST, 0), (FIRST, 0), (TIMESTAMP, Ask.END)])
+@pytest.mark.parametrize(("consume_from", "expected"), [(LAST, 0), (FIRST, 0), (TIMESTAMP, StartQuery.END)])
 def test_a_retry_topic_begins_at_its_beginning_but_by_time_at_its_end(
-    consume_from: ConsumeFromWhere, expected: int | Ask
+    consume_from: ConsumeFromWhere, expected: int | StartQuery
 ) -> None:
     assert start_of(consume_from, "%RETRY%g", NO_OFFSET) == expected
 

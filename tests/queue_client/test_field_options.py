@@ -29,7 +29,7 @@ from popclient import (
     consumer_statistics,
 )
 from popclient._engine.clock import LoopClock
-from popclient._engine.interceptors import Onlookers
+from popclient._engine.interceptors import InterceptorChain
 from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient._queues.running import Calling, Job, Threads
 from popclient._queues.statistics import Statistics
@@ -72,7 +72,7 @@ def send(broker: popserver.EmbeddedBroker, topic: str, *bodies: bytes) -> None:
 def test_threads_beyond_the_minimum_end_when_there_is_nothing_to_do(least: int | None, left: int) -> None:
     posted: SimpleQueue[Any] = SimpleQueue()
     together = threading.Barrier(5)
-    calling = Calling(lambda *_: together.wait(10), 60, Onlookers([]), LoopClock())
+    calling = Calling(lambda *_: together.wait(10), 60, InterceptorChain([]), LoopClock())
     threads = Threads("g", 5, calling, posted.put, least=least, keep_alive=0.01)
     ended: list[Any] = []
 

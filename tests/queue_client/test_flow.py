@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popclient._engine.flow import MIB, CachedQueue, Exceeded, FlowLimits, FlowTimes
+from popclient._engine.flow import MIB, CachedQueue, Exceeded, FlowTimes, QueueLimits
 from popclient._queues.process_queue import ProcessQueue
 from popclient.message import MessageQueue
 from tests.queue_client.views import view_at, views
@@ -18,7 +18,7 @@ def cached(messages: int = 1, size: int = 1, span: int = 0) -> CachedQueue:
 
 @pytest.mark.row("C1")
 def test_a_listener_that_does_nothing_lets_a_thousand_in_and_what_one_pull_brings() -> None:
-    pq, limits, offset = ProcessQueue(now=0.0), FlowLimits(), 0
+    pq, limits, offset = ProcessQueue(now=0.0), QueueLimits(), 0
     while (exceeded := limits.exceeded(pq.cached, orderly=False)) is None:
         pq.put(views(*range(offset, offset + BATCH)))
         offset += BATCH
@@ -28,7 +28,7 @@ def test_a_listener_that_does_nothing_lets_a_thousand_in_and_what_one_pull_bring
 
 @pytest.mark.row("C2")
 def test_large_messages_stop_it_by_their_bytes() -> None:
-    pq, limits, offset = ProcessQueue(now=0.0), FlowLimits(), 0
+    pq, limits, offset = ProcessQueue(now=0.0), QueueLimits(), 0
     body = b"x" * MIB
     while (exceeded := limits.exceeded(pq.cached, orderly=False)) is None:
         pq.put([view_at(offset, body)])
@@ -39,7 +39,7 @@ def test_large_messages_stop_it_by_their_bytes() -> None:
 
 @pytest.mark.row("C3")
 def test_a_message_that_does_not_end_stops_it_by_the_span_in_concurrent_mode_alone() -> None:
-    pq, limits, offset = ProcessQueue(now=0.0), FlowLimits(), 0
+    pq, limits, offset = ProcessQueue(now=0.0), QueueLimits(), 0
     while (exceeded := limits.exceeded(pq.cached, orderly=False)) is None:
         batch = views(*range(offset, offset + BATCH))
         pq.put(batch)
@@ -63,7 +63,7 @@ def test_a_message_that_does_not_end_stops_it_by_the_span_in_concurrent_mode_alo
     ],
 )
 def test_a_limit_itself_is_allowed(held: CachedQueue, expected: Exceeded | None) -> None:
-    assert FlowLimits().exceeded(held, orderly=False) is expected
+    assert QueueLimits().exceeded(held, orderly=False) is expected
 
 
 @pytest.mark.row("C4")
@@ -76,14 +76,14 @@ def test_the_first_and_every_thousandth_time_is_worth_a_line() -> None:
 
 @pytest.mark.row("C4")
 def test_the_line_says_what_is_cached_and_which_limit_it_passes() -> None:
-    sentence = FlowLimits().sentence(MessageQueue("t", 3), cached(1_001, 77, 5), Exceeded.COUNT, 1)
+    sentence = QueueLimits().sentence(MessageQueue("t", 3), cached(1_001, 77, 5), Exceeded.COUNT, 1)
     assert sentence.startswith("t:3 is not pulled for now: 1001 messages, 77 bytes, offsets 100 to 105 are cached")
     assert "beyond pull_threshold_for_queue 1000; 1 times so far" in sentence
 
 
 @pytest.mark.row("C5")
 def test_thresholds_of_a_topic_are_divided_among_its_owned_queues() -> None:
-    limits = FlowLimits(pull_threshold_for_topic=100, pull_threshold_size_for_topic=6)
+    limits = QueueLimits(pull_threshold_for_topic=100, pull_threshold_size_for_topic=6)
     of_four, of_two = limits.of_queue(4), limits.of_queue(2)
     assert (of_four.pull_threshold_for_queue, of_four.pull_threshold_size_for_queue) == (25, 1)
     assert (of_two.pull_threshold_for_queue, of_two.pull_threshold_size_for_queue) == (50, 3)
@@ -93,12 +93,12 @@ def test_thresholds_of_a_topic_are_divided_among_its_owned_queues() -> None:
 
 @pytest.mark.row("C5")
 def test_by_default_a_topic_has_no_thresholds() -> None:
-    assert FlowLimits().of_queue(4) == FlowLimits()
-    assert FlowLimits(pull_threshold_for_topic=100).of_queue(0).pull_threshold_for_queue == 1_000, "nothing owned"
+    assert QueueLimits().of_queue(4) == QueueLimits()
+    assert QueueLimits(pull_threshold_for_topic=100).of_queue(0).pull_threshold_for_queue == 1_000, "nothing owned"
 
 
 def test_a_share_is_never_more_than_a_queue_may_have() -> None:
-    limits = FlowLimits(pull_threshold_for_topic=6_553_500, pull_threshold_size_for_topic=102_400).of_queue(1)
+    limits = QueueLimits(pull_threshold_for_topic=6_553_500, pull_threshold_size_for_topic=102_400).of_queue(1)
     assert (limits.pull_threshold_for_queue, limits.pull_threshold_size_for_queue) == (65_535, 1_024)
 
 
@@ -115,4 +115,4 @@ def test_a_share_is_never_more_than_a_queue_may_have() -> None:
 )
 def test_limits_have_limits(name: str, value: int, limits: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is {value}; it must be from {limits}"):
-        FlowLimits(**{name: value})
+        QueueLimits(**{name: value})

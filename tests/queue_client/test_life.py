@@ -22,7 +22,7 @@ from popclient import (
     UnsupportedByServer,
     aio,
 )
-from popclient._queue_push.pull_loop import ClientFactory, ServiceState, _of_loop
+from popclient._queue_push.pull_loop import PullLoop, ServiceState, _of_loop
 from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient.offset_file import read_offset_file
 from popproto.v2 import definition_pb2 as pb
@@ -62,7 +62,7 @@ async def test_a_consumer_goes_through_its_states_and_never_back(desk: Desk) -> 
     await core.start()
     assert core.state is ServiceState.RUNNING
     await core.start()  # twice is no more than once
-    assert len(desk.factory._consumers) == 1
+    assert len(desk.pull_loop._consumers) == 1
     await core.close()
     assert core.state is ServiceState.SHUTDOWN_ALREADY
     await core.close()
@@ -81,7 +81,7 @@ async def test_a_start_that_has_failed_is_not_repeated(desk: Desk) -> None:
     desk.server.answers["QueryRoute"] = routes
     with pytest.raises(PreconditionFailed, match="'g' is START_FAILED: its start has failed before; make a new one"):
         await core.start()
-    assert not desk.factory._consumers
+    assert not desk.pull_loop._consumers
     await core.close()
 
 
@@ -95,7 +95,7 @@ async def test_who_could_not_start_is_no_member_and_keeps_no_queue_from_the_othe
         return rpc.QueryRouteResponse(status=status(pb.FORBIDDEN)) if request.topic.name == "no" else routes(request)
 
     desk.server.answers["QueryRoute"] = refuse
-    ghost = desk.make(topics=["t", "no"], factory=ClientFactory(desk.clock))
+    ghost = desk.make(topics=["t", "no"], pull_loop=PullLoop(desk.clock))
     with pytest.raises(Forbidden):
         await ghost.start()
     assert not ghost.session.healthy
@@ -109,7 +109,7 @@ async def test_who_could_not_start_is_no_member_and_keeps_no_queue_from_the_othe
 async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk) -> None:
     core = desk.make()
     order: list[str] = []
-    for name, service in (("pulls", desk.factory.pulls), ("rebalancing", core._rebalancing)):
+    for name, service in (("pulls", desk.pull_loop.pulls), ("rebalancing", core._rebalancing)):
 
         def started(name: str = name, start: Any = service.start) -> None:
             assert core.session.healthy

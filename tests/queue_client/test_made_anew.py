@@ -250,8 +250,8 @@ async def test_what_failed_in_the_topic_before_is_not_handed_back_in_its_name(se
         [message] = [each for _, pq in consumer._core.parts.owned() for each in pq._waiting.in_order()]
         await server.make_anew()
         await server.send("new0")
-        around = consumer._core.parts.around
-        assert not await around.send_back(MessageQueue("t", 0), message, -1), "it was a dead letter"
+        shared = consumer._core.parts.shared
+        assert not await shared.send_back(MessageQueue("t", 0), message, -1), "it was a dead letter"
         may_fail.set()
         await until(lambda: "new0" in seen, 15)
     assert seen == ["old0", "new0"]

@@ -17,7 +17,7 @@ import pytest
 
 from popclient import ClientConfig, ConsumeOrderlyStatus, Message, OrderlyListener, Unreachable, aio
 from popclient._queue_push.core import QueuePushCore
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from popclient._queues import calls
 from popclient._queues.process_queue import LOCK_EXPIRED_AFTER
 from popclient._queues.running import InTasks
@@ -71,7 +71,7 @@ class Member:
         )
         options = face._core.options
         run = partial(InTasks, options.consume_threads)
-        self.core = QueuePushCore(face._config, options, run, None, ClientFactory(self.clock))
+        self.core = QueuePushCore(face._config, options, run, None, PullLoop(self.clock))
 
     async def _listen(self, messages: Any, _: object) -> ConsumeOrderlyStatus:
         [message] = messages

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from popclient._engine.flow import FlowLimits
+from popclient._engine.flow import QueueLimits
 from popclient._queue_push.options import MessageModel, QueueOptions
 from popclient._queues.allocation import strategy_of
 from popclient._queues.start import ConsumeFromWhere
@@ -31,7 +31,7 @@ def options(**given: Any) -> QueueOptions:
         "allocate_strategy": strategy_of("AVG"),
         "offset_store": None,
         "client_name": "me",
-        "flow": FlowLimits(),
+        "flow": QueueLimits(),
         "interceptors": (),
     }
     return QueueOptions(**plain | given)
@@ -45,7 +45,7 @@ def test_the_defaults_are_the_fields() -> None:
     assert (plain.post_subscription_when_pull, plain.offset_illegal_delay) == (False, timedelta(0))
     assert (plain.pull_batch_size_in_bytes, plain.consume_threads_min) == (256 * 1024, None)
     assert (plain.pull_delay_when_exception, plain.persist_interval) == (timedelta(seconds=3), timedelta(seconds=5))
-    assert plain.flow == FlowLimits(1_000, 100, -1, -1, 2_000)
+    assert plain.flow == QueueLimits(1_000, 100, -1, -1, 2_000)
     assert plain.most_reconsume_times is None
     assert plain.is_clustering
 

@@ -18,7 +18,7 @@ from popclient import (
     QueuePushConsumer,
     aio,
 )
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import status, until
@@ -181,7 +181,7 @@ async def test_a_lock_counts_from_the_asking_however_late_the_answer_comes(desk:
     await until(lambda: desk.server.pulls_of(Q))
     pq = dict(core.parts.owned())[Q]
     if asking == "renews the lock":
-        core._beats._tasks.cancel()
+        core._periodic._tasks.cancel()
         desk.server.answers["LockQueues"] = answer_after_25_s
         assert core.parts.locks is not None
         await core.parts.locks.renew()
@@ -210,7 +210,7 @@ async def test_what_was_cached_under_a_lock_that_was_lost_is_not_consumed_behind
     core = await desk.start(answers(desk, results), suspend_current_queue_time=30)
     await until(lambda: desk.texts == ["0", "1", "2", "3"])
     # Another member takes it, consumes all, commits, and goes; ours hears of it, or was away for as long.
-    core._beats._tasks.cancel()
+    core._periodic._tasks.cancel()
     desk.server.holders[OTHER] = "somebody else"
     desk.server.progress[Q] = 10
     assert core.parts.locks is not None
@@ -236,7 +236,7 @@ async def test_the_listener_of_a_queue_to_be_given_up_has_20_s_from_then_on_and_
     first = await desk.start(held.listener)
     await until(lambda: desk.texts == ["a"])
     await desk.advance(18, step=1)  # the last renewal was 17 s ago
-    other = await desk.start(answers(desk, iter([])), factory=ClientFactory(desk.clock))
+    other = await desk.start(answers(desk, iter([])), pull_loop=PullLoop(desk.clock))
     pq = dict(first.parts.owned())[second]
     first._rebalancing.wake_at_once()
     await desk.comes(lambda: pq.dropped, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, MessageQueue, OffsetStore, ReadOffsetType, UnsupportedByServer
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -40,7 +40,7 @@ async def test_without_a_notice_a_new_member_has_its_share_within_20_s(desk: Des
     desk.server.widths["t"] = 6
     first = await desk.start()
     await desk.owns(first, *range(6))
-    second = await desk.start(factory=ClientFactory(desk.clock))
+    second = await desk.start(pull_loop=PullLoop(desk.clock))
     await until(lambda: queues(second) != [])
     began = desk.clock.now()
     await settle(desk, first, second)
@@ -55,7 +55,7 @@ async def test_with_a_notice_shares_settle_in_a_second_and_a_half(desk: Desk) ->
     desk.server.widths["t"] = 6
     first = await desk.start()
     await desk.owns(first, *range(6))
-    second = await desk.start(factory=ClientFactory(desk.clock))
+    second = await desk.start(pull_loop=PullLoop(desk.clock))
     began = desk.clock.now()
     await settle(desk, first, second, step=0.05)
     assert desk.clock.now() - began <= 1.5
@@ -73,7 +73,7 @@ async def test_a_notice_is_heeded_at_once_so_two_own_a_queue_only_for_a_moment(d
     first = await desk.start()
     await desk.owns(first, *range(6))
     # The clock stands: the last round was no second ago.
-    second = await desk.start(factory=ClientFactory(desk.clock))
+    second = await desk.start(pull_loop=PullLoop(desk.clock))
     await until(lambda: len(queues(first)) == len(queues(second)) == 3)
     await second.close()
     await desk.owns(first, *range(6))
@@ -263,7 +263,7 @@ async def test_a_changed_part_is_told_and_makes_a_later_version(desk: Desk) -> N
     core = await desk.start(message_queue_listener=watch)
     await until(lambda: ("t", 4, [0, 1, 2, 3]) in told)
     version = core.sub_version
-    other = await desk.start(factory=ClientFactory(desk.clock))
+    other = await desk.start(pull_loop=PullLoop(desk.clock))
     await settle(desk, core, other)
     assert ("t", 4, queues(core)) in told
     await until(lambda: core.sub_version > version)
@@ -302,8 +302,8 @@ async def test_a_faulty_strategy_stops_neither_another_group_nor_another_topic(d
     await desk.owns(two, 0, 1, topic="u")
     await desk.owns(one, 0, 1, topic="u")
     assert queues(one) == []
-    assert len(desk.factory._consumers) == 2
-    services = one._rebalancing, two._rebalancing, desk.factory.pulls
+    assert len(desk.pull_loop._consumers) == 2
+    services = one._rebalancing, two._rebalancing, desk.pull_loop.pulls
     for service in services:
         service.start()
         assert len(service._tasks._running) == 1
@@ -315,8 +315,8 @@ async def test_the_services_end_with_the_last_consumer_and_begin_with_the_next(d
     core = await desk.start()
     await until(lambda: desk.offset(core) == 1)
     await core.close()
-    assert not desk.factory._consumers
-    assert core._rebalancing._tasks._running == desk.factory.pulls._tasks._running == set()
+    assert not desk.pull_loop._consumers
+    assert core._rebalancing._tasks._running == desk.pull_loop.pulls._tasks._running == set()
     await desk.server.fill(Q, "b")
     await desk.start()
     await until(lambda: desk.texts == ["a", "b"])
@@ -327,7 +327,7 @@ async def test_each_topic_is_shared_by_itself_among_those_who_subscribe_to_it(de
     desk.server.notices = True
     desk.server.widths.update({"t": 4, "u": 4})
     both = await desk.start(topics=["t", "u"])
-    other = await desk.start(topics=["t", "u"], factory=ClientFactory(desk.clock))
+    other = await desk.start(topics=["t", "u"], pull_loop=PullLoop(desk.clock))
     await desk.comes(lambda: all(len(queues(core, topic)) == 2 for core in (both, other) for topic in "tu"), 25)
     await other.unsubscribe("u")
     await desk.comes(lambda: (len(queues(both)), len(queues(both, "u")), len(queues(other))) == (2, 4, 2), 25)
@@ -397,7 +397,7 @@ async def test_in_order_needs_a_server_with_locks(desk: Desk) -> None:
 async def test_of_more_members_than_queues_some_have_none(desk: Desk) -> None:
     desk.server.notices = True
     desk.server.widths["t"] = 2
-    cores = [await desk.start(factory=ClientFactory(desk.clock)) for _ in range(3)]
+    cores = [await desk.start(pull_loop=PullLoop(desk.clock)) for _ in range(3)]
     await desk.comes(lambda: sorted(map(queues, cores)) == [[], [0], [1]], 25)
 
 
@@ -408,7 +408,7 @@ async def test_who_broadcasts_in_a_group_that_shares_takes_nothing_from_it(
     monkeypatch.setenv("HOME", str(tmp_path))
     desk.server.notices = True
     desk.server.widths["t"] = 4
-    stray = await desk.start(factory=ClientFactory(desk.clock), model="BROADCASTING")
+    stray = await desk.start(pull_loop=PullLoop(desk.clock), model="BROADCASTING")
     await desk.owns(stray, 0, 1, 2, 3)
     core = await desk.start()
     await desk.owns(core, 0, 1, 2, 3)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance_rounds import RebalanceService
 from popclient._queues.process_queue import ProcessQueue
@@ -36,46 +36,46 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def factory(clock: ManualClock) -> ClientFactory:
-    return ClientFactory(clock)
+def pull_loop(clock: ManualClock) -> PullLoop:
+    return PullLoop(clock)
 
 
 @pytest.mark.row("J18")
 async def test_who_joins_while_the_last_one_leaves_is_balanced_and_pulled_for(
-    factory: ClientFactory, clock: ManualClock
+    pull_loop: PullLoop, clock: ManualClock
 ) -> None:
     for pause in range(6):  # wherever the leaving is when the other one comes
         leaver, comer = Consumer(clock), Consumer(clock)
-        factory.join(leaver.rebalancing)
+        pull_loop.join(leaver.rebalancing)
         await until(lambda leaver=leaver: leaver.rounds == 1)
-        leaving = asyncio.create_task(factory.leave(leaver.rebalancing))
+        leaving = asyncio.create_task(pull_loop.leave(leaver.rebalancing))
         for _ in range(pause):
             await asyncio.sleep(0)
-        factory.join(comer.rebalancing)
+        pull_loop.join(comer.rebalancing)
         await leaving
         pulled: list[PullRequest] = []
-        factory.pulls.execute_immediately(
+        pull_loop.pulls.execute_immediately(
             pulled.append, PullRequest("g", MessageQueue("t", 0), ProcessQueue(clock.now()), 0)
         )
         await until(lambda comer=comer, pulled=pulled: comer.rounds == 1 and len(pulled) == 1)
         await clock.advance(20)
-        assert (leaver.rounds, comer.rounds, factory.consumers) == (1, 2, 1)
-        await factory.leave(comer.rebalancing)
+        assert (leaver.rounds, comer.rounds, pull_loop.consumers) == (1, 2, 1)
+        await pull_loop.leave(comer.rebalancing)
 
 
 @pytest.mark.row("J18")
-async def test_a_round_that_does_not_end_holds_up_no_other_consumer(factory: ClientFactory, clock: ManualClock) -> None:
+async def test_a_round_that_does_not_end_holds_up_no_other_consumer(pull_loop: PullLoop, clock: ManualClock) -> None:
     slow, other = Consumer(clock), Consumer(clock)
     slow.gate.clear()
-    factory.join(slow.rebalancing)
+    pull_loop.join(slow.rebalancing)
     await until(lambda: slow.rounds == 1)
-    factory.join(other.rebalancing)
+    pull_loop.join(other.rebalancing)
     await until(lambda: other.rounds == 1)
     for rounds in (2, 3):
         await clock.advance(20)
         assert (slow.rounds, other.rounds) == (1, rounds)
-    await factory.leave(slow.rebalancing)
-    await factory.leave(other.rebalancing)
+    await pull_loop.leave(slow.rebalancing)
+    await pull_loop.leave(other.rebalancing)
 
 
 @pytest.mark.row("F2")

@@ -33,7 +33,7 @@ from popclient import (
 )
 from popclient._queue_push import rebalance
 from popclient._queue_push.core import QueuePushCore
-from popclient._queue_push.pull_loop import ClientFactory
+from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queues.running import InTasks
 from popclient.offset_file import read_offset_file
@@ -93,7 +93,7 @@ class Live:
         self.seen: list[MessageView] = []
         self.calls: list[int] = []
         self.pulls = Pulls(self.topic)
-        self.factory = ClientFactory(self.clock)
+        self.pull_loop = PullLoop(self.clock)
         self._cores: list[QueuePushCore] = []
 
     async def make_topic(self, queues: int = 1, name: str = "") -> None:
@@ -119,13 +119,13 @@ class Live:
 
     async def start(self, listener: Any = None, topics: Any = None, **options: Any) -> QueuePushCore:
         options = {"consume_from": "CONSUME_FROM_FIRST_OFFSET", "interceptors": [self.pulls]} | options
-        watcher, factory = options.pop("message_queue_listener", None), options.pop("factory", self.factory)
+        watcher, pull_loop = options.pop("message_queue_listener", None), options.pop("pull_loop", self.pull_loop)
         group = options.pop("group", self.group)
         face = aio.QueuePushConsumer(
             self.server.endpoint, group, topics or self.topic, listener or self.succeed, **options
         )
         made = face._core.options
-        core = QueuePushCore(face._config, made, partial(InTasks, made.consume_threads), watcher, factory)
+        core = QueuePushCore(face._config, made, partial(InTasks, made.consume_threads), watcher, pull_loop)
         self._cores.append(core)
         await core.start()
         return core
@@ -503,7 +503,7 @@ async def test_in_order_what_fails_comes_again_in_its_place_and_the_next_owner_g
     await core.close()
     assert await live.progress() == {0: 3}
     await live.send("d")
-    await live.start(OrderlyListener(listener), factory=ClientFactory(live.clock))
+    await live.start(OrderlyListener(listener), pull_loop=PullLoop(live.clock))
     await live.comes(lambda: live.texts[5:] == ["d"])
 
 
@@ -651,7 +651,7 @@ async def test_a_queue_that_goes_and_comes_back_is_committed_and_read_anew_and_w
     for number in range(8, 12):
         await live.send(str(number))
     await until(lambda: len(live.seen) == 10)
-    elsewhere = await live.start(factory=ClientFactory(live.clock), allocate_strategy=lambda _g, _c, queues, _m: queues)
+    elsewhere = await live.start(pull_loop=PullLoop(live.clock), allocate_strategy=lambda _g, _c, queues, _m: queues)
     await live.comes(lambda: live.remembered(elsewhere) == 6)
     await elsewhere.close()
     live.seen.clear()
@@ -692,7 +692,7 @@ async def test_who_joins_changes_the_others_share_which_its_listener_hears(live:
     first = await live.start(message_queue_listener=watch)
     await live.owns(first, 0, 1, 2, 3)
     version = first.sub_version
-    second = await live.start(factory=ClientFactory(live.clock))
+    second = await live.start(pull_loop=PullLoop(live.clock))
     await live.comes(lambda: len(live.owned(second)) >= 2 and len(told) > 1)
     assert told[0] == (4, [0, 1, 2, 3])
     assert told[-1][0] == 4 and len(told[-1][1]) == 2
@@ -708,7 +708,7 @@ async def test_each_topic_is_shared_by_itself_and_its_threshold_among_the_queues
     both = await live.start(topics=[live.topic, other], pull_threshold_for_topic=100)
     await live.owns(both, 0, 1, 2, 3)
     await until(lambda: both.limits(live.topic).pull_threshold_for_queue == 25)
-    await live.start(factory=ClientFactory(live.clock))
+    await live.start(pull_loop=PullLoop(live.clock))
     await live.comes(lambda: both.limits(live.topic).pull_threshold_for_queue == 50)
     assert sum(mq.topic == live.topic for mq in live.owned(both)) == 2
     await live.owns(both, 0, 1, topic=other)
