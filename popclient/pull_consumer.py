@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from popclient._arguments import as_timedelta, require_whole
+from popclient._engine.runner import ThreadRunner
 from popclient._loop import loop_thread
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
@@ -24,7 +25,6 @@ from popclient._pull.options import (
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import ConcurrentListener, is_async
-from popclient._queues.running import Threads
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -190,7 +190,7 @@ class PullConsumer:
         if is_async(listener):
             raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.PullConsumer")
         names = as_topic_names(topics)
-        runner = partial(Threads, self.group, consume_threads, post=self._thread.post)
+        runner = partial(ThreadRunner, post=self._thread.post)
         self._thread.run(lambda: self._core.consume(PullListening(self._core, listening, runner), names))
 
     # ---- Places ----

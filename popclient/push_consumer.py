@@ -15,7 +15,7 @@ from popclient._arguments import as_timedelta, is_async
 from popclient._engine.flow import Cached
 from popclient._engine.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
 from popclient._engine.push import PushConsumerCore
-from popclient._engine.runner import Threads
+from popclient._engine.runner import ThreadRunner
 from popclient._loop import loop_thread
 from popclient.config import ClientConfig
 from popclient.listening import BatchListener, Interceptor, Listener
@@ -122,7 +122,7 @@ class PushConsumer:
             raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.PushConsumer")
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._thread = loop_thread()
-        self._core = PushConsumerCore(self._config, options, partial(Threads, post=self._thread.post))
+        self._core = PushConsumerCore(self._config, options, partial(ThreadRunner, post=self._thread.post))
 
     def start(self) -> None:
         """Looks the topics up, opens the session and begins to consume; raises NotFound, Unreachable and so on."""

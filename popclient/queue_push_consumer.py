@@ -11,6 +11,7 @@ from typing import Self
 
 from popclient._arguments import as_timedelta
 from popclient._engine.flow import QueueLimits
+from popclient._engine.runner import ThreadRunner
 from popclient._loop import loop_thread
 from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import MessageQueueListener, QueuePushCore
@@ -19,7 +20,6 @@ from popclient._queue_push.pull_loop import ServiceState
 from popclient._queues.allocation import AllocateStrategy, strategy_of
 from popclient._queues.listener import ConcurrentListener, OrderlyListener, is_async
 from popclient._queues.offsets import OffsetStore
-from popclient._queues.running import Threads
 from popclient._queues.start import ConsumeFromWhere
 from popclient._queues.statistics import TopicStatistics
 from popclient.config import ClientConfig
@@ -155,7 +155,7 @@ class QueuePushConsumer:
             raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.QueuePushConsumer")
         self._config = ClientConfig.of(endpoints)
         self._thread = loop_thread()
-        runner = partial(Threads, group, consume_threads, post=self._thread.post, least=consume_threads_min)
+        runner = partial(ThreadRunner, post=self._thread.post)
         self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
 
     def start(self) -> None:

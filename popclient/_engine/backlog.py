@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from popclient._engine.runner import ListenerCall
 from popclient.message import MessageView
 
 
@@ -50,13 +51,14 @@ class Buffered:
 class Batch:
     """Messages of one group that are with the listener together."""
 
-    __slots__ = ("group", "held", "timed_out", "views")
+    __slots__ = ("call", "group", "held", "timed_out", "views")
 
     def __init__(self, held: Sequence[Buffered]) -> None:
         self.held = held
         self.group = held[0].group
-        self.views = tuple(each.view for each in held)
+        self.views = (held[0].view,) if len(held) == 1 else tuple(each.view for each in held)
         self.timed_out = False
+        self.call: ListenerCall | None = None
         for each in held:
             each.batch = self
 
@@ -99,7 +101,8 @@ class Backlog:
             if not group.waiting:  # all withdrawn meanwhile
                 self._forget_if_idle(group)
                 continue
-            batch = Batch([group.waiting.popleft() for _ in range(min(self._batch_size, len(group.waiting)))])
+            count = min(self._batch_size, len(group.waiting))
+            batch = Batch([group.waiting.popleft() for _ in range(count)] if count > 1 else [group.waiting.popleft()])
             if group.ordered:
                 group.busy += 1
             else:

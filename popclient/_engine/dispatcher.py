@@ -21,10 +21,10 @@ from typing import Final
 from popclient import _convert as convert
 from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines, GroupBacklog
 from popclient._engine.flow import Budget
-from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import BatchCall, PushListener
 from popclient._engine.options import PushOptions
 from popclient._engine.outcomes import OutcomeSender, describe_failure, describe_next_attempt
-from popclient._engine.runner import Runner
+from popclient._engine.runner import Rejected, Runner
 from popclient._engine.settle import Settling
 from popclient._session import Session, log
 from popclient._tasks import Tasks
@@ -34,6 +34,7 @@ from popclient.message import MessageView
 # Parts of the consumption timeout.
 ENOUGH_AFTER: Final = 0.25
 GIVEN_BACK_AFTER: Final = 0.5
+RUN_AGAIN: Final = 1.0  # seconds, when the system has no thread for the listener
 
 Tell = Callable[[], Awaitable[None]]
 
@@ -47,22 +48,21 @@ class Dispatcher:
         options: PushOptions,
         settling: Settling,
         budget: Budget,
-        interceptors: InterceptorChain,
+        listener: PushListener,
         runner: Runner,
     ) -> None:
         self._session = session
         self._options = options
         self._budget = budget
-        self._interceptors = interceptors
+        self._listener = listener
+        self._interceptors = listener.interceptors
         self._runner = runner
         self._deadlines = Deadlines(options.consumption_timeout, self._time_out)
         self._waits = Deadlines(options.consumption_timeout * GIVEN_BACK_AFTER, self._give_back_unused)
         self._backlog = Backlog(options.batch_size or 1, self._turn_came)
         self._outcomes = OutcomeSender(
-            settling, interceptors, lambda held: budget.leave(held.size), self._ack_came_too_late
+            settling, listener.interceptors, lambda held: budget.leave(held.size), self._ack_came_too_late
         )
-        self._running = 0
-        self._nothing_runs = asyncio.Event()
         self._trials: deque[tuple[Batch, asyncio.Future[Consumption]]] = deque()
         self._here_again: deque[Batch] = deque()  # tried again without the server
         self._here_later: dict[Batch, asyncio.TimerHandle] = {}
@@ -105,9 +105,12 @@ class Dispatcher:
         self._waits.watch(held)
 
     def _hand_out(self) -> None:
-        while self._running < self._options.concurrency and not self._draining:
+        while self._runner.unfinished < self._options.concurrency and not self._draining:
             if self._trials:
-                self._run_on_trial(*self._trials.popleft())
+                batch_on_trial, ended = self._trials[0]
+                if not ended.done() and not self._run(batch_on_trial, partial(self._trial_ended, ended)):
+                    return
+                self._trials.popleft()
                 continue
             batch = self._here_again.popleft() if self._here_again else self._backlog.next_batch()
             if batch is None:
@@ -115,9 +118,21 @@ class Dispatcher:
             for held in batch.held:
                 self._deadlines.watch(held)
                 self._waits.forget(held)
-            self._running += 1
             self._moved.set()
-            self._runner.run(batch, self._ended)
+            if not self._run(batch, self._ended):
+                self._here_again.appendleft(batch)
+                return
+
+    def _run(self, batch: Batch, tell: Callable[[Batch, Consumption], None]) -> bool:
+        """Has the listener consume the batch. If the runner takes nothing now, it is False, and asked again later."""
+        batch.call = BatchCall(self._listener, batch, tell)
+        try:
+            self._runner.run(batch.call)
+        except Rejected as rejected:
+            log.error("%d messages from %s wait: %s", len(batch.views), batch.views[0], rejected)
+            asyncio.get_running_loop().call_later(RUN_AGAIN, self._hand_out)
+            return False
+        return True
 
     def try_out(self, view: MessageView) -> asyncio.Future[Consumption]:
         """Has the listener consume a message that is not held, when its turn comes; the server hears nothing of it."""
@@ -128,24 +143,15 @@ class Dispatcher:
         self._hand_out()
         return ended
 
-    def _run_on_trial(self, batch: Batch, ended: asyncio.Future[Consumption]) -> None:
-        def tell(_batch: Batch, consumption: Consumption) -> None:
-            self._running -= 1
-            self._moved.set()
-            if not ended.done():
-                ended.set_result(consumption)
-            self._hand_out()
-            if not self._running:
-                self._nothing_runs.set()
-
+    def _trial_ended(self, ended: asyncio.Future[Consumption], _batch: Batch, consumption: Consumption) -> None:
+        self._moved.set()
         if not ended.done():
-            self._running += 1
-            self._runner.run(batch, tell)
+            ended.set_result(consumption)
+        self._hand_out()
 
     # ---- Back from the listener ----
 
     def _ended(self, batch: Batch, consumption: Consumption) -> None:
-        self._running -= 1
         self._is_behind = batch.group.is_stuck = False
         self._moved.set()
         if consumption.status is not ConsumeStatus.SUCCESS:
@@ -161,8 +167,6 @@ class Dispatcher:
         if batch.group.ordered and batch not in self._here_later:
             self._backlog.free(batch.group)
         self._hand_out()
-        if not self._running:
-            self._nothing_runs.set()
 
     def _succeed(self, several: Sequence[Buffered]) -> None:
         for held in several:
@@ -241,7 +245,8 @@ class Dispatcher:
         batch.timed_out = True
         batch.group.is_stuck = batch.group.ordered
         self._fail(batch.undecided)
-        self._runner.cancel(batch)
+        if batch.call is not None:
+            self._runner.cancel(batch.call)
 
     # ---- Again, without the server ----
 
@@ -281,16 +286,15 @@ class Dispatcher:
             ended.cancel()
         waiting = self._backlog.withdraw_all()
         for batch in (*self._here_later, *self._here_again):
-            waiting += batch.held
+            waiting += batch.undecided
         self._decide(*waiting)
         self._say(partial(self._outcomes.give_back, waiting))
-        if self._running:
-            self._nothing_runs.clear()
+        if self._runner.unfinished:
             try:
-                await asyncio.wait_for(self._nothing_runs.wait(), patience)
+                await asyncio.wait_for(self._runner.idle(), patience)
             except TimeoutError:
                 level = logging.WARNING if patience else logging.DEBUG
-                log.log(level, "%d calls of the listener have not ended within %s s", self._running, patience)
+                log.log(level, "%d calls of the listener have not ended within %s s", self._runner.unfinished, patience)
         self._runner.stop()
 
     async def flush(self) -> None:

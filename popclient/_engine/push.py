@@ -12,8 +12,9 @@ from popclient._engine.assignments import LONG_POLL, Polling
 from popclient._engine.dispatcher import Dispatcher
 from popclient._engine.flow import Budget
 from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import PushListener
 from popclient._engine.options import PushOptions
-from popclient._engine.runner import Runner
+from popclient._engine.runner import MakeRunner
 from popclient._engine.settle import Settling
 from popclient._session import Session, log
 from popclient._tracing import Onlooker
@@ -28,7 +29,10 @@ class PushConsumerCore:
     """One push consumer. Belongs to one event loop."""
 
     def __init__(
-        self, config: ClientConfig, options: PushOptions, make_runner: Callable[[PushOptions, InterceptorChain], Runner]
+        self,
+        config: ClientConfig,
+        options: PushOptions,
+        make_runner: MakeRunner,
     ) -> None:
         self.config = config
         self.options = options
@@ -44,8 +48,9 @@ class PushConsumerCore:
         self.refusal: PopError | None = None  # what the server has ended it with
         interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])
         self._settling = Settling(self.session, options.group)
-        self._runner = make_runner(options, interceptors)
-        self._dispatcher = Dispatcher(self.session, options, self._settling, self.budget, interceptors, self._runner)
+        listener = PushListener(options.listener, interceptors, single=options.batch_size is None)
+        self._runner = make_runner(f"{options.group}-", options.concurrency, None)
+        self._dispatcher = Dispatcher(self.session, options, self._settling, self.budget, listener, self._runner)
         self._polling = Polling(
             self.session,
             options,

@@ -1,169 +1,217 @@
-"""Where the listener runs: in daemon threads, or in tasks of the event loop."""
+"""Where a listener runs: in daemon threads, or in tasks of the event loop (requirement E1)."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
-from time import perf_counter
-from typing import Any, Protocol
+from inspect import isawaitable
+from queue import Empty, SimpleQueue
+from types import CoroutineType
+from typing import Any, Final, Protocol
 
-from popclient._engine.backlog import Batch
-from popclient._engine.interceptors import InterceptorChain
-from popclient._engine.options import PushOptions
 from popclient._session import log
-from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
-from popclient.message import MessageView
 
-Ended = Callable[[Batch, Consumption], None]
+KEEP_ALIVE: Final = 60.0  # seconds without work, after which a thread may end (requirement E1)
 
 
-class Runner(Protocol):
-    """Calls the listener; the consumer never gives it more batches at once than its concurrency."""
+class Rejected(Exception):
+    """The runner takes no call now; the caller keeps it."""
 
-    def run(self, batch: Batch, ended: Ended, /) -> None:
-        """Has the listener consume the batch; `ended` is called in the event loop."""
 
-    def cancel(self, batch: Batch, /) -> None:
-        """Ends the listener's call if that can be done; `ended` is called all the same."""
+class ListenerCall(Protocol):
+    """One call of a listener: what to call, with what, and whom to tell."""
 
+    def begin(self) -> bool:
+        """Called where the listener runs, right before it; False calls it off."""
+
+    def listen(self) -> Any:
+        """Calls the listener. What it returns is the answer; in a task, what it returns is awaited."""
+
+    def end(self, returned: Any, error: BaseException | None, /) -> None:
+        """Called where the listener has run, with what it has returned or raised."""
+
+    def ended(self, error: BaseException | None, /) -> None:
+        """Called in the event loop at the end of every call. error: what has ended it without `end`, if anything."""
+
+
+class Runner(ABC):
+    """Runs calls of one listener, so many at once; further calls wait, in order. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.unfinished = 0
+        self._idle: asyncio.Event | None = None  # while somebody waits for it
+
+    @abstractmethod
+    def run(self, call: ListenerCall, /) -> None:
+        """Has the call made; raises Rejected if it is not taken."""
+
+    async def idle(self) -> None:
+        """Returns when every call has ended, or was called off."""
+        while self.unfinished:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
+
+    def _ended(self, call: ListenerCall, error: BaseException | None) -> None:
+        self.unfinished -= 1
+        if self._idle is not None and not self.unfinished:
+            self._idle.set()
+            self._idle = None
+        call.ended(error)
+
+    @abstractmethod
+    def cancel(self, call: ListenerCall, /) -> None:
+        """Ends the call if it can be ended; `ended` is called all the same."""
+
+    @abstractmethod
     def is_inside(self) -> bool:
-        """Is whoever asks the listener?"""
+        """Is the caller the listener?"""
 
+    @abstractmethod
     def stop(self) -> None:
-        """No further batch will come."""
+        """No further call will come."""
 
 
-class Threads:
+MakeRunner = Callable[[str, int, int | None], Runner]
+"""Takes the name of threads without their number, how many calls run at once, and how many idle threads stay."""
+
+
+class ThreadRunner(Runner):
     """Daemon threads, started when first needed: a listener that hangs cannot keep the process from ending.
 
-    post: has the event loop call something.
+    name: of the threads, without their number. most: so many at once. post: has the event loop call something.
+    least: so many stay when there was nothing to do for `keep_alive` seconds; None: all.
     """
 
     def __init__(
-        self, options: PushOptions, interceptors: InterceptorChain, post: Callable[[Callable[[], None]], None]
+        self,
+        name: str,
+        most: int,
+        least: int | None = None,
+        *,
+        post: Callable[[Callable[[], None]], None],
+        keep_alive: float = KEEP_ALIVE,
     ) -> None:
-        self._options = options
-        self._interceptors = interceptors
+        super().__init__()
+        self._name = name
+        self._most = most
+        self._least = most if least is None else least
+        self._keep_alive = keep_alive
         self._post = post
-        self._work: SimpleQueue[tuple[Batch, Ended] | None] = SimpleQueue()
+        self._started = 0
+        self._mutex = threading.Lock()  # a thread that leaves must not be counted on
+        self._work: SimpleQueue[ListenerCall | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
-        self._running = 0
 
-    def run(self, batch: Batch, ended: Ended, /) -> None:
-        self._running += 1
-        self._work.put((batch, ended))
-        if self._running > len(self._threads):
-            self._start_another()
+    def run(self, call: ListenerCall, /) -> None:
+        with self._mutex:
+            if self.unfinished >= len(self._threads) and len(self._threads) < self._most:
+                self._start_another()
+            self._work.put(call)
+        self.unfinished += 1
 
     def _start_another(self) -> None:
-        name = f"{self._options.group}-{len(self._threads) + 1}"
+        self._started += 1
+        name = f"{self._name}{self._started}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._threads.add(thread)
+        self._threads.add(thread)  # before it runs: its listener may ask whether it is inside
         try:
             thread.start()
         except RuntimeError as failure:  # the system has no more of them: then those that are there do all the work
             self._threads.remove(thread)
+            if not self._threads:
+                raise Rejected(f"thread {name} is not started: {failure}") from failure
             log.error("thread %s is not started: %s", name, failure)
 
-    def cancel(self, batch: Batch, /) -> None:
+    def cancel(self, call: ListenerCall, /) -> None:
         """A thread cannot be ended from outside."""
 
     def is_inside(self) -> bool:
         return threading.current_thread() in self._threads
 
     def stop(self) -> None:
-        for _ in self._threads:
-            self._work.put(None)
+        with self._mutex:
+            for _ in self._threads:
+                self._work.put(None)
 
     def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            batch, ended = work
-            consumption = self._consume(batch)
-            self._post(partial(self._ended, batch, consumption, ended))
-            del work, batch, consumption, ended  # an idle thread keeps no message
+        take = self._work.get if self._least >= self._most else self._take
+        while (call := take()) is not None:
+            if call.begin():
+                returned, error = None, None
+                try:
+                    returned = call.listen()
+                except BaseException as raised:  # noqa: BLE001  the thread's outermost line: SystemExit must not end it
+                    error = raised
+                call.end(returned, error)
+                del returned, error
+            self._post(partial(self._ended, call, None))
+            del call  # an idle thread keeps no message
 
-    def _consume(self, batch: Batch) -> Consumption:
-        self._interceptors.before_consume(batch.views)
-        began = perf_counter()
-        try:
-            result = self._options.listener(_given(batch.views, self._options))
-        except BaseException as error:  # noqa: BLE001  the thread's outermost line: not even SystemExit may end it
-            consumption = Consumption(_status(batch, ConsumeStatus.EXCEPTION), perf_counter() - began, error)
+    def _take(self) -> ListenerCall | None:
+        """The next call; None when the thread may end."""
+        while True:
+            try:
+                return self._work.get(timeout=self._keep_alive)
+            except Empty:
+                with self._mutex:
+                    if self._work.empty() and len(self._threads) > self._least:
+                        self._threads.discard(threading.current_thread())
+                        return None
+
+
+class TaskRunner(Runner):
+    """One task of the event loop for each call. Tasks end with their calls: `name` and `least` are for threads."""
+
+    def __init__(self, name: str, most: int, least: int | None = None) -> None:
+        super().__init__()
+        self._most = most
+        self._waiting: deque[ListenerCall] = deque()
+        self._tasks: dict[ListenerCall, asyncio.Task[None]] = {}
+
+    def run(self, call: ListenerCall, /) -> None:
+        self.unfinished += 1
+        if len(self._tasks) < self._most:
+            self._start(call)
         else:
-            consumption = Consumption(_judged(batch, result), perf_counter() - began)
-        self._interceptors.after_consume(batch.views, consumption)
-        return consumption
+            self._waiting.append(call)
 
-    def _ended(self, batch: Batch, consumption: Consumption, ended: Ended) -> None:
-        self._running -= 1
-        ended(batch, consumption)
+    def _start(self, call: ListenerCall) -> None:
+        task = self._tasks[call] = asyncio.get_running_loop().create_task(self._serve(call))
+        task.add_done_callback(partial(self._done, call))
 
+    def _done(self, call: ListenerCall, task: asyncio.Task[None]) -> None:
+        del self._tasks[call]
+        if self._waiting:
+            self._start(self._waiting.popleft())
+        self._ended(call, asyncio.CancelledError() if task.cancelled() else task.exception())
 
-class InTasks:
-    """One task of the event loop per batch."""
-
-    def __init__(self, options: PushOptions, interceptors: InterceptorChain) -> None:
-        self._options = options
-        self._interceptors = interceptors
-        self._tasks: dict[Batch, asyncio.Task[Consumption]] = {}
-
-    def run(self, batch: Batch, ended: Ended, /) -> None:
-        task = asyncio.get_running_loop().create_task(self._consume(batch))
-        self._tasks[batch] = task
-        task.add_done_callback(partial(self._ended, batch, ended))
-
-    def cancel(self, batch: Batch, /) -> None:
-        if batch in self._tasks:
-            self._tasks[batch].cancel()
+    def cancel(self, call: ListenerCall, /) -> None:
+        if call in self._tasks:
+            self._tasks[call].cancel()
 
     def is_inside(self) -> bool:
         return asyncio.current_task() in self._tasks.values()
 
     def stop(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            self._ended(call, asyncio.CancelledError())
         for task in self._tasks.values():
             task.cancel()
 
-    async def _consume(self, batch: Batch) -> Consumption:
-        self._interceptors.before_consume(batch.views)
-        began = perf_counter()
+    async def _serve(self, call: ListenerCall) -> None:
+        if not call.begin():
+            return
+        returned, error = None, None
         try:
-            result = await self._options.listener(_given(batch.views, self._options))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the listener may raise anything
-            consumption = Consumption(_status(batch, ConsumeStatus.EXCEPTION), perf_counter() - began, error)
-        else:
-            consumption = Consumption(_judged(batch, result), perf_counter() - began)
-        self._interceptors.after_consume(batch.views, consumption)
-        return consumption
-
-    def _ended(self, batch: Batch, ended: Ended, task: asyncio.Task[Consumption]) -> None:
-        del self._tasks[batch]
-        if task.cancelled():  # before its first step
-            ended(batch, Consumption(_status(batch, ConsumeStatus.EXCEPTION), 0.0, asyncio.CancelledError()))
-        elif (defect := task.exception()) is None:
-            ended(batch, task.result())
-        else:
-            ended(batch, Consumption(ConsumeStatus.EXCEPTION, 0.0, defect))
-
-
-def _given(views: Sequence[MessageView], options: PushOptions) -> MessageView | Sequence[MessageView]:
-    return views[0] if options.batch_size is None else views
-
-
-def _judged(batch: Batch, result: Any) -> ConsumeStatus:
-    if result is None:
-        log.error(
-            "the listener returned nothing, which counts as a failure; return ConsumeResult.SUCCESS when it is done"
-        )
-        return _status(batch, ConsumeStatus.RETURNNULL)
-    if result is ConsumeResult.SUCCESS:
-        return _status(batch, ConsumeStatus.SUCCESS)
-    if result is not ConsumeResult.FAILURE:
-        log.error("the listener returned %r, which counts as a failure; return a ConsumeResult", result)
-    return _status(batch, ConsumeStatus.FAILED)
-
-
-def _status(batch: Batch, otherwise: ConsumeStatus) -> ConsumeStatus:
-    return ConsumeStatus.TIMEOUT if batch.timed_out else otherwise
+            answer = call.listen()
+            if answer.__class__ is not CoroutineType and not isawaitable(answer):  # most answers pass the quick check
+                raise TypeError(f"the listener returned {answer!r}, which cannot be awaited; write it with `async def`")
+            returned = await answer
+        except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001  the listener may raise anything
+            error = raised
+        call.end(returned, error)

@@ -8,20 +8,20 @@ as everything before it is finished.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from popclient._arguments import MILLISECOND, as_timedelta, require_whole
 from popclient._engine.clock import LoopClock, PeriodicTasks
 from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.runner import MakeRunner
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.fetch import Fetcher
-from popclient._queues.consume import ConsumeContext
+from popclient._queues.consume import ConsumeContext, QueueListener, thread_name
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient._queues.listener import OrderlyListener, consume_of
 from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.running import Calling, Pool, Runner
 from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import retry_topic
 from popclient._session import log
@@ -55,16 +55,17 @@ class _Owned(NamedTuple):
 class PullListening:
     """One call of `consume`. Belongs to one event loop."""
 
-    def __init__(self, core: PullConsumerCore, listening: Listening, make_runner: Callable[[Calling], Runner]) -> None:
+    def __init__(self, core: PullConsumerCore, listening: Listening, make_runner: MakeRunner) -> None:
         self._core = core
         group, clock = core.options.group, LoopClock()
         timeout = listening.consume_timeout.total_seconds()
         interceptors = InterceptorChain([Onlooker(core.config, group)])
         self._clock = clock
         self._timeout = timeout
-        self._pool = Pool(make_runner(Calling(consume_of(listening.listener), timeout, interceptors, clock)))
+        listener = QueueListener(consume_of(listening.listener), timeout, interceptors, clock)
+        self._runner = make_runner(thread_name(group), listening.consume_threads, None)
         self._shared = ConsumeContext(
-            core.session, group, clock, Statistics(group, clock), self, self._pool.run, None, broadcasting=False
+            core.session, group, clock, Statistics(group, clock), self, listener, self._runner, None, broadcasting=False
         )
         self._service = ConsumeConcurrentlyService(
             self._shared,
@@ -171,11 +172,11 @@ class PullListening:
         self._shared.closing = True
         self._changed.set()
         await self._periodic.stop()
-        await self._pool.idle()
+        await self._runner.idle()
         await self._service.flush()
         await self._commit()
         self._service.stop()
-        self._pool.runner.stop()
+        self._runner.stop()
 
 
 def listening_of(

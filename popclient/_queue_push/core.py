@@ -1,6 +1,6 @@
 """The queue push consumer's core, in one event loop; the synchronous and the asyncio one are its two faces.
 
-members ─ rebalance ─ pull requests ─ dispatcher ─ pull ─ process queue ─ consume service ─ pool ─ listener
+members ─ rebalance ─ pull requests ─ dispatcher ─ pull ─ process queue ─ consume service ─ runner ─ listener
                            ▲                        │                           │
                            └────── next offset ─────┘      offset store ◄───────┴─ done; failed: handed back
 """
@@ -15,8 +15,9 @@ from typing import Final
 
 from popclient._engine.clock import LoopClock, PeriodicTasks, sleep
 from popclient._engine.flow import QueueLimits
+from popclient._engine.runner import MakeRunner
 from popclient._queue_push.options import QueueOptions
-from popclient._queue_push.parts import MakeRunner, Parts
+from popclient._queue_push.parts import Parts
 from popclient._queue_push.pull_loop import PullLoop, ServiceState, shared_pull_loop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance_rounds import RebalanceService
@@ -303,7 +304,7 @@ class QueuePushCore:
 
     def is_inside(self) -> bool:
         """Is whoever asks the listener? It must not wait for the end of the consumer, which waits for it."""
-        return self.parts.pool.runner.is_inside()
+        return self.parts.runner.is_inside()
 
     def _end(self, refusal: PopError) -> None:
         """The server lets it consume no more: its group is gone, or its rights."""
@@ -348,7 +349,7 @@ class QueuePushCore:
         finally:
             self.state = ServiceState.SHUTDOWN_ALREADY
             self.parts.consume_service.stop()
-            self.parts.pool.runner.stop()
+            self.parts.runner.stop()
             await self.session.close(min(patience, self.config.close_timeout))
             self.when_ended()
 
@@ -357,7 +358,7 @@ class QueuePushCore:
         await self._pulls.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_timeout):
-                await self.parts.pool.idle()
+                await self.parts.runner.idle()
                 await self.parts.consume_service.flush()
         await self._periodic.stop()
         self._tasks.cancel()

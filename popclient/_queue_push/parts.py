@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from popclient._engine.clock import Clock
 from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.runner import MakeRunner
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_service import PullContext, Pulls
 from popclient._queue_push.rebalance import Changed, Rebalance
 from popclient._queue_push.start import StartOffset
 from popclient._queue_push.subscriptions import Subscribed
-from popclient._queues.consume import ConsumeContext, ConsumeMessageService
+from popclient._queues.consume import ConsumeContext, ConsumeMessageService, QueueListener, thread_name
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient._queues.consume_orderly import ConsumeOrderlyService
 from popclient._queues.listener import OrderlyListener, consume_of
@@ -21,7 +22,6 @@ from popclient._queues.locks import QueueLocks
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.remote_offsets import RemoteOffsetStore
-from popclient._queues.running import Calling, Pool, Runner
 from popclient._queues.sharing import Sharing
 from popclient._queues.start import Generations
 from popclient._queues.statistics import Statistics
@@ -30,8 +30,6 @@ from popclient._tracing import Onlooker
 from popclient.config import ClientConfig
 from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
-
-MakeRunner = Callable[[Calling], Runner]
 
 
 class Parts:
@@ -62,9 +60,8 @@ class Parts:
         self.sharing = Sharing(self.session, options.group, options.allocate_strategy)
         self.beginning = StartOffset(self.session, options, self.offset_store, self.generations)
         self.interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])
-        self.pool = Pool(
-            make_runner(Calling(consume_of(options.listener), self.consume_timeout, self.interceptors, clock))
-        )
+        listener = QueueListener(consume_of(options.listener), self.consume_timeout, self.interceptors, clock)
+        self.runner = make_runner(thread_name(options.group), options.consume_threads, options.consume_threads_min)
         self.locks = self._make_locks()
         self.shared = ConsumeContext(
             self.session,
@@ -72,7 +69,8 @@ class Parts:
             clock,
             self.statistics,
             self.offset_store,
-            self.pool.run,
+            listener,
+            self.runner,
             options.most_reconsume_times,
             broadcasting=not options.is_clustering,
         )

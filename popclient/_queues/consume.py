@@ -1,18 +1,26 @@
-"""What both ways of consuming need shared them, and the one thing both tell the server: that a message has failed."""
+"""What both ways of consuming need: calls of the listener, the clock, the progress, and the server.
+
+Both tell the server one thing: that a message has failed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from popclient._engine.clock import Clock
+from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.runner import Runner
 from popclient._queues import calls
+from popclient._queues.listener import Context, Outcome, consumption_of, status_of
 from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.running import Job
 from popclient._queues.statistics import Statistics
 from popclient._session import Session, log
 from popclient.errors import for_caller
 from popclient.message import MessageQueue, MessageView
+
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"  # property: when the listener was called, epoch ms (requirement E6)
 
 Owned = Callable[[], Sequence[tuple[MessageQueue, ProcessQueue]]]
 
@@ -42,10 +50,89 @@ class NotesProgress(Protocol):
     def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None: ...
 
 
-class ConsumeContext:
-    """Clock, pool, progress and server, as a ConsumeMessageService sees them.
+class QueueListener:
+    """The listener of one consumer.
 
-    run: hands a call of the listener to the pool. max_reconsume_times: None leaves it to the group.
+    consume: takes messages and context. consume_timeout: seconds.
+    """
+
+    def __init__(
+        self, consume: Callable[..., Any], consume_timeout: float, interceptors: InterceptorChain, clock: Clock
+    ) -> None:
+        self.consume = consume
+        self._consume_timeout = consume_timeout
+        self._interceptors = interceptors
+        self._clock = clock
+
+    def begin(self, messages: Sequence[MessageView]) -> float:
+        """The time at which the call begins."""
+        stamp = str(self._clock.epoch_ms())
+        for message in messages:
+            message._wire.user_properties[CONSUME_START_TIME] = stamp
+        self._interceptors.before_consume(messages)
+        return self._clock.now()
+
+    def end(
+        self,
+        messages: Sequence[MessageView],
+        context: Context,
+        began: float,
+        returned: Any,
+        error: BaseException | None,
+    ) -> Outcome:
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            log.error("the listener failed with %s", messages[0], exc_info=error)
+        status = status_of(returned, context)
+        consumption = consumption_of(returned, status, error, self._clock.now() - began, self._consume_timeout)
+        self._interceptors.after_consume(messages, consumption)
+        return Outcome(status, consumption)
+
+
+class QueueCall:
+    """One call of the listener, with messages of one queue.
+
+    may_begin: asked right before the call, where the listener runs; False calls it off.
+    tell: called in the event loop with how the call ended, None if it was called off.
+    """
+
+    __slots__ = ("_began", "_listener", "_may_begin", "_outcome", "_tell", "context", "messages")
+
+    def __init__(
+        self,
+        listener: QueueListener,
+        messages: Sequence[MessageView],
+        context: Context,
+        may_begin: Callable[[], bool],
+        tell: Callable[[Outcome | None], None],
+    ) -> None:
+        self.messages = tuple(messages)
+        self.context = context
+        self._listener = listener
+        self._may_begin = may_begin
+        self._tell = tell
+        self._began = 0.0
+        self._outcome: Outcome | None = None
+
+    def begin(self) -> bool:
+        if not self._may_begin():
+            return False
+        self._began = self._listener.begin(self.messages)
+        return True
+
+    def listen(self) -> Any:
+        return self._listener.consume(self.messages, self.context)
+
+    def end(self, returned: Any, error: BaseException | None, /) -> None:
+        self._outcome = self._listener.end(self.messages, self.context, self._began, returned, error)
+
+    def ended(self, _error: BaseException | None, /) -> None:
+        self._tell(self._outcome)
+
+
+class ConsumeContext:
+    """Listener, clock, progress and server, as a ConsumeMessageService sees them.
+
+    max_reconsume_times: None leaves it to the group.
     broadcasting: the group is told of no failure, for the other members have the message too.
     closing: no call of the listener begins any more.
     """
@@ -57,7 +144,8 @@ class ConsumeContext:
         clock: Clock,
         statistics: Statistics,
         offset_store: NotesProgress,
-        run: Callable[[Job], None],
+        listener: QueueListener,
+        runner: Runner,
         max_reconsume_times: int | None,
         *,
         broadcasting: bool,
@@ -65,12 +153,23 @@ class ConsumeContext:
         self.clock = clock
         self.statistics = statistics
         self.offset_store = offset_store
-        self.run = run
         self.closing = False
+        self._listener = listener
+        self._runner = runner
         self._session = session
         self._group = group
         self._max_reconsume_times = max_reconsume_times
         self._broadcasting = broadcasting
+
+    def listen(
+        self,
+        messages: Sequence[MessageView],
+        context: Context,
+        may_begin: Callable[[], bool],
+        tell: Callable[[Outcome | None], None],
+    ) -> None:
+        """Has the listener called, see `QueueCall`. Raises Rejected if the runner does not take the call."""
+        self._runner.run(QueueCall(self._listener, messages, context, may_begin, tell))
 
     def later(self, seconds: float, work: Callable[[], object]) -> None:
         """Does the work in so many seconds, unless the consumer is closing by then (requirement E2)."""
@@ -107,3 +206,8 @@ class ConsumeContext:
         if dead:
             log.warning("%s has failed for good: it is a dead letter of group %s", message, self._group)
         return True
+
+
+def thread_name(group: str) -> str:
+    """The name of a consumer's threads, without their number (requirement E1)."""
+    return f"ConsumeMessageThread_{group}_"

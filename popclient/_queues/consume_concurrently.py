@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from popclient._engine.runner import Rejected
 from popclient._queues.consume import ConsumeContext, Owned
 from popclient._queues.listener import (
     ConsumeConcurrentlyContext,
@@ -18,7 +19,6 @@ from popclient._queues.listener import (
     delay_level_of,
 )
 from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.running import Job, Rejected
 from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.message import MessageQueue, MessageView
@@ -74,7 +74,7 @@ class ConsumeConcurrentlyService:
             if outcome is not None:
                 self._ended(outcome, messages, context, mq, pq)
 
-        self._shared.run(Job(messages, context, begin, ended))
+        self._shared.listen(messages, context, begin, ended)
 
     # ---- What becomes of it ----
 

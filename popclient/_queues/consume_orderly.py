@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from popclient._engine.clock import wait_for
+from popclient._engine.runner import Rejected
 from popclient._queues.consume import ConsumeContext
 from popclient._queues.listener import (
     BY_THE_CONSUMER,
@@ -22,7 +23,6 @@ from popclient._queues.listener import (
     suspend_millis_of,
 )
 from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.running import Job, Rejected
 from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.listening import ConsumeStatus
@@ -136,7 +136,7 @@ class ConsumeOrderlyService:
                 ended.set_result(outcome)
 
         try:
-            self._shared.run(Job(messages, context, begin, end))
+            self._shared.listen(messages, context, begin, end)
         except Rejected as rejected:
             log.warning("%s waits: %s", context.message_queue, rejected)
             return None

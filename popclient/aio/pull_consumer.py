@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from popclient._arguments import as_timedelta, require_whole
+from popclient._engine.runner import TaskRunner
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
 from popclient._pull.options import (
@@ -23,7 +23,6 @@ from popclient._pull.options import (
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import AsyncConcurrentListener, is_async
-from popclient._queues.running import InTasks
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -162,7 +161,7 @@ class PullConsumer:
                 f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
                 " popclient.PullConsumer, which calls it in threads"
             )
-        consuming = PullListening(self._core, listening, partial(InTasks, consume_threads))
+        consuming = PullListening(self._core, listening, TaskRunner)
         await self._core.consume(consuming, as_topic_names(topics))
 
     # ---- Places ----

@@ -13,7 +13,7 @@ from popclient._arguments import as_timedelta, is_async
 from popclient._engine.flow import Cached
 from popclient._engine.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
 from popclient._engine.push import PushConsumerCore
-from popclient._engine.runner import InTasks
+from popclient._engine.runner import TaskRunner
 from popclient.config import ClientConfig
 from popclient.listening import AsyncBatchListener, AsyncListener, Interceptor
 from popclient.push_consumer import MEBIBYTE
@@ -103,7 +103,7 @@ class PushConsumer:
                 " popclient.PushConsumer, which calls it in threads"
             )
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._core = PushConsumerCore(self._config, options, InTasks)
+        self._core = PushConsumerCore(self._config, options, TaskRunner)
 
     async def start(self) -> None:
         """Looks the topics up, opens the session and begins to consume; raises NotFound, Unreachable and so on."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from popclient._arguments import as_timedelta
 from popclient._engine.flow import QueueLimits
+from popclient._engine.runner import TaskRunner
 from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import MessageQueueListener, QueuePushCore
 from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
@@ -18,7 +18,6 @@ from popclient._queue_push.pull_loop import ServiceState
 from popclient._queues.allocation import AllocateStrategy, strategy_of
 from popclient._queues.listener import AsyncConcurrentListener, OrderlyListener, is_async
 from popclient._queues.offsets import OffsetStore
-from popclient._queues.running import InTasks
 from popclient._queues.start import ConsumeFromWhere
 from popclient._queues.statistics import TopicStatistics
 from popclient.aio.push_consumer import _leave_signals, _take_signals
@@ -110,8 +109,7 @@ class QueuePushConsumer:
                 " popclient.QueuePushConsumer, which calls it in threads"
             )
         self._config = ClientConfig.of(endpoints)
-        runner = partial(InTasks, consume_threads)  # tasks end with their work: there is none to keep
-        self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
+        self._core = QueuePushCore(self._config, options, TaskRunner, message_queue_listener)
 
     async def start(self) -> None:
         """Opens the session, looks the topics up and joins the group; raises NotFound for a group that does not exist,

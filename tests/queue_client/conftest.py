@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, MessageQueue, MessageView, aio
+from popclient._engine.runner import TaskRunner
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
-from popclient._queues.running import InTasks
 from popproto.v2 import service_pb2 as rpc
 from popproto.v2 import service_pb2_grpc
 from tests.client.scripted import until
@@ -57,7 +56,7 @@ class Desk:
         group = options.pop("group", "g")
         face = aio.QueuePushConsumer(self.server.endpoints, group, topics, listener or self.succeed, **options)
         made = face._core.options
-        core = QueuePushCore(face._config, made, partial(InTasks, made.consume_threads), watcher, pull_loop)
+        core = QueuePushCore(face._config, made, TaskRunner, watcher, pull_loop)
         self._cores.append(core)
         return core
 

@@ -17,7 +17,7 @@ from popclient import (
     Interceptor,
     MessageQueue,
 )
-from popclient._queues.running import Rejected
+from popclient._engine.runner import Rejected
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import status, until
@@ -68,7 +68,7 @@ async def test_what_a_pull_brings_is_cut_into_batches(desk: Desk) -> None:
 @pytest.mark.row("E2")
 async def test_what_the_pool_rejects_is_submitted_again_in_five_seconds(desk: Desk) -> None:
     core = desk.make(consume_message_batch_max_size=10)
-    runner, run = core.parts.pool.runner, core.parts.pool.runner.run
+    runner, run = core.parts.runner, core.parts.runner.run
     room = 1
 
     def full(job: Any) -> None:

@@ -30,8 +30,9 @@ from popclient import (
 )
 from popclient._engine.clock import LoopClock
 from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.runner import ThreadRunner
+from popclient._queues.consume import QueueCall, QueueListener
 from popclient._queues.local_offsets import LocalFileOffsetStore
-from popclient._queues.running import Calling, Job, Threads
 from popclient._queues.statistics import Statistics
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -72,15 +73,15 @@ def send(broker: popserver.EmbeddedBroker, topic: str, *bodies: bytes) -> None:
 def test_threads_beyond_the_minimum_end_when_there_is_nothing_to_do(least: int | None, left: int) -> None:
     posted: SimpleQueue[Any] = SimpleQueue()
     together = threading.Barrier(5)
-    calling = Calling(lambda *_: together.wait(10), 60, InterceptorChain([]), LoopClock())
-    threads = Threads("g", 5, calling, posted.put, least=least, keep_alive=0.01)
+    listener = QueueListener(lambda *_: together.wait(10), 60, InterceptorChain([]), LoopClock())
+    threads = ThreadRunner("g", 5, least, post=posted.put, keep_alive=0.01)
     ended: list[Any] = []
 
     def five() -> None:
         del ended[:]
         for _ in range(5):  # the fifth comes together with the other four, or none does
-            job = Job([view_at(0)], ConsumeConcurrentlyContext(Q), lambda: True, ended.append)
-            threads.run(job)
+            context = ConsumeConcurrentlyContext(Q)
+            threads.run(QueueCall(listener, [view_at(0)], context, lambda: True, ended.append))
         while len(ended) < 5:
             posted.get(timeout=10)()
 
@@ -93,7 +94,7 @@ def test_threads_beyond_the_minimum_end_when_there_is_nothing_to_do(least: int |
 
 def test_the_option_reaches_the_threads(shared: popserver.EmbeddedBroker, topic: str) -> None:
     consumer = QueuePushConsumer(shared.endpoint, topic, topic, lambda *_: SUCCESS, consume_threads_min=3)
-    runner: Any = consumer._core.parts.pool.runner
+    runner: Any = consumer._core.parts.runner
     assert (runner._least, runner._most) == (3, 20)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +15,11 @@ import grpc
 import pytest
 
 from popclient import ClientConfig, ConsumeOrderlyStatus, Message, OrderlyListener, Unreachable, aio
+from popclient._engine.runner import TaskRunner
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queues import calls
 from popclient._queues.process_queue import LOCK_EXPIRED_AFTER
-from popclient._queues.running import InTasks
 from popproto.v2 import service_pb2 as wire
 from popproto.v2 import service_pb2_grpc
 from popserver.app import App
@@ -70,8 +69,7 @@ class Member:
             pull_batch_size=8,
         )
         options = face._core.options
-        run = partial(InTasks, options.consume_threads)
-        self.core = QueuePushCore(face._config, options, run, None, PullLoop(self.clock))
+        self.core = QueuePushCore(face._config, options, TaskRunner, None, PullLoop(self.clock))
 
     async def _listen(self, messages: Any, _: object) -> ConsumeOrderlyStatus:
         [message] = messages

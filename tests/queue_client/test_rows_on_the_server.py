@@ -9,7 +9,6 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,11 @@ from popclient import (
     ReadOffsetType,
     aio,
 )
+from popclient._engine.runner import TaskRunner
 from popclient._queue_push import rebalance
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_requests import PullRequest
-from popclient._queues.running import InTasks
 from popclient.offset_file import read_offset_file
 from popserver.domain.message import MessageType
 from popserver.domain.names import Resource
@@ -125,7 +124,7 @@ class Live:
             self.server.endpoint, group, topics or self.topic, listener or self.succeed, **options
         )
         made = face._core.options
-        core = QueuePushCore(face._config, made, partial(InTasks, made.consume_threads), watcher, pull_loop)
+        core = QueuePushCore(face._config, made, TaskRunner, watcher, pull_loop)
         self._cores.append(core)
         await core.start()
         return core
