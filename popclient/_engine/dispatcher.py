@@ -1,4 +1,4 @@
-"""From the arrival of a message to its tell (requirements L4, L6, L18).
+"""From the arrival of a message to its outcome (requirements L4, L6, L18).
 
 What the listener does not come to in half its time is given back unused, for others to have; and before it comes to
 that, nothing more is asked for: who is slow must not use up the attempts of messages he never got.

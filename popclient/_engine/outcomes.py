@@ -28,7 +28,7 @@ OVER: Final = (BadRequest, ClientClosed, NotFound, UnsupportedByServer)
 class OutcomeSender:
     """Acks, failures and what is given back.
 
-    heard: told of each message whose tell the server has answered, for better or worse.
+    heard: told of each message whose outcome the server has answered, for better or worse.
     lost: told of each whose ack came too late.
     """
 
