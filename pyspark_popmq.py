@@ -66,9 +66,9 @@ class DefaultSource(DataSource):
 
     def _room(self) -> Room:
         """Who reads what the options ask for."""
-        from popclient.spark.given import Given
+        from popclient.spark.options import OptionReader
 
-        given = Given(self.options)
+        given = OptionReader(self.options)
         if "url" not in given and ("topic" in given or "mode" in given):
             given.needed("endpoints", "the server to read topics from, host:port; or url, a database, for dead letters")
         if "url" not in given and "endpoints" not in given:

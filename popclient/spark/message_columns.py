@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from popclient.message import MessageView
+from popclient.message import FilterExpression, MessageView
 from popclient.spark.bodies import BATCH_BYTES_MAX, unpack
+from popclient.spark.options import Option, OptionReader
 from popproto.v2 import definition_pb2 as pb
 
 if TYPE_CHECKING:
@@ -217,3 +218,27 @@ class MessageColumns:
 
 def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return array if array.type == wanted else array.cast(wanted)
+
+
+# ---- Options that all modes share: which messages are wanted, and as which columns ----
+
+
+def filter_of(given: OptionReader) -> FilterExpression:
+    """All messages where no option says otherwise; raises `ValueError` naming the option."""
+    kind = given.choice("filterType", "TAG", ("TAG", "SQL92", "SQL"))
+    if kind != "TAG" and "filterExpression" not in given:
+        raise given.refuse("filterType", "it goes with a filterExpression")
+    return FilterExpression(given.text("filterExpression") or "*", "TAG" if kind == "TAG" else "SQL")
+
+
+def columns_from(given: OptionReader) -> tuple[Column, ...]:
+    """All columns of the layout that is asked for; raises `ValueError` naming the option."""
+    layout = given.choice("columns", LAYOUTS[0], LAYOUTS)
+    include_headers = given.flag("includeHeaders", default=False)
+    if include_headers and layout != "kafka":
+        raise given.refuse("includeHeaders", "it goes with columns=kafka; otherwise the column properties has them")
+    return columns_of(layout, include_headers=include_headers)
+
+
+FILTER: Final = Option(("filterExpression", "filterType"), filter_of)
+COLUMNS: Final = Option(("columns", "includeHeaders"), columns_from)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from popclient.config import ClientConfig, Tls
-from popclient.spark.given import Given
+from popclient.spark.options import Option, OptionReader
 
 # The options that `server_of` reads.
 SERVER_OPTIONS: Final = (
@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 _TLS: Final = ("off", "on", "insecure")
 
 
-def server_of(given: Given) -> ClientConfig:
+def server_of(given: OptionReader) -> ClientConfig:
     """The server, with a patience in which it may restart; raises `ValueError` naming the option.
 
     Keys that are not given are looked for in the environment, here and not in the workers.
@@ -53,7 +53,7 @@ def server_of(given: Given) -> ClientConfig:
         raise ValueError(f"the options about the server do not hold: {refusal}") from None
 
 
-def _tls(given: Given) -> bool | Tls:
+def _tls(given: OptionReader) -> bool | Tls:
     ca, cert, key = (_path(given, name) for name in ("tlsCa", "tlsCert", "tlsKey"))
     server_name = given.text("tlsServerName")
     named = ca or cert or key or server_name
@@ -65,7 +65,10 @@ def _tls(given: Given) -> bool | Tls:
     return Tls(ca=ca, cert=cert, key=key, insecure=how == "insecure", server_name=server_name)
 
 
-def _path(given: Given, name: str) -> str | None:
+def _path(given: OptionReader, name: str) -> str | None:
     """Workers may run in another folder than the one the user wrote this path in."""
     written = given.text(name)
     return None if written is None else str(Path(written).absolute())
+
+
+SERVER: Final = Option(SERVER_OPTIONS, server_of)

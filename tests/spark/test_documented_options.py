@@ -10,7 +10,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
+from popclient.spark.dead_letters import options as dead_letters
+from popclient.spark.journal import options as journal
+from popclient.spark.lease import options as lease
+from popclient.spark.queue import options as queue
 from popclient.spark.server import SERVER_OPTIONS
+from popclient.spark.sink import options as sink
 
 DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
 # What the section about queues says for all modes.
@@ -23,4 +28,13 @@ def test_every_option_of_a_mode_is_in_its_section(mode: str, title: str) -> None
     elsewhere = set() if mode == "queue" else {*OF_ALL, "includeHeaders"}
     section = DOCS.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)(?:=\w+)?`", section))
-    assert {*options._NAMES, *options._ALIASES} - elsewhere - named == set()
+    assert {*options.TABLE.names, *options.TABLE.aliases} - elsewhere - named == set()
+
+
+def test_every_table_fills_the_fields_of_its_mode() -> None:
+    assert set(queue.TABLE.fields) == set(queue.QueueOptions._fields)
+    assert set(lease.TABLE.fields) == set(lease.LeaseOptions._fields)
+    assert set(journal.TABLE.fields) == set(journal.JournalOptions._fields)
+    assert set(sink.TABLE.fields) == set(sink.SinkOptions._fields)
+    in_tables = {field for table in dead_letters.TABLES.values() for field in table.fields}
+    assert in_tables == set(dead_letters.Options._fields)

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import Options, parse
 from popclient.spark.dead_letters.reading import split
-from popclient.spark.given import shown
+from popclient.spark.options import shown
 
 URL = "sqlite:////data/popmq.db"
 

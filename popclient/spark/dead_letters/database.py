@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from popclient.spark.dead_letters.adbc import errors as adbc_errors
-from popclient.spark.given import shown
+from popclient.spark.options import shown
 
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from popclient.spark.given import Given, shown
+from popclient.spark.options import OptionReader, OptionTable, choice, number, shown, special, text, time_ms
 
 DEAD_LETTERS: Final = "dead_letters"
 LINEAGE: Final = "lineage"
@@ -20,24 +20,8 @@ AUTO: Final = "auto"
 ADBC: Final = "adbc"
 PSYCOPG: Final = "psycopg"
 GET_ADBC: Final = "pip install 'popmq[adbc]'"
-NUM_PARTITIONS: Final = 4
-NUM_PARTITIONS_MAX: Final = 1_000
 BACKENDS: Final = ("sqlite", "postgresql")
 
-# Of each view; `planId` is the lineage's.
-_OF_BOTH: Final = ("url", "view", "namespace", "consumerGroup", "topic", "numPartitions", "driver")
-_ALLOWED: Final = {
-    DEAD_LETTERS: (
-        *_OF_BOTH,
-        "startingTimestamp",
-        "endingTimestamp",
-        "startingId",
-        "endingId",
-        "maxRowsPerTrigger",
-        "propertiesAs",
-    ),
-    LINEAGE: (*_OF_BOTH, "planId"),
-}
 _WRITE_URL: Final = "write sqlite:///popmq.db or postgresql://user@host/name"
 
 
@@ -55,7 +39,7 @@ class Options(NamedTuple):
     namespace: str = ""
     consumer_group: str | None = None
     topic: str | None = None
-    num_partitions: int = NUM_PARTITIONS
+    num_partitions: int = 4
     starting_ms: int | None = None
     ending_ms: int | None = None
     starting_id: int | None = None
@@ -84,58 +68,67 @@ class Options(NamedTuple):
             )
 
 
-def parse(options: Mapping[str, str]) -> Options:
-    """The options as Spark hands them over; raises `ValueError` naming the option, its value and what is allowed."""
-    given = Given(options)
-    view = given.choice("view", DEAD_LETTERS, (DEAD_LETTERS, LINEAGE))
-    given.refuse_others(_ALLOWED[view])
-    url = _url(given.needed("url", f"the database to read dead letters from; {_WRITE_URL}"))
-    return Options(
-        url=url,
-        view=view,
-        namespace=given.text("namespace") or "",
-        consumer_group=given.text("consumerGroup"),
-        topic=given.text("topic"),
-        num_partitions=given.number("numPartitions", NUM_PARTITIONS, 1, NUM_PARTITIONS_MAX) or NUM_PARTITIONS,
-        starting_ms=given.time_ms("startingTimestamp"),
-        ending_ms=given.time_ms("endingTimestamp"),
-        starting_id=given.number("startingId", None, 1),
-        ending_id=given.number("endingId", None, 1),
-        max_rows_per_trigger=given.number("maxRowsPerTrigger", None, 1),
-        plan_id=given.text("planId"),
-        properties_as=given.choice("propertiesAs", MAP, (MAP, JSON)),
-        driver=_driver(given, url),
-    )
-
-
 def has_adbc() -> bool:
     """Whether this process can use the accelerator; other machines may have it, or not."""
     return find_spec("adbc_driver_postgresql") is not None
 
 
-def _driver(given: Given, url: str) -> str:
+def _driver(given: OptionReader) -> str:
     driver = given.choice("driver", AUTO, (AUTO, ADBC, PSYCOPG))
-    if driver != AUTO and not url.startswith("postgresql"):
+    if driver != AUTO and not (given.text("url") or "").startswith("postgresql"):
         raise given.refuse("driver", "it is for Postgres; leave it out")
     if driver == ADBC and not has_adbc():
         raise given.refuse("driver", f"it is not installed: {GET_ADBC}")
     return driver
 
 
-def _url(given: str) -> str:
+def _url(given: OptionReader) -> str:
+    written = given.needed("url", f"the database to read dead letters from; {_WRITE_URL}")
     try:
-        url = make_url(given)
+        url = make_url(written)
     except (ArgumentError, ValueError):
-        raise ValueError(f"option url={shown(given)} is no database URL; {_WRITE_URL}") from None
+        raise ValueError(f"option url={shown(written)} is no database URL; {_WRITE_URL}") from None
     if url.get_backend_name() not in BACKENDS:
-        raise ValueError(f"option url={shown(given)} names {url.get_backend_name()}; {_WRITE_URL}")
+        raise ValueError(f"option url={shown(written)} names {url.get_backend_name()}; {_WRITE_URL}")
     if "@" in (url.host or ""):
-        raise ValueError(f"option url={shown(given)} has an @ too many; write one in a password as %40")
+        raise ValueError(f"option url={shown(written)} has an @ too many; write one in a password as %40")
     if url.get_backend_name() == "postgresql":
         return url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     if url.database in {None, "", ":memory:"}:
         raise ValueError(
-            f"option url={shown(given)} is a database in memory, which only its server can read; name a file"
+            f"option url={shown(written)} is a database in memory, which only its server can read; name a file"
         )
     # Workers may run in another folder than the one the user wrote this path in.
     return url.set(database=str(Path(url.database).absolute())).render_as_string()
+
+
+_OF_BOTH: Final = {
+    "url": special(_url, "url"),
+    "view": choice("view", DEAD_LETTERS, (DEAD_LETTERS, LINEAGE)),
+    "namespace": text("namespace", ""),
+    "consumer_group": text("consumerGroup"),
+    "topic": text("topic"),
+    "num_partitions": number("numPartitions", 4, 1, 1_000),
+    "driver": special(_driver, "driver"),
+}
+TABLES: Final = {
+    DEAD_LETTERS: OptionTable(
+        {
+            **_OF_BOTH,
+            "starting_ms": time_ms("startingTimestamp"),
+            "ending_ms": time_ms("endingTimestamp"),
+            "starting_id": number("startingId", None, 1),
+            "ending_id": number("endingId", None, 1),
+            "max_rows_per_trigger": number("maxRowsPerTrigger", None, 1),
+            "properties_as": choice("propertiesAs", MAP, (MAP, JSON)),
+        },
+        elsewhere=(),
+    ),
+    LINEAGE: OptionTable({**_OF_BOTH, "plan_id": text("planId")}, elsewhere=()),
+}
+
+
+def parse(options: Mapping[str, str]) -> Options:
+    """The options as Spark hands them over; raises `ValueError` naming the option, its value and what is allowed."""
+    view: str = _OF_BOTH["view"].read(OptionReader(options))
+    return Options(**TABLES[view].read(options))

@@ -8,39 +8,9 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.given import Given
-from popclient.spark.message_columns import Column
-from popclient.spark.message_options import columns_from, filter_of
-from popclient.spark.server import SERVER_OPTIONS, server_of
-
-_ALIASES: Final = {
-    "subscribe": "topic",
-    "subExpression": "filterExpression",
-    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
-    "minPartitions": "numPartitions",
-}
-_NAMES: Final = (
-    "mode",
-    "topic",
-    "consumerGroup",
-    "journalPath",
-    "journalMaxBytes",
-    "dedupeMessages",
-    "maxMessagesPerTrigger",
-    "numPartitions",
-    "quietPeriod",
-    "filterExpression",
-    "filterType",
-    "columns",
-    "includeHeaders",
-    *SERVER_OPTIONS,
-)
-JOURNAL_BYTES: Final = 1024 * 1024 * 1024
-DEDUPE_MESSAGES: Final = 100_000
-MESSAGES_PER_TRIGGER: Final = 100_000
-NUM_PARTITIONS: Final = 2
-NUM_PARTITIONS_MAX: Final = 1_000
-QUIET_MS: Final = 2_000
+from popclient.spark.message_columns import COLUMNS, FILTER, Column, filter_of
+from popclient.spark.options import OptionReader, OptionTable, duration_ms, needed, number, special
+from popclient.spark.server import SERVER
 
 
 class JournalOptions(NamedTuple):
@@ -60,30 +30,43 @@ class JournalOptions(NamedTuple):
     columns: tuple[Column, ...]
 
 
-def parse(options: Mapping[str, str]) -> JournalOptions:
-    """Raises `ValueError` naming the option, its value and what is allowed."""
-    given = Given(options, _ALIASES)
-    given.refuse_others(_NAMES)
+def _topics(given: OptionReader) -> Mapping[str, FilterExpression]:
     topics = given.names("topic")
     if not topics:
         raise given.refuse("topic", "give the topic to receive, or several separated by commas")
-    return JournalOptions(
-        server=server_of(given),
-        topics=dict.fromkeys(topics, filter_of(given)),
-        group=given.needed("consumerGroup", "give the group to receive as"),
-        path=_path(given),
-        max_bytes=given.number("journalMaxBytes", JOURNAL_BYTES, 1),
-        dedupe_messages=given.number("dedupeMessages", DEDUPE_MESSAGES, 0),
-        max_messages=given.number("maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, 1),
-        num_partitions=given.number("numPartitions", NUM_PARTITIONS, 1, NUM_PARTITIONS_MAX),
-        quiet_ms=given.duration_ms("quietPeriod", QUIET_MS, least=100),
-        columns=columns_from(given),
-    )
+    return dict.fromkeys(topics, filter_of(given))
 
 
-def _path(given: Given) -> Path:
+def _path(given: OptionReader) -> Path:
     written = given.needed("journalPath", "give a folder that driver and workers see, this query's alone")
     path = written.removeprefix("file://")
     if "://" in path:
         raise given.refuse("journalPath", "give a folder of a file system, which other storage can be mounted as")
     return Path(path).absolute()  # workers may run in another folder
+
+
+TABLE: Final = OptionTable(
+    {
+        "topics": special(_topics, "topic", *FILTER.names),
+        "group": needed("consumerGroup", "give the group to receive as"),
+        "path": special(_path, "journalPath"),
+        "max_bytes": number("journalMaxBytes", 1024**3, 1),
+        "dedupe_messages": number("dedupeMessages", 100_000),
+        "max_messages": number("maxMessagesPerTrigger", 100_000, 1),
+        "num_partitions": number("numPartitions", 2, 1, 1_000),
+        "quiet_ms": duration_ms("quietPeriod", 2_000, 100),
+        "columns": COLUMNS,
+        "server": SERVER,
+    },
+    aliases={
+        "subscribe": "topic",
+        "subExpression": "filterExpression",
+        "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+        "minPartitions": "numPartitions",
+    },
+)
+
+
+def parse(options: Mapping[str, str]) -> JournalOptions:
+    """Raises `ValueError` naming the option, its value and what is allowed."""
+    return JournalOptions(**TABLE.read(options))

@@ -7,46 +7,13 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.given import Given
-from popclient.spark.message_columns import Column
-from popclient.spark.message_options import columns_from, filter_of
-from popclient.spark.server import SERVER_OPTIONS, server_of
+from popclient.spark.message_columns import COLUMNS, FILTER, Column
+from popclient.spark.options import OptionReader, OptionTable, duration_ms, flag, needed, number, special
+from popclient.spark.server import SERVER
 
-_ALIASES: Final = {
-    "subscribe": "topic",
-    "subExpression": "filterExpression",
-    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
-    "minPartitions": "numPartitions",
-}
-_NAMES: Final = (
-    "mode",
-    "topic",
-    "consumerGroup",
-    "leaseOwner",
-    "invisibleDuration",
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "numPartitions",
-    "failOnLeaseLoss",
-    "filterExpression",
-    "filterType",
-    "columns",
-    "includeHeaders",
-    *SERVER_OPTIONS,
-)
 # An attempt id has 255 characters at most; the batch's number and the part's take some.
 OWNER_LENGTH_MAX: Final = 200
-# The server's limits for a hold.
-INVISIBLE_MS: Final = 300_000
-INVISIBLE_MS_MIN: Final = 10_000
-INVISIBLE_MS_MAX: Final = 43_200_000
-# A batch travels through the driver.
-MESSAGES_PER_TRIGGER: Final = 10_000
-MESSAGES_PER_TRIGGER_MAX: Final = 100_000
-BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
-BYTES_PER_TRIGGER_MAX: Final = 256 * 1024 * 1024
-NUM_PARTITIONS: Final = 2
-NUM_PARTITIONS_MAX: Final = 1_000
+MIB: Final = 1024 * 1024
 
 
 class LeaseOptions(NamedTuple):
@@ -66,30 +33,45 @@ class LeaseOptions(NamedTuple):
     columns: tuple[Column, ...]
 
 
-def parse(options: Mapping[str, str]) -> LeaseOptions:
-    """Raises `ValueError` naming the option, its value and what is allowed."""
-    given = Given(options, _ALIASES)
-    given.refuse_others(_NAMES)
+def _topic(given: OptionReader) -> str:
     topics = given.names("topic")
     if len(topics) != 1:
         raise given.refuse("topic", "give the one topic to receive; mode='queue' and mode='journal' take several")
-    return LeaseOptions(
-        server=server_of(given),
-        topic=topics[0],
-        group=given.needed("consumerGroup", "give the group to receive as"),
-        owner=_owner(given),
-        invisible_ms=given.duration_ms("invisibleDuration", INVISIBLE_MS, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX),
-        max_messages=given.number("maxMessagesPerTrigger", MESSAGES_PER_TRIGGER, 1, MESSAGES_PER_TRIGGER_MAX),
-        max_bytes=given.number("maxBytesPerTrigger", BYTES_PER_TRIGGER, 1, BYTES_PER_TRIGGER_MAX),
-        num_partitions=given.number("numPartitions", NUM_PARTITIONS, 1, NUM_PARTITIONS_MAX),
-        fail_on_lease_loss=given.flag("failOnLeaseLoss", default=False),
-        expression=filter_of(given),
-        columns=columns_from(given),
-    )
+    return topics[0]
 
 
-def _owner(given: Given) -> str:
+def _owner(given: OptionReader) -> str:
     owner = given.needed("leaseOwner", "give a name that this query alone has, and keeps over its restarts")
     if len(owner) > OWNER_LENGTH_MAX or not owner.isprintable():
         raise given.refuse("leaseOwner", f"give at most {OWNER_LENGTH_MAX} printable characters")
     return owner
+
+
+TABLE: Final = OptionTable(
+    {
+        "topic": special(_topic, "topic"),
+        "group": needed("consumerGroup", "give the group to receive as"),
+        "owner": special(_owner, "leaseOwner"),
+        # The server's limits for a hold.
+        "invisible_ms": duration_ms("invisibleDuration", 300_000, 10_000, 43_200_000),
+        # A batch travels through the driver.
+        "max_messages": number("maxMessagesPerTrigger", 10_000, 1, 100_000),
+        "max_bytes": number("maxBytesPerTrigger", 64 * MIB, 1, 256 * MIB),
+        "num_partitions": number("numPartitions", 2, 1, 1_000),
+        "fail_on_lease_loss": flag("failOnLeaseLoss", default=False),
+        "expression": FILTER,
+        "columns": COLUMNS,
+        "server": SERVER,
+    },
+    aliases={
+        "subscribe": "topic",
+        "subExpression": "filterExpression",
+        "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+        "minPartitions": "numPartitions",
+    },
+)
+
+
+def parse(options: Mapping[str, str]) -> LeaseOptions:
+    """Raises `ValueError` naming the option, its value and what is allowed."""
+    return LeaseOptions(**TABLE.read(options))

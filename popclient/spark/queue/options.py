@@ -9,39 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression, MessageQueue
-from popclient.spark.given import Given
-from popclient.spark.message_columns import Column
-from popclient.spark.message_options import columns_from, filter_of
-from popclient.spark.server import SERVER_OPTIONS, server_of
+from popclient.spark.message_columns import COLUMNS, FILTER, Column
+from popclient.spark.options import OptionReader, OptionTable, flag, needed, number, special
+from popclient.spark.server import SERVER
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-PARTITIONS_MAX: Final = 1_000
 
-_NAMES: Final = (
-    "mode",
-    *SERVER_OPTIONS,
-    "topic",
-    "topicsPattern",
-    "consumerGroup",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "filterExpression",
-    "filterType",
-    "columns",
-    "includeHeaders",
-)
-_ALIASES: Final = {
-    "subscribe": "topic",
-    "subscribePattern": "topicsPattern",
-    "maxMessagesPerTrigger": "maxOffsetsPerTrigger",
-    "subExpression": "filterExpression",
-}
 _OFFSETS: Final = 'give earliest, latest, or offsets such as {"orders": {"0": 12, "1": -2}}; -2 is earliest, -1 latest'
 
 
@@ -92,29 +66,14 @@ class QueueOptions(NamedTuple):
             )
 
 
-def parse(options: Mapping[str, str]) -> QueueOptions:
-    """Raises `ValueError` naming the option, its value and what is allowed."""
-    given = Given(options, _ALIASES)
-    given.refuse_others(_NAMES)
-    topics, pattern = given.names("topic"), _pattern(given)
-    if bool(topics) == bool(pattern):
+def _topics(given: OptionReader) -> tuple[str, ...]:
+    topics = given.names("topic")
+    if bool(topics) == bool(_pattern(given)):
         raise given.refuse("topic", "give the topic to read, or several separated by commas; or else a topicsPattern")
-    return QueueOptions(
-        server=server_of(given),
-        group=given.needed("consumerGroup", "give a group of this query's own; a stream shows its progress there"),
-        topics=topics,
-        pattern=pattern,
-        starting=_bound(given, "starting", EARLIEST),
-        ending=_bound(given, "ending", LATEST),
-        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", None, least=1),
-        min_partitions=given.number("minPartitions", 1, least=1, most=PARTITIONS_MAX),
-        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-        expression=filter_of(given),
-        columns=columns_from(given),
-    )
+    return topics
 
 
-def _pattern(given: Given) -> str | None:
+def _pattern(given: OptionReader) -> str | None:
     pattern = given.text("topicsPattern")
     if pattern is not None:
         try:
@@ -124,7 +83,7 @@ def _pattern(given: Given) -> str | None:
     return pattern
 
 
-def _bound(given: Given, which: str, default: int) -> Bound:
+def _bound(given: OptionReader, which: str, default: int) -> Bound:
     name = f"{which}Offsets"
     written, time_ms = given.text(name), given.time_ms(f"{which}Timestamp")
     if written is None or time_ms is not None:
@@ -150,3 +109,31 @@ def _of_queues(written: Any) -> list[tuple[MessageQueue, int]]:
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST or queue.queue_id < 0:
             raise ValueError(f"{queue} at {offset!r}")
     return found
+
+
+TABLE: Final = OptionTable(
+    {
+        "server": SERVER,
+        "topics": special(_topics, "topic"),
+        "pattern": special(_pattern, "topicsPattern"),
+        "group": needed("consumerGroup", "give a group of this query's own; a stream shows its progress there"),
+        "starting": special(lambda given: _bound(given, "starting", EARLIEST), "startingOffsets", "startingTimestamp"),
+        "ending": special(lambda given: _bound(given, "ending", LATEST), "endingOffsets", "endingTimestamp"),
+        "max_offsets_per_trigger": number("maxOffsetsPerTrigger", None, 1),
+        "min_partitions": number("minPartitions", 1, 1, 1_000),
+        "fail_on_data_loss": flag("failOnDataLoss", default=True),
+        "expression": FILTER,
+        "columns": COLUMNS,
+    },
+    aliases={
+        "subscribe": "topic",
+        "subscribePattern": "topicsPattern",
+        "maxMessagesPerTrigger": "maxOffsetsPerTrigger",
+        "subExpression": "filterExpression",
+    },
+)
+
+
+def parse(options: Mapping[str, str]) -> QueueOptions:
+    """Raises `ValueError` naming the option, its value and what is allowed."""
+    return QueueOptions(**TABLE.read(options))

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from popclient.config import ClientConfig
-from popclient.spark.given import Given
-from popclient.spark.server import SERVER_OPTIONS, server_of
+from popclient.spark.options import OptionReader, OptionTable, text
+from popclient.spark.server import SERVER
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
 
-_OPTIONS: Final = (*SERVER_OPTIONS, "topic", "writeId")
-# What Spark itself hands over with the options of a query.
-_OF_SPARK: Final = ("checkpointLocation", "queryName")
+TABLE: Final = OptionTable(
+    {"server": SERVER, "topic": text("topic"), "write_id": text("writeId")},
+    elsewhere=(),
+    of_spark=("checkpointLocation", "queryName"),
+)
 
 
 class SinkOptions(NamedTuple):
@@ -30,23 +32,23 @@ def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -
     """Of `df.write`. Raises `ValueError` naming the option or the column, its value and what is allowed."""
     from popclient.spark.sink.writer import Writer
 
-    return Writer(_parse(Given(options), overwrite), schema)
+    return Writer(_parse(options, overwrite), schema)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceStreamArrowWriter:
     """Of `df.writeStream`. Raises as `writer` does."""
     from popclient.spark.sink.writer import StreamWriter
 
-    given = Given(options)
+    given = OptionReader(options)
     if "writeId" in given:
         raise given.refuse("writeId", "it names a batch write; what a query sends is named by its checkpoint: drop it")
-    return StreamWriter(_parse(given, overwrite), schema)
+    return StreamWriter(_parse(options, overwrite), schema)
 
 
-def _parse(given: Given, overwrite: bool) -> SinkOptions:
+def _parse(options: Mapping[str, str], overwrite: bool) -> SinkOptions:
     if overwrite:
         raise ValueError('a topic is only ever appended to; say mode("append"), or outputMode("append") of a query')
+    given = OptionReader(options)
     if "url" in given:
         raise given.refuse("url", "a database is read, not written: give endpoints, the server's host:port")
-    given.refuse_others((*_OPTIONS, *_OF_SPARK))
-    return SinkOptions(server_of(given), given.text("topic"), given.text("writeId"))
+    return SinkOptions(**TABLE.read(options))

@@ -13,8 +13,8 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from popclient import Tls
 from popclient.message import MessageQueue
 from popclient.spark.bodies import UNPACKED_BYTES_MAX
-from popclient.spark.given import Given
 from popclient.spark.message_columns import body_of
+from popclient.spark.options import OptionReader
 from popclient.spark.queue.offsets import Place, Range, ranges, read, written
 from popclient.spark.queue.options import EARLIEST, LATEST, Bound, parse
 from popclient.spark.queue.planning import MESSAGES_PER_PARTITION, fair_shares, partitioned
@@ -107,7 +107,7 @@ def test_a_secret_is_in_no_error_and_in_no_repr() -> None:
         said = refused(**{option: "hush\nhush", "namespace": "ü"})
         assert "hush" not in said
     with pytest.raises(ValueError, match=r"clientsecret=\*\*\*") as refusal:
-        Given({"clientSecret": "hush-hush"}).refuse_others(["endpoints"])
+        OptionReader({"clientSecret": "hush-hush"}).refuse_others(["endpoints"])
     assert "hush" not in str(refusal.value)
 
 
@@ -117,19 +117,19 @@ def test_endpoints_with_a_password_are_refused_without_it() -> None:
 
 
 def test_tls_from_files() -> None:
-    given = Given({"endpoints": "h:1", "tlsCa": "/ca.pem", "tlsServerName": "broker"})
+    given = OptionReader({"endpoints": "h:1", "tlsCa": "/ca.pem", "tlsServerName": "broker"})
     assert server_of(given).tls == Tls(ca="/ca.pem", server_name="broker")
-    assert server_of(Given({"endpoints": "h:1", "tls": "insecure"})).tls == Tls(insecure=True)
-    assert server_of(Given({"endpoints": "h:1"})).tls is False
+    assert server_of(OptionReader({"endpoints": "h:1", "tls": "insecure"})).tls == Tls(insecure=True)
+    assert server_of(OptionReader({"endpoints": "h:1"})).tls is False
     with pytest.raises(ValueError, match="option tls='off' is not allowed"):
-        server_of(Given({"endpoints": "h:1", "tls": "off", "tlsCa": "/ca.pem"}))
+        server_of(OptionReader({"endpoints": "h:1", "tls": "off", "tlsCa": "/ca.pem"}))
 
 
 @pytest.mark.parametrize(
     ("text", "ms"), [("500ms", 500), ("10s", 10_000), ("1.5m", 90_000), ("2", 2_000), ("1 h", 3_600_000)]
 )
 def test_durations(text: str, ms: int) -> None:
-    assert Given({"pause": text}).duration_ms("pause", None) == ms
+    assert OptionReader({"pause": text}).duration_ms("pause", None) == ms
 
 
 # ---- Offsets ----

@@ -1,12 +1,16 @@
-"""What the user gave as options. A refusal names the option, its value and what is allowed; it shows no secret."""
+"""The options of sources and sinks: tables of what they may be, and a reader of what the user gave.
+
+Each mode has one table: its options by the fields that they fill, with their kinds, defaults, limits and refusals. A
+refusal names the option, its value and what is allowed; it shows no secret.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Final, overload
+from typing import Any, Final, NamedTuple, overload
 
 from popclient._arguments import parse_duration_ms
 
@@ -18,7 +22,7 @@ _USER: Final = re.compile(r"(:/*).*@", re.DOTALL)
 BIGINT_MAX: Final = 2**63 - 1
 
 
-class Given:
+class OptionReader:
     """The options of one source or sink, by the names that users write, whatever the case Spark hands them over in.
 
     aliases: other names of options, by the name that is meant; of two that are given the meant one counts.
@@ -148,3 +152,78 @@ def shown(value: str) -> str:
 
 def _shown(name: str, value: str) -> str:
     return "***" if _SECRET.search(name) else shown(value)
+
+
+# ---- Tables of options ----
+
+
+class Option(NamedTuple):
+    """One option, or several that are read together.
+
+    names: as users write them. read: its value; raises `ValueError` naming the option.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[OptionReader], Any]
+
+
+class OptionTable(NamedTuple):
+    """The options of one mode.
+
+    fields: by the fields that they fill, in the order in which they are checked. aliases: other names of options, by
+    the name that is meant. elsewhere: options that are allowed here and read elsewhere. of_spark: options that Spark
+    itself adds to those of the user.
+    """
+
+    fields: Mapping[str, Option]
+    aliases: Mapping[str, str] = {}
+    elsewhere: tuple[str, ...] = ("mode",)
+    of_spark: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All options that are allowed, each once."""
+        read = (name for each in self.fields.values() for name in each.names)
+        return tuple(dict.fromkeys((*self.elsewhere, *read, *self.of_spark)))
+
+    def read(self, options: Mapping[str, str]) -> dict[str, Any]:
+        """The value of each field. Raises `ValueError` naming the option, its value and what is allowed."""
+        given = OptionReader(options, self.aliases)
+        given.refuse_others(self.names)
+        return {field: option.read(given) for field, option in self.fields.items()}
+
+
+def special(read: Callable[[OptionReader], Any], *names: str) -> Option:
+    """Options that need a function of their own."""
+    return Option(names, read)
+
+
+def text(name: str, default: str | None = None) -> Option:
+    return Option((name,), lambda given: given.text(name, default))
+
+
+def needed(name: str, what: str) -> Option:
+    """A text that must be given; `what` says in its refusal what it is good for."""
+    return Option((name,), lambda given: given.needed(name, what))
+
+
+def number(name: str, default: int | None, least: int = 0, most: int = BIGINT_MAX) -> Option:
+    return Option((name,), lambda given: given.number(name, default, least, most))
+
+
+def duration_ms(name: str, default: int, least: int = 0, most: int = BIGINT_MAX) -> Option:
+    """Milliseconds."""
+    return Option((name,), lambda given: given.duration_ms(name, default, least, most))
+
+
+def time_ms(name: str) -> Option:
+    """Epoch milliseconds, or None."""
+    return Option((name,), lambda given: given.time_ms(name))
+
+
+def flag(name: str, *, default: bool) -> Option:
+    return Option((name,), lambda given: given.flag(name, default))
+
+
+def choice(name: str, default: str, allowed: Collection[str]) -> Option:
+    return Option((name,), lambda given: given.choice(name, default, allowed))
