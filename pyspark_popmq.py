@@ -7,9 +7,7 @@ server, in the mode that `mode` names. What is written is sent to the server at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
@@ -22,20 +20,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-
-class Room(Protocol):
-    """What a package that reads offers. Its verbs raise `ValueError` naming the option and what is allowed."""
-
-    def schema(self, options: Mapping[str, str], /) -> str:
-        """All columns, as Spark's DDL."""
-
-    def reader(self, options: Mapping[str, str], schema: StructType, /) -> DataSourceReader: ...
-
-    def stream_reader(self, options: Mapping[str, str], schema: StructType, /) -> DataSourceStreamReader: ...
-
-
-# By the option `mode`; the packages are popclient.spark.<mode>.
-MODES = ("queue", "lease", "journal")
+    from popclient.spark.modes import Mode
 
 
 class DefaultSource(DataSource):
@@ -46,13 +31,13 @@ class DefaultSource(DataSource):
         return "popmq"
 
     def schema(self) -> str:
-        return self._room().schema(self.options)
+        return self._mode().schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return self._room().reader(self.options, schema)
+        return self._mode().reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return self._room().stream_reader(self.options, schema)
+        return self._mode().stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from popclient.spark.sink.options import writer
@@ -64,8 +49,9 @@ class DefaultSource(DataSource):
 
         return stream_writer(self.options, schema, overwrite=overwrite)
 
-    def _room(self) -> Room:
-        """Who reads what the options ask for."""
+    def _mode(self) -> Mode:
+        """The way to read that the options ask for."""
+        from popclient.spark.modes import DEAD_LETTERS, MODES
         from popclient.spark.options import OptionReader
 
         given = OptionReader(self.options)
@@ -75,5 +61,4 @@ class DefaultSource(DataSource):
             raise given.refuse("url", "give the database to read dead letters from, or endpoints, a server's host:port")
         if "url" in given and "endpoints" in given:
             raise given.refuse("endpoints", "it reads topics, and url reads dead letters: give one of them")
-        name = "dead_letters" if "url" in given else given.choice("mode", "queue", MODES)
-        return cast("Room", import_module(f"popclient.spark.{name}"))
+        return DEAD_LETTERS if "url" in given else MODES[given.choice("mode", "queue", MODES)]

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient import Message, Producer
-from popclient.spark import journal, lease
+from popclient.spark.modes import MODES
 from tests.client.scripted import until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
 from tests.support.server_process import served
@@ -28,7 +28,9 @@ async def test_a_lease_outlives_its_server(database_url: str) -> None:
     query = Stepping()
     async with served(database_url) as server:
         send(server.endpoint, range(50))
-        query.start(lease.stream_reader({**options, "endpoints": server.endpoint}, ALL_COLUMNS), available_now=True)
+        query.start(
+            MODES["lease"].stream_reader({**options, "endpoints": server.endpoint}, ALL_COLUMNS), available_now=True
+        )
         first = await asyncio.to_thread(query.batch)
         await server.kill()
         going_on = asyncio.create_task(asyncio.to_thread(query.run))
@@ -43,7 +45,7 @@ async def test_a_journal_goes_on_when_its_server_is_back(sqlite_url: str, tmp_pa
     query = Stepping()
     async with served(sqlite_url) as server:
         send(server.endpoint, range(50))
-        reader = journal.stream_reader({**options, "endpoints": server.endpoint}, ALL_COLUMNS)
+        reader = MODES["journal"].stream_reader({**options, "endpoints": server.endpoint}, ALL_COLUMNS)
         query.start(reader)
         await asyncio.to_thread(until_in_thread, lambda: query.batch() and len(query.rows) >= 50, 30)
         await server.kill()

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from popclient.spark.dead_letters.ids import ids
-from popclient.spark.dead_letters.options import JSON
 from popclient.spark.dead_letters.quoted import lists, maps
 
 if TYPE_CHECKING:
@@ -39,6 +38,9 @@ class Column(NamedTuple):
     make: Callable[..., pa.Array]
 
 
+# How the properties of a message are shown: as a map, or as the JSON that the database has.
+MAP: Final = "map"
+JSON: Final = "json"
 PROPERTIES: Final = "properties"
 
 

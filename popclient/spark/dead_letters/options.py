@@ -10,12 +10,11 @@ from typing import Final, NamedTuple
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from popclient.spark.dead_letters.columns import JSON, MAP, view_of
 from popclient.spark.options import OptionReader, OptionTable, choice, number, shown, special, text, time_ms
 
 DEAD_LETTERS: Final = "dead_letters"
 LINEAGE: Final = "lineage"
-MAP: Final = "map"
-JSON: Final = "json"
 AUTO: Final = "auto"
 ADBC: Final = "adbc"
 PSYCOPG: Final = "psycopg"
@@ -48,6 +47,11 @@ class Options(NamedTuple):
     plan_id: str | None = None
     properties_as: str = MAP
     driver: str = AUTO
+
+    @property
+    def schema(self) -> str:
+        """As Spark's DDL."""
+        return view_of(self.view, self.properties_as).schema
 
     def refuse_in_a_stream(self) -> None:
         """Raise `ValueError` for what only a batch can do."""

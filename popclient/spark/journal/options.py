@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.message_columns import COLUMNS, FILTER, Column, filter_of
+from popclient.spark.message_columns import COLUMNS, FILTER, Column, filter_of, schema_of
 from popclient.spark.options import OptionReader, OptionTable, duration_ms, needed, number, special
 from popclient.spark.server import SERVER
 
@@ -28,6 +28,11 @@ class JournalOptions(NamedTuple):
     num_partitions: int
     quiet_ms: int
     columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> str:
+        """As Spark's DDL."""
+        return schema_of(self.columns)
 
 
 def _topics(given: OptionReader) -> Mapping[str, FilterExpression]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.message_columns import COLUMNS, FILTER, Column
+from popclient.spark.message_columns import COLUMNS, FILTER, Column, schema_of
 from popclient.spark.options import OptionReader, OptionTable, duration_ms, flag, needed, number, special
 from popclient.spark.server import SERVER
 
@@ -31,6 +31,11 @@ class LeaseOptions(NamedTuple):
     fail_on_lease_loss: bool
     expression: FilterExpression
     columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> str:
+        """As Spark's DDL."""
+        return schema_of(self.columns)
 
 
 def _topic(given: OptionReader) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression, MessageQueue
-from popclient.spark.message_columns import COLUMNS, FILTER, Column
+from popclient.spark.message_columns import COLUMNS, FILTER, Column, schema_of
 from popclient.spark.options import OptionReader, OptionTable, flag, needed, number, special
 from popclient.spark.server import SERVER
 
@@ -49,6 +49,11 @@ class QueueOptions(NamedTuple):
     fail_on_data_loss: bool
     expression: FilterExpression
     columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> str:
+        """As Spark's DDL."""
+        return schema_of(self.columns)
 
     def refuse_in_a_stream(self) -> None:
         """Raises `ValueError` for what only a batch can do."""

@@ -1,0 +1,60 @@
+"""The ways to read messages and dead letters: what `spark.read` and `spark.readStream` make of their options.
+
+The parts of a mode are imported when they are used: a worker that reads does not need what plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class Mode(NamedTuple):
+    """One way to read. Its methods raise `ValueError` naming the option and what is allowed.
+
+    name: of the package popclient.spark.<name>, whose module `options` has `parse`. batch, stream: its classes that
+    read, as module.Class; "" where there is no batch.
+    """
+
+    name: str
+    batch: str
+    stream: str
+
+    def schema(self, options: Mapping[str, str]) -> str:
+        """All columns, as Spark's DDL."""
+        ddl: str = self._options(options).schema
+        return ddl
+
+    def reader(self, options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+        if not self.batch:
+            raise ValueError(
+                f"option mode='{self.name}' is for streams; use spark.readStream, with trigger(availableNow=True) for"
+                " all that is there, or mode='queue'"
+            )
+        made: DataSourceReader = self._part(self.batch)(self._options(options), schema)
+        return made
+
+    def stream_reader(self, options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+        made: DataSourceStreamReader = self._part(self.stream)(self._options(options), schema)
+        return made
+
+    def _options(self, options: Mapping[str, str]) -> Any:
+        return self._part("options.parse")(options)
+
+    def _part(self, path: str) -> Any:
+        module, _, name = path.partition(".")
+        return getattr(import_module(f"popclient.spark.{self.name}.{module}"), name)
+
+
+# By the option `mode`.
+MODES: Final = {
+    "queue": Mode("queue", "batch.QueueReader", "stream.QueueStream"),
+    "lease": Mode("lease", "", "source.LeaseStream"),
+    "journal": Mode("journal", "", "source.JournalStream"),
+}
+DEAD_LETTERS: Final = Mode("dead_letters", "reading.ViewReader", "streaming.DeadLetterStream")
