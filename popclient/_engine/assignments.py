@@ -1,4 +1,4 @@
-"""What is asked of the server: who polls what, and a poll on its way for each assignment.
+"""Polls of the server: this client asks what it is to poll, and keeps a poll on its way for each assignment.
 
 One poll after the other is enough for a topic that has little. While polls come back full, up to three more help: the
 next one is on its way while the server still works on the one before.
@@ -143,12 +143,12 @@ class Polling:
             try:
                 if await self._poll(assignment) and self._may_help(assignment):
                     assignment.begin(self._help(assignment))
-            except Exception:  # noqa: BLE001  the task's outermost line: a defect must not end the polling unseen
+            except Exception:  # noqa: BLE001  the task's outermost line: a defect must not end the polling without a log
                 log.exception("polling %s failed; the next poll follows", assignment.topic)
                 await asyncio.sleep(PAUSE_AFTER_FAILURE[1])
 
     def _may_help(self, assignment: PollAssignment) -> bool:
-        """PopMQ keeps message groups in order whoever asks; elsewhere two polls at once might turn them round.
+        """PopMQ keeps message groups in order for any number of polls; elsewhere two polls at once might swap them.
 
         The budget must allow as many helpers of every assignment: the ones of a busy topic would starve the others.
         """

@@ -1,7 +1,8 @@
 """From the arrival of a message to its outcome (requirements L4, L6, L18).
 
-What the listener does not come to in half its time is given back unused, for others to have; and before it comes to
-that, nothing more is asked for: who is slow must not use up the attempts of messages he never got.
+If a message has waited for the listener for half of the consumption timeout, it is given back, so that another
+consumer gets it. Before that, the consumer asks for nothing more: a slow consumer must not use up the attempts of
+messages that its listener never got.
 
 Without order: done is acked, everything else comes again after the group's retry interval. In a message group nothing
 may overtake a failed message: the rest of its group is given back, and the server delivers both again, in order. A
@@ -93,7 +94,7 @@ class Dispatcher:
             await self._moved.wait()
 
     def strayed(self, views: Sequence[MessageView]) -> None:
-        """Gives back what came for nobody."""
+        """Gives back what came after its poll was ended."""
         for view in views:
             held = Buffered(view, len(view._wire.body), GroupBacklog((view.topic, None)))
             self._budget.take(held.size)
@@ -205,7 +206,7 @@ class Dispatcher:
             self._waits.forget(held)
 
     def _say(self, tell: Tell, in_order: GroupBacklog | None = None) -> None:
-        """Lets the server know; a group in order does not go on until it has heard."""
+        """Tells the server. A group in order goes on only when the server has answered."""
         if in_order is not None:
             self._backlog.hold_up(in_order)
         self._tasks.spawn(self._see_to(tell, in_order))
@@ -232,7 +233,7 @@ class Dispatcher:
         self._say(partial(self._outcomes.give_back, rest), held.group if held.group.ordered else None)
 
     def _time_out(self, held: Buffered) -> None:
-        """The consumption timeout is over, be the message with the listener or still waiting for it."""
+        """The consumption timeout is over. The message is with the listener, or still waits for it."""
         batch = held.batch
         if batch is None:
             self._backlog.withdraw(held)

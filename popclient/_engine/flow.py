@@ -1,8 +1,9 @@
 """How much a consumer may have in its hands: of the whole client, and of one queue.
 
 The budget of a client counts messages and bytes of their bodies (requirements A3, C6). A poll takes a permit for what
-it asks for before it leaves, so all polls together never bring more messages than fit. Nobody knows how large the
-messages will be before they come: a poll guesses from what it has seen, and none leaves while the bytes are used up.
+it asks for before it leaves, so all polls together never bring more messages than fit. The size
+of a message is not known before it comes: a poll guesses from what it has seen, and none leaves while the bytes are
+used up.
 
 The limits of a queue (requirements C1 to C5) are looked at before each pull, so what is cached may pass a limit by one
 pull's batch.
@@ -112,8 +113,8 @@ class Budget:
 class CachedQueue:
     """What a client has of one queue, for flow control and for people.
 
-    bytes: of bodies, as they came over the wire. first_offset, last_offset: of what is not with an orderly listener
-    now; None without any.
+    bytes: of bodies, as they came over the wire. first_offset, last_offset: of the messages that are not with an
+    orderly listener now; None without any.
     """
 
     messages: int
@@ -159,7 +160,7 @@ class QueueLimits:
         _require_for_topic("pull_threshold_size_for_topic", self.pull_threshold_size_for_topic, SIZE_OF_TOPIC_MAX)
 
     def of_queue(self, owned_queues: int) -> QueueLimits:
-        """These limits, with those of the topic divided among so many queues of it; at least 1 is left to each."""
+        """These limits, with the topic's thresholds divided among so many of its queues; each gets at least 1."""
         if owned_queues < 1:
             return self
         return replace(

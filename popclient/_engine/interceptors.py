@@ -46,5 +46,5 @@ class InterceptorChain:
 def _tell(hook: Callable[..., None], *given: Any) -> None:
     try:
         hook(*given)
-    except Exception:  # noqa: BLE001  whoever looks on must not do harm
+    except Exception:  # noqa: BLE001  an interceptor must not do harm
         log.exception("the interceptor's %s failed", hook.__qualname__)

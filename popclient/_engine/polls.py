@@ -27,13 +27,13 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
 POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
-# Servers poll for 5 s at least (requirement A12) and refuse a call whose deadline leaves less. Whoever wants to wait
-# less leaves its poll behind, for the next receive to take up.
+# Servers poll for 5 s at least (requirement A12) and refuse a call whose deadline leaves less. A receive
+# that waits less leaves its poll to the next receive.
 SHORTEST_POLL: Final = 5.0
 LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
 # What the server has answered is there at once; an attempt that was granted nothing would wait a whole poll.
 RECALL_PATIENCE: Final = 0.2
-STRAY_PATIENCE: Final = 1.0  # seconds that messages nobody waits for are kept for the next receive
+STRAY_PATIENCE: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
 
 
 class Asking(NamedTuple):
@@ -65,7 +65,7 @@ class Poll:
 class Polls:
     """The polls of one consumer.
 
-    give_back: called with messages that nobody asked for any more.
+    give_back: called with messages for which no receive came.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Polls:
             poll.task.add_done_callback(partial(self._strayed, poll))
 
     async def stop(self) -> list[MessageView]:
-        """Ends all polls; returns what they have brought and nobody has taken."""
+        """Ends all polls; returns the messages that they have brought and no receive has taken."""
         self._stopped = True
         for poll in self._all:
             poll.task.cancel()
@@ -202,8 +202,8 @@ async def recall(
 ) -> list[MessageView]:
     """What the server granted to a receive that was cancelled on its way, beside what it has brought.
 
-    Its attempt is repeated once, for `patience` seconds at most: what was granted is held for us, and only whoever
-    knows of it can give it back (requirement K9). A server that repeats nothing is not asked.
+    Its attempt is repeated once, for `patience` seconds at most: what was granted is held for us, and to give it
+    back one must know of it (requirement K9). A server that repeats nothing is not asked.
     """
     granted: list[MessageView] = []
     if session.is_popmq and patience > 0:
@@ -232,6 +232,6 @@ async def read_messages(
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:
-    """A poll that nobody waits for any more may fail unseen; asyncio would complain."""
+    """A poll without a waiting receive may fail silently; asyncio would complain."""
     if not task.cancelled():
         task.exception()

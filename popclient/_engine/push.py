@@ -84,7 +84,7 @@ class PushConsumerCore:
         await self._polling.start()
 
     def is_inside(self) -> bool:
-        """Is whoever asks the listener? It must not wait for the end of the consumer, which waits for it."""
+        """Is the caller the listener? It must not wait for the end of the consumer, which waits for it."""
         return self._runner.is_inside()
 
     def _end(self, refusal: PopError) -> None:
@@ -118,7 +118,7 @@ class PushConsumerCore:
     def begin_closing(self, drain_timeout: float) -> asyncio.Task[None]:
         """Stops polling, gives back, lets the listener finish for `drain_timeout` seconds, flushes, says goodbye.
 
-        Whoever closes again waits for the same end.
+        A second call waits for the same end.
         """
         if self._closing is None:
             self._dispatcher.begin_no_more()
@@ -127,7 +127,7 @@ class PushConsumerCore:
 
     async def _close(self, drain_timeout: float) -> None:
         clock = asyncio.get_running_loop().time
-        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        patience = 0.0  # an interrupted closing does not wait for the goodbye either
         try:
             if self._starting is not None:
                 self._starting.cancel()

@@ -43,7 +43,7 @@ class Runner(ABC):
 
     def __init__(self) -> None:
         self.unfinished = 0
-        self._idle: asyncio.Event | None = None  # while somebody waits for it
+        self._idle: asyncio.Event | None = None  # while `idle` waits for it
 
     @abstractmethod
     def run(self, call: ListenerCall, /) -> None:

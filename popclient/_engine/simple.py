@@ -235,7 +235,7 @@ class SimpleConsumerCore:
         self._closing = True
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.config.close_timeout
-        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        patience = 0.0  # an interrupted closing does not wait for the goodbye either
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
@@ -259,7 +259,7 @@ class SimpleConsumerCore:
 
 
 async def _at_rest(view: MessageView) -> None:
-    """Returns when nobody renews the message's hold any more: its handle is then the one that counts."""
+    """Returns when the message's hold is renewed no more: its handle is then the one that counts."""
     if view._keeper is not None:
         await view._keeper.end()
 

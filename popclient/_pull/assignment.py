@@ -85,7 +85,7 @@ class AssignedQueues:
             )
 
     async def begins(self, queues: Collection[MessageQueue], end: QueueEnd | None = None) -> dict[MessageQueue, Begin]:
-        """Where those of the queues begin that are new: at the group's progress.
+        """Where the new ones among the queues begin: at the group's progress.
 
         Without any at that end of the queue; else as consume_from says.
         """

@@ -22,7 +22,7 @@ class OffsetCommitter:
         self._fetchers = fetchers
 
     def begin_poll(self) -> None:
-        """Whoever polls has dealt with what was polled before."""
+        """A new poll says that the messages of the poll before are dealt with."""
         for fetcher in self._fetchers.values():
             fetcher.done = fetcher.position
 

@@ -32,7 +32,7 @@ RESETS: Final = "popmq.resets"
 
 
 class Consuming(Protocol):
-    """Takes in place of whoever polls."""
+    """Takes the messages that would be polled."""
 
     async def run(self, topics: Sequence[str], /) -> None: ...
     async def end(self) -> None: ...

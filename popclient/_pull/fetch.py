@@ -25,8 +25,8 @@ GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
 class Begin(NamedTuple):
     """Where a queue begins.
 
-    asked: an end or a time has led there, for the group has no progress. Asked again it may lead elsewhere: whoever
-        reads the queue next would skip what is between, unless it is stored.
+    asked: an end or a time has led there, because the group has no progress. Asked again it may lead elsewhere: the
+        next reader of the queue would skip what is between, unless it is stored.
     """
 
     progress: Progress
@@ -40,7 +40,7 @@ class Fetcher:
     resets: of the progress that commits of this queue continue. generation: of the topic; 0 until it is known.
     left: how far the queue of an earlier topic of that name was read; -1 without one.
     sharing: how many fetchers share the budget.
-    arrived: called when there is something to take, be it a failure.
+    arrived: called when there is a message to take, or a failure.
     anew: awaited before the next pull when the topic was made anew; it may have other queues now.
     """
 
@@ -84,7 +84,7 @@ class Fetcher:
 
     @property
     def has_begun(self) -> bool:
-        """Does whoever reads the queue next begin here or before? Nothing may be taken until then."""
+        """Would the next reader of the queue begin here or before? Nothing may be taken until then."""
         return not self._asked or self.committed >= 0
 
     # ---- Being polled ----
@@ -109,7 +109,7 @@ class Fetcher:
             raise failure
 
     def seek(self, offset: int, generation: int = 0) -> None:
-        """Goes on from there. Nothing of what was fetched before is ever taken.
+        """Goes on from there. What was fetched before is dropped.
 
         generation: of the topic that the offset belongs to. If it is an earlier one than the present, the queue begins
         at its first message.

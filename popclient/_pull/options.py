@@ -21,7 +21,7 @@ class PullOptions:
     """Checked here, so that nothing starts which could not work.
 
     filters: what is wanted of a topic; all of one that is not named.
-    commit_interval: between two commits that nobody calls; None: none such.
+    commit_interval: between two automatic commits; None: there are none.
     """
 
     group: str

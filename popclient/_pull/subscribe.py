@@ -1,7 +1,7 @@
 """A pull consumer that shares its topics' queues with the other members of its group.
 
 The view and the function over it are those of QueuePushConsumer (requirement J16); what differs is what a change leads
-to. No queue is ever locked (requirement F9): nothing is consumed behind the back of whoever polls.
+to. No queue is ever locked (requirement F9): only `poll` hands out messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from popclient._session import Session, log
 from popclient.errors import Unreachable
 from popclient.message import FilterExpression, MessageQueue
 
-PERIOD: Final = 20.0  # seconds between two looks that nobody asked for (requirement J6)
+PERIOD: Final = 20.0  # seconds between two looks without a notice (requirement J6)
 PAUSE: Final = 1.0  # until the next look when a share is not known, or has just changed
 FIRST_PAUSE: Final = 0.02  # while the server makes a member of us
 

@@ -109,7 +109,7 @@ class QueuePushCore:
             await self.parts.offset_store.load()
         except BaseException:
             self.state = ServiceState.START_FAILED
-            await self.session.close(self.config.close_timeout)  # or it would stay a member, whose share nobody has
+            await self.session.close(self.config.close_timeout)  # or it would stay a member, and its share unread
             raise
         self._join(self._pull_loop or shared_pull_loop())
         self.state = ServiceState.RUNNING
@@ -182,7 +182,7 @@ class QueuePushCore:
         self._tasks.spawn(self._begin_topic_anew(mq))
 
     async def _begin_topic_anew(self, mq: MessageQueue) -> None:
-        with contextlib.suppress(PopError):  # then the route is asked for later, as ever
+        with contextlib.suppress(PopError):  # then the route is asked for later, as usual
             await self.session.refresh_route(mq.topic)  # it may have more queues now, or fewer
         await self._begin_anew([mq])
 
@@ -207,7 +207,7 @@ class QueuePushCore:
         if self._message_queue_listener is not None:
             try:
                 self._message_queue_listener(topic, tuple(queues), tuple(mine))
-            except Exception:  # noqa: BLE001  whoever looks on must not do harm
+            except Exception:  # noqa: BLE001  a listener to changes must not do harm
                 log.exception("%r failed", self._message_queue_listener)
 
     def _look_again(self) -> None:
@@ -303,7 +303,7 @@ class QueuePushCore:
     # ---- The end ----
 
     def is_inside(self) -> bool:
-        """Is whoever asks the listener? It must not wait for the end of the consumer, which waits for it."""
+        """Is the caller the listener? It must not wait for the end of the consumer, which waits for it."""
         return self.parts.runner.is_inside()
 
     def _end(self, refusal: PopError) -> None:
@@ -325,7 +325,7 @@ class QueuePushCore:
     def begin_closing(self, drain_timeout: float) -> asyncio.Task[None]:
         """Stops pulling, lets the listener finish for `drain_timeout` seconds, commits, gives queues up, says goodbye.
 
-        Whoever closes again waits for the same end.
+        A second call waits for the same end.
         """
         if self._closing is None:
             self.parts.shared.closing = True
@@ -334,7 +334,7 @@ class QueuePushCore:
 
     async def _close(self, drain_timeout: float) -> None:
         clock = asyncio.get_running_loop().time
-        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        patience = 0.0  # an interrupted closing does not wait for the goodbye either
         try:
             if self._starting is not None:
                 self._starting.cancel()

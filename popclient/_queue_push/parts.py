@@ -85,7 +85,7 @@ class Parts:
         return LocalFileOffsetStore(self._options.client_name, self._options.group)
 
     def _make_locks(self) -> QueueLocks | None:
-        if not (self.orderly and self._options.is_clustering):  # who has every queue shares none (requirement F10)
+        if not (self.orderly and self._options.is_clustering):  # whole topics are not shared (requirement F10)
             return None
         return QueueLocks(self.session, self._options.group, self._clock, self.table)
 

@@ -33,7 +33,7 @@ class PullLoop:
         self._consumers: set[RebalanceService] = set()
 
     def join(self, rebalancing: RebalanceService) -> None:
-        """In the order of the field: pulls, then rebalancing; whoever joins has opened its session before."""
+        """In the order of the field: pulls, then rebalancing; a consumer opens its session before it joins."""
         self._consumers.add(rebalancing)
         self.pulls.start()
         rebalancing.start()

@@ -183,7 +183,7 @@ class Pulls:
         if self._is_another(request, generation := self._offset_store.generation(request.message_queue)):
             self._context.made_anew(request, generation)
             return False
-        if offset == NO_OFFSET:  # nobody else has been here: what this owner has begun with still holds
+        if offset == NO_OFFSET:  # no other member has been here: where this owner began still holds
             offset = request.next_offset
         if offset < 0:
             return False
@@ -271,7 +271,7 @@ class Pulls:
         self._consume_service.submit(messages, request.message_queue, pq, starts)
 
     def _correct_tags_offset(self, request: PullRequest) -> None:
-        """With nothing in our hands, what nobody wants counts as consumed (requirements B8, B13)."""
+        """If nothing is cached, messages that no filter wants count as consumed (requirements B8, B13)."""
         if request.process_queue.is_empty:
             self._offset_store.update_offset(request.message_queue, request.next_offset, True)
 

@@ -212,7 +212,7 @@ class Rebalance:
     async def _commit(self, mq: MessageQueue, pq: ProcessQueue) -> None:
         """What was consumed under a lock that is not ours any more is for others to say.
 
-        A store that fails keeps nobody from giving a queue up.
+        A store that fails does not keep a queue from being given up.
         """
         try:
             if self._has_lock(mq, pq):

@@ -31,7 +31,7 @@ class StartOffset:
         self._offset_store = offset_store
 
     async def of(self, mq: MessageQueue) -> int:
-        """The offset, which is stored where it was asked for; -1 if nobody knows, or the store fails.
+        """The offset, which is stored where it was asked for; -1 if it is not known, or the store fails.
 
         Then the queue is not taken now (requirement I6).
         """
@@ -47,7 +47,7 @@ class StartOffset:
         try:
             where: int | QueueEnd | datetime = begin if isinstance(begin, int) else self._where(mq.topic, begin)
             offset = where if isinstance(where, int) else await calls.query_offset(self._session, mq, where)
-            # Asked again, it would lead elsewhere: whoever owns the queue next, after a crash too, goes on from here.
+            # Asked again, it would lead elsewhere: the next owner of the queue, after a crash too, goes on from here.
             offset = await self._offset_store.begin(mq, offset)
         except Exception as failure:  # noqa: BLE001  a store of the user's may raise anything
             log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))

@@ -1,8 +1,8 @@
 """Which queues belong to which member (requirements J3 to J5).
 
 Every member sorts the same queues and the same member ids and runs the same pure function, so all come to shares that
-are disjoint and together are everything, and nobody has to ask anybody. While members see different views, two may own
-a queue for a while: messages repeat, none is lost.
+are disjoint and together are everything, and no member has to ask another. While members see different views, two may
+own a queue for a while: messages repeat, none is lost.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class AveragelyByCircle:
 @dataclass(frozen=True, slots=True)
 class ByConfig:
     """CONFIG: this member has the queues named here, of those there are. Who names them sees to it that each is named
-    once. A retry topic that is not named at all is shared by AVG: nobody would consume it otherwise.
+    once. A retry topic that is not named at all is shared by AVG: no member would consume it otherwise.
     """
 
     queues: frozenset[MessageQueue]

@@ -35,7 +35,7 @@ class ConsumeMessageService(Protocol):
         """Looks after what is with the listener for too long."""
 
     async def idle(self, mq: MessageQueue, seconds: float, /) -> bool:
-        """Has the listener nothing of the queue that must end before somebody else may go on? Waits so long."""
+        """May another member go on with the queue? Waits so long for what the listener has of it."""
 
     async def flush(self) -> None:
         """Returns when what the listener has answered is dealt with."""
@@ -185,7 +185,7 @@ class ConsumeContext:
     async def send_back(self, mq: MessageQueue, message: MessageView, delay_level: int) -> bool:
         """Hands a failed message back; False if the server would not take it, which is logged (requirement E9).
 
-        Who broadcasts drops it instead (requirement E11).
+        When broadcasting, the message is dropped instead (requirement E11).
         """
         if self._broadcasting:
             log.warning("%s has failed for good and is dropped, as broadcasting does", message)

@@ -1,6 +1,6 @@
 """Concurrent consumption: many batches of a queue are with the listener at once (requirements E1 to E13).
 
-What fails is handed back to the server, for whoever gets it later. What cannot even be handed back stays here and is
+What fails is handed back to the server, for a later delivery. What cannot even be handed back stays here and is
 tried again in five seconds: the progress does not pass it.
 """
 
@@ -88,7 +88,7 @@ class ConsumeConcurrentlyService:
     ) -> None:
         done = done_of(outcome.returned, ack_index_of(context), len(messages))
         self._shared.statistics.consumed(mq.topic, outcome.consumption.seconds, done, len(messages) - done)
-        if pq.dropped:  # the queue is somebody else's: he gets them again
+        if pq.dropped:  # the queue is another member's, which gets them again
             log.info("what became of %d messages of %s counts no more: the queue was given up", len(messages), mq)
             return
         # Late ones were decided by the sweep meanwhile: what the listener says of them now counts no more.
@@ -144,7 +144,7 @@ class ConsumeConcurrentlyService:
     # ---- The end ----
 
     async def idle(self, mq: MessageQueue, seconds: float) -> bool:
-        """Nobody waits for a listener without order: what it answers after its queue is given up counts no more."""
+        """A listener without order is not waited for: what it answers after its queue is given up counts no more."""
         return True
 
     async def flush(self) -> None:

@@ -65,7 +65,7 @@ class ConsumeOrderlyService:
         self._tasks = Tasks()
 
     def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, starts: bool) -> None:
-        """Starts on the queue, unless somebody is at it."""
+        """Starts on the queue, unless a run is at it."""
         if starts:
             self._start(mq, pq)
 
@@ -78,7 +78,7 @@ class ConsumeOrderlyService:
     # ---- One run ----
 
     async def _consume(self, mq: MessageQueue, pq: ProcessQueue) -> None:
-        """Batch after batch; whoever goes on afterwards, and when, is arranged before it ends."""
+        """Batch after batch. Before it ends, it arranges the next run, if there is one."""
         self._ended[mq].clear()
         try:
             async with self._turns[mq]:  # an earlier owner's listener may still be at it
@@ -95,7 +95,7 @@ class ConsumeOrderlyService:
     def _may_go_on(self, mq: MessageQueue, pq: ProcessQueue, began: float) -> bool:
         if pq.dropped or self._shared.closing:
             return False
-        if self._has_lock is not None and not self._has_lock(mq, pq):  # taken up anew, or by somebody else
+        if self._has_lock is not None and not self._has_lock(mq, pq):  # taken up anew, or by another member
             return False
         if self._clock.now() - began > MAX_TIME_CONSUME_CONTINUOUSLY:
             self._start_later(mq, pq, SOON)

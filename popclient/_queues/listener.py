@@ -47,7 +47,7 @@ class ConsumeOrderlyStatus(StrEnum):
 class ConsumeConcurrentlyContext:
     """What goes with a batch to a concurrent listener.
 
-    delay_level_when_next_consume: of what fails; 0: by the group's ladder, 1 to 18: that level of the delay table,
+    delay_level_when_next_consume: of failed messages; 0: the group's intervals, 1 to 18: that level of the delay table,
         negative: a dead letter at once (requirement E15).
     ack_index: of a success, the last message that is done; what comes after it has failed (requirement E8).
     """
@@ -97,7 +97,7 @@ class OrderlyListener:
 
     def consume(self, messages: Sequence[MessageView], context: ConsumeOrderlyContext, /) -> Any:
         """The listener itself; a coroutine for the asyncio consumer."""
-        assert self._consume is not None, "whoever derives without a function defines this"
+        assert self._consume is not None, "a subclass without a function defines this"
         return self._consume(messages, context)
 
 
@@ -119,7 +119,7 @@ _SUCCESSES: Final = frozenset(
 def status_of(returned: object, context: Context) -> Status | None:
     """What a listener has returned, as one of its own statuses, whose text will do too.
 
-    None for everything else; what is neither nothing nor a status of this kind of listener is logged.
+    None for everything else, which is logged unless it is nothing.
 
     >>> status_of("CONSUME_SUCCESS", ConsumeConcurrentlyContext(MessageQueue("t", 0)))
     <ConsumeConcurrentlyStatus.CONSUME_SUCCESS: 'CONSUME_SUCCESS'>

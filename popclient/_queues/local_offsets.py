@@ -118,7 +118,7 @@ class LocalFileOffsetStore(OffsetStore):
                     self._memory.remove(mq)
 
     def _of_now(self, offsets: dict[MessageQueue, int], generations: dict[str, int]) -> dict[MessageQueue, int]:
-        """Those of the offsets that belong to the topics as they are now, or may do so."""
+        """The offsets that belong to the topics as they are now, or may do so."""
         outdated = {topic for topic, each in generations.items() if self._generations.setdefault(topic, each) != each}
         return {mq: offset for mq, offset in offsets.items() if mq.topic not in outdated}
 
@@ -186,7 +186,7 @@ class LocalFileOffsetStore(OffsetStore):
     def _write(self, offsets: dict[MessageQueue, int], generations: dict[str, int]) -> None:
         """Adds them to what the file has; queues that are not among them keep their progress."""
         with self._writing:
-            if self._lock is None:  # what the file has is not known, and it may be somebody else's by now
+            if self._lock is None:  # what the file has is not known, and another process may own it by now
                 raise PreconditionFailed(f"{self.path} is not open; offsets are written between load and close")
             wanted = {**self._of_now(self._stored, self._written), **offsets}
             if wanted == self._stored and generations == self._written:

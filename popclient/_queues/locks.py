@@ -1,7 +1,7 @@
 """The server's locks on the queues of a consumer that works in order (requirements F2 to F6).
 
 A lock is valid for a time on the server and for a shorter one here, counted from the moment of asking: so its owner
-stops before anybody else may begin, whatever happens to an answer on its way.
+stops before another may begin, whatever happens to an answer on its way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class QueueLocks:
         self._turn = asyncio.Lock()  # no renewal on its way may take again what is being given up
 
     async def lock(self, mq: MessageQueue) -> bool:
-        """Takes one; False if it is somebody else's, or nobody knows."""
+        """Takes one; False if another member has it, or the server does not answer."""
         held = await self._ask([mq])
         return held is not None and mq in held
 

@@ -16,7 +16,7 @@ from typing import Final
 from popclient.message import MessageQueue
 
 NO_OFFSET: Final = -1  # the group has no progress in the queue
-OFFSET_ERROR: Final = -2  # nobody knows: the store failed, and nothing may be begun on a guess
+OFFSET_ERROR: Final = -2  # unknown: the store failed, and nothing may begin on a guess
 
 
 class ReadOffsetType(StrEnum):

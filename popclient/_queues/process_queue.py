@@ -1,10 +1,10 @@
-"""What of one assigned queue is fetched and not finished (requirements D1 to D11).
+"""The messages of one assigned queue that are fetched and not finished (requirements D1 to D11).
 
 The queue may be committed up to its smallest unfinished offset, no further: one message that does not end holds the
 progress back, and after a restart all behind it comes again.
 
 Safe in threads: the puller puts, listeners' threads remove, and a sweep looks for what has taken too long. Time is an
-argument everywhere, in seconds of whatever monotonic clock the owner reads.
+argument everywhere, in seconds of the monotonic clock that the owner reads.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ProcessQueue:
     """Made when the queue is assigned, `dropped` for good when it is taken away; never used a second time.
 
     dropped: nothing of it is pulled, consumed or committed any more (requirement D6): it takes in and hands out
-        nothing, claims nothing, and has no offset to commit; whoever owns the queue now gets the messages again.
+        nothing, claims nothing, and has no offset to commit; the new owner of the queue gets the messages again.
     given_up_timestamp: when it was first tried to give it up, None before.
     try_unlock_times: how often giving it up has found its listener still running (requirement F6).
     generation: of the topic that its messages are of; 0 until that is known.
@@ -120,7 +120,7 @@ class ProcessQueue:
     def put(self, messages: Iterable[MessageView]) -> bool:
         """Adds what was pulled; an offset that is here already stays one (requirement D11).
 
-        True if the orderly listener must be started: there is something for it and nobody is at it (requirement D3).
+        True if the orderly listener must be started: there is something for it and it does not run (requirement D3).
         """
         with self._mutex:
             if self.dropped:
@@ -201,7 +201,7 @@ class ProcessQueue:
             return late
 
     def claim(self, messages: Iterable[MessageView]) -> list[MessageView]:
-        """Those of them that are here and that nobody has claimed; they are the caller's to decide on from now on.
+        """The messages that are here and not claimed; from now on the caller decides on them.
 
         The listener's result and the sweep of late messages both claim before they act, so only one of them hands a
         message back, and a late success makes no second copy (requirement D10).
@@ -220,8 +220,8 @@ class ProcessQueue:
     def disclaim(self, messages: Iterable[MessageView]) -> None:
         """The decision could not be carried out: they stay, and may be claimed again.
 
-        They stay started too: if the listener has ended meanwhile, and nobody starts them anew, the next sweep is all
-        that can still free the queue of them.
+        They stay started too: if the listener has ended meanwhile, and they are not started anew, only the next
+        sweep can still free the queue of them.
         """
         with self._mutex:
             self._claimed.difference_update(message.queue_offset for message in messages)
@@ -256,7 +256,7 @@ class ProcessQueue:
             self._take_back(self._taken.in_order())
 
     def consume_again(self, messages: Sequence[MessageView]) -> None:
-        """Those of the batch will be taken again; the rest of it stays with the listener."""
+        """These messages of the batch will be taken again; its others stay with the listener."""
         with self._mutex:
             self._take_back(messages)
 

@@ -27,7 +27,7 @@ from popproto.v2 import service_pb2 as rpc
 
 class SysFlag(IntFlag):
     """COMMIT_OFFSET: the pull carries progress to commit. SUSPEND: the server may hold it until there is something.
-    SUBSCRIPTION: the filter is in the pull. CLASS_FILTER: the filter is a class, which nobody sends any more.
+    SUBSCRIPTION: the filter is in the pull. CLASS_FILTER: the filter is a class, which no client sends any more.
     LITE_PULL: the puller needs no subscription of its group's.
     """
 
@@ -65,7 +65,7 @@ def build_sys_flag(
 
 
 def parse_sys_flag(value: int) -> SysFlag:
-    """Raises ValueError for bits that nobody has given a meaning."""
+    """Raises ValueError for bits without a meaning."""
     known = sum(SysFlag)
     if value < 0 or value & ~known:
         raise ValueError(f"sys_flag {value} has bits beyond {known}; it is the sum of {[bit.value for bit in SysFlag]}")
@@ -85,7 +85,7 @@ def pull_extras(
     """The extras of one pull, its sysFlag reckoned from them.
 
     hold: how long the server may hold the pull; zero: not at all.
-    commit_offset: progress to commit on the way; 0 or below carries none: who has consumed nothing commits nothing.
+    commit_offset: progress to commit on the way; 0 or below carries none.
     resets: of the progress that `commit_offset` continues.
     sub_version: of the subscription that the pull stands on, epoch milliseconds.
     post_subscription: is the filter in the pull meant to take the place of the one in the client's settings?
@@ -120,7 +120,7 @@ def pull_status(code: int, next_offset: int, offset: int) -> PullStatus:
     """The meaning of the answer to a pull from `offset`: its status code, and the offset it says to go on from.
 
     Raises UnexpectedAnswer for a code that no pull is answered with, and for a next offset that no queue has: going on
-    at a guess would lose messages or repeat them for ever.
+    at a guess would lose messages or repeat them endlessly.
     """
     if code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET):
         raise UnexpectedAnswer(f"the pull from offset {offset} was answered {code}, which says nothing of the queue")

@@ -1,7 +1,7 @@
-"""Progress kept by the server (requirement H3): for clustering, so that whoever owns a queue next goes on right there.
+"""Progress kept by the server (requirement H3): for clustering, so that the next owner of a queue goes on right there.
 
 The server counts how often an operator has moved a queue's progress (`resets`). Commits carry the count that they stand
-on, so one from before a reset is refused and cannot undo it, and `on_reset` tells whoever consumes to begin again.
+on, so one from before a reset is refused and cannot undo it, and `on_reset` tells the consumer to begin again.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class RemoteOffsetStore(OffsetStore):
                 self._say_not_committed({mq: changed[mq]}, refusal)
 
     async def _send(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, PopError]:
-        """What of it was refused."""
+        """What was refused."""
         sent = {mq: self._stored_of(mq)._replace(offset=offset) for mq, offset in offsets.items()}
         refusals: dict[MessageQueue, PopError] = {}
         for mq, committed in (await self._commit(sent)).items():

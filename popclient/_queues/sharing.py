@@ -15,7 +15,7 @@ from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
-_SHARES: Final = "CLUSTERING"  # who broadcasts has every queue, and takes none from the others
+_SHARES: Final = "CLUSTERING"  # a broadcasting member has every queue, and takes none from the others
 
 
 class Sharing:

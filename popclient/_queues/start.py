@@ -52,7 +52,7 @@ class StartQuery(Enum):
 def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | StartQuery | None:
     """Where to begin a queue of the topic: an offset, or what to ask the server for.
 
-    stored: as `OffsetStore.read_offset` says it. None: nobody knows the progress, so the queue is not taken now but at
+    stored: as `OffsetStore.read_offset` says it. None: the progress is not known, so the queue is not taken now but at
     a later rebalance (requirement I6); a guess would skip or repeat messages.
     """
     if stored >= 0:

@@ -1,7 +1,7 @@
 """How the calls of queue granularity reach a server, and how one that does not offer them is told apart.
 
 A RocketMQ 5 proxy offers none of them: it answers them with gRPC's UNIMPLEMENTED, and no session to a client that owns
-queues. Who meets it gets UnsupportedByServer, which names the call, the server's kind and the way out.
+queues. A client that meets it gets UnsupportedByServer, which names the call, the server's kind and the way out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def open_session(session: Session) -> None:
 
 
 async def _probe(session: Session) -> None:
-    """An empty request: whoever offers the call finds fault with it, and that is all we want to know."""
+    """An empty request: a server that has the call refuses it as invalid, and that is all we want to know."""
     pick = _query_offset
     timeout = session.config.request_timeout
     await offered(session, "QueryOffset", session.transport.unary(pick, rpc.QueryOffsetRequest(), timeout))
