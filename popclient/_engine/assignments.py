@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 
 from popclient import _convert as convert
-from popclient._engine.flow import Budget
+from popclient._engine.flow import CacheBudget
 from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import HOLD_MAX, PushOptions
 from popclient._engine.polls import LEAST_PACE, POLL_MARGIN, RECALL_PATIENCE, SHORTEST_POLL, read_messages, recall
@@ -74,7 +74,7 @@ class Polling:
         self,
         session: Session,
         options: PushOptions,
-        budget: Budget,
+        budget: CacheBudget,
         interceptors: InterceptorChain,
         arrived: Callable[[Sequence[MessageView]], None],
         strayed: Callable[[Sequence[MessageView]], None],

@@ -21,7 +21,7 @@ from typing import Final
 
 from popclient import _convert as convert
 from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines, GroupBacklog
-from popclient._engine.flow import Budget
+from popclient._engine.flow import CacheBudget
 from popclient._engine.listener import BatchCall, PushListener
 from popclient._engine.options import PushOptions
 from popclient._engine.outcomes import OutcomeSender, describe_failure, describe_next_attempt
@@ -48,7 +48,7 @@ class Dispatcher:
         session: Session,
         options: PushOptions,
         settling: Settling,
-        budget: Budget,
+        budget: CacheBudget,
         listener: PushListener,
         runner: Runner,
     ) -> None:

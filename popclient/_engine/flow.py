@@ -40,13 +40,13 @@ class Cached(NamedTuple):
 
 
 class Permit(NamedTuple):
-    """What one poll may bring; given up with `Budget.release`."""
+    """What one poll may bring; given up with `CacheBudget.release`."""
 
     messages: int
     bytes: int
 
 
-class Budget:
+class CacheBudget:
     """Counts what is held and what polls on their way may bring."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:

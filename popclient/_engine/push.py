@@ -10,7 +10,7 @@ from datetime import timedelta
 from popclient import _convert as convert
 from popclient._engine.assignments import LONG_POLL, Polling
 from popclient._engine.dispatcher import Dispatcher
-from popclient._engine.flow import Budget
+from popclient._engine.flow import CacheBudget
 from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.listener import PushListener
 from popclient._engine.options import PushOptions
@@ -43,7 +43,7 @@ class PushConsumerCore:
             lambda: convert.subscription(options.group, options.topics, config.namespace, timedelta(seconds=LONG_POLL)),
         )
         self.session.on_refused = self._end
-        self.budget = Budget(options.max_cached_messages, options.max_cached_bytes)
+        self.budget = CacheBudget(options.max_cached_messages, options.max_cached_bytes)
         self.when_ended: Callable[[], None] = lambda: None
         self.refusal: PopError | None = None  # what the server has ended it with
         interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])

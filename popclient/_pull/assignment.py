@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from popclient import _convert as convert
-from popclient._engine.flow import Budget
+from popclient._engine.flow import CacheBudget
 from popclient._pull.fetch import Begin, Fetcher
 from popclient._pull.options import PullOptions
 from popclient._queues import calls
-from popclient._queues.calls import Progress, QueueEnd
+from popclient._queues.calls import QueueEnd, QueueProgress
 from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
 from popclient._session import Session
 from popclient.errors import NotFound
@@ -34,7 +34,7 @@ class AssignedQueues:
         anew: Callable[[Fetcher], Awaitable[None]],
     ) -> None:
         self.fetchers: dict[MessageQueue, Fetcher] = {}
-        self.budget = Budget(options.max_cached_messages, options.max_cached_bytes)
+        self.budget = CacheBudget(options.max_cached_messages, options.max_cached_bytes)
         self._session = session
         self._options = options
         self._arrived = arrived
@@ -95,7 +95,7 @@ class AssignedQueues:
         progress = await calls.fetch_offsets(self._session, self._options.group, new)
         return {mq: await self._begin(mq, stored, end) for mq, stored in progress.items()}
 
-    async def _begin(self, mq: MessageQueue, stored: Progress, end: QueueEnd | None) -> Begin:
+    async def _begin(self, mq: MessageQueue, stored: QueueProgress, end: QueueEnd | None) -> Begin:
         self.generations.met(mq.topic, stored.generation)
         where = self._asks(mq, stored.offset, end)
         if isinstance(where, int):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from popclient._pull.fetch import PAUSE_AFTER_FAILURE, Fetcher
 from popclient._queues import calls
-from popclient._queues.calls import Committed, Progress
+from popclient._queues.calls import Committed, QueueProgress
 from popclient._session import Session, log
 from popclient.errors import MultipleResults, NotFound, PopError, for_caller
 from popclient.message import MessageQueue
@@ -64,7 +64,7 @@ class OffsetCommitter:
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Of assigned queues; raises MultipleResults with what was refused, NotFound where no topic exists any more."""
         changed = {
-            mq: Progress(offset, self._fetchers[mq].resets, self._fetchers[mq].generation)
+            mq: QueueProgress(offset, self._fetchers[mq].resets, self._fetchers[mq].generation)
             for mq, offset in offsets.items()
             if offset != self._fetchers[mq].committed
         }
@@ -81,7 +81,7 @@ class OffsetCommitter:
                 failures=refusals,
             )
 
-    def _settle(self, mq: MessageQueue, sent: Progress, result: Committed) -> PopError | None:
+    def _settle(self, mq: MessageQueue, sent: QueueProgress, result: Committed) -> PopError | None:
         """Why it was refused, unless that leads elsewhere: to where an operator has moved the progress, or to the
         beginning of a topic that was made anew."""
         fetcher = self._fetchers.get(mq)
@@ -97,14 +97,14 @@ class OffsetCommitter:
             return None
         return result.refusal
 
-    def _begins_anew(self, fetcher: Fetcher, stored: Progress) -> bool:
+    def _begins_anew(self, fetcher: Fetcher, stored: QueueProgress) -> bool:
         """Is the topic another one than the fetcher's? Then it begins, where another member has brought it to."""
         if not _differ(fetcher, stored):
             return False
         fetcher.begin_anew(stored.generation, max(stored.offset, 0))
         return True
 
-    def _go_on_at(self, fetcher: Fetcher, stored: Progress) -> None:
+    def _go_on_at(self, fetcher: Fetcher, stored: QueueProgress) -> None:
         if stored.resets > fetcher.resets:
             log.warning("%s was reset for group %s; going on from %d", fetcher.mq, self._group, stored.offset)
             fetcher.committed, fetcher.resets = stored.offset, stored.resets
@@ -141,6 +141,6 @@ class OffsetCommitter:
         log.warning("progress of group %s is not committed: %s", self._group, failure)
 
 
-def _differ(one: Fetcher | Progress, other: Progress) -> bool:
+def _differ(one: Fetcher | QueueProgress, other: QueueProgress) -> bool:
     """Are they of topics of different generations?"""
     return 0 not in (one.generation, other.generation) and one.generation != other.generation

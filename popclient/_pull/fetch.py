@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from popclient._engine.flow import Budget
+from popclient._engine.flow import CacheBudget
 from popclient._pull.options import HOLD, PullOptions
 from popclient._queues import pull as pull_call
-from popclient._queues.calls import Progress
+from popclient._queues.calls import QueueProgress
 from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
 from popclient._session import Session, log
 from popclient.errors import PopError, TooManyRequests, for_caller
@@ -29,7 +29,7 @@ class Begin(NamedTuple):
         next reader of the queue would skip what is between, unless it is stored.
     """
 
-    progress: Progress
+    progress: QueueProgress
     asked: bool = False
 
 
@@ -50,7 +50,7 @@ class Fetcher:
         options: PullOptions,
         mq: MessageQueue,
         begin: Begin,
-        budget: Budget,
+        budget: CacheBudget,
         sharing: Callable[[], int],
         arrived: Callable[[], None],
         anew: Callable[[Fetcher], Awaitable[None]],

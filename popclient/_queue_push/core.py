@@ -23,7 +23,7 @@ from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance_rounds import RebalanceService
 from popclient._queues import calls
 from popclient._queues.remote_offsets import RemoteOffsetStore
-from popclient._queues.subscription import Subscription
+from popclient._queues.subscription import TopicSubscription
 from popclient._queues.wire import has_legacy, open_session, unsupported
 from popclient._session import log
 from popclient._tasks import Tasks
@@ -149,7 +149,7 @@ class QueuePushCore:
     def sub_version(self) -> int:
         return self.parts.subscribed.version
 
-    def subscription(self, topic: str, /) -> Subscription | None:
+    def subscription(self, topic: str, /) -> TopicSubscription | None:
         return self.parts.subscribed.get(topic)
 
     def limits(self, topic: str, /) -> QueueLimits:

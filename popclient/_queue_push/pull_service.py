@@ -17,7 +17,7 @@ from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.statistics import Statistics
-from popclient._queues.subscription import Subscription, filter_by_tag, is_retry_topic
+from popclient._queues.subscription import TopicSubscription, filter_by_tag, is_retry_topic
 from popclient._session import Session, log
 from popclient._tasks import Tasks
 from popclient.errors import PopError, TooManyRequests, for_caller
@@ -43,7 +43,7 @@ class PullContext(Protocol):
     def suspended(self) -> bool: ...
     @property
     def sub_version(self) -> int: ...
-    def subscription(self, topic: str, /) -> Subscription | None: ...
+    def subscription(self, topic: str, /) -> TopicSubscription | None: ...
     def limits(self, topic: str, /) -> QueueLimits: ...
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
         """The queue has no such place as the request's offset."""
@@ -162,7 +162,7 @@ class Pulls:
         else:
             self._answered(request, status, answer, subscription, self._clock.now() - began)
 
-    async def _ask(self, request: PullRequest, subscription: Subscription) -> tuple[PullStatus, Pulled]:
+    async def _ask(self, request: PullRequest, subscription: TopicSubscription) -> tuple[PullStatus, Pulled]:
         topic, began = request.message_queue.topic, self._clock.now()
         self._interceptors.before_receive(topic)
         try:
@@ -198,7 +198,7 @@ class Pulls:
         request.next_offset = offset
         return True
 
-    async def _call(self, request: PullRequest, subscription: Subscription) -> Pulled:
+    async def _call(self, request: PullRequest, subscription: TopicSubscription) -> Pulled:
         mq, store = request.message_queue, self._offset_store
         commit_offset, resets = 0, 0
         if isinstance(store, RemoteOffsetStore):  # a store elsewhere, or of the user's own, has its own ways
@@ -237,7 +237,7 @@ class Pulls:
     # ---- Its answer ----
 
     def _answered(
-        self, request: PullRequest, status: PullStatus, answer: Pulled, subscription: Subscription, took: float
+        self, request: PullRequest, status: PullStatus, answer: Pulled, subscription: TopicSubscription, took: float
     ) -> None:
         if self._is_another(request, answer.generation):
             self._context.made_anew(request, answer.generation)

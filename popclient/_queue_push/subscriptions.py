@@ -9,7 +9,7 @@ from popclient._engine.clock import Clock
 from popclient._engine.flow import QueueLimits
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_service import HOLD
-from popclient._queues.subscription import Subscription, subscriptions
+from popclient._queues.subscription import TopicSubscription, subscriptions
 from popclient._session import Session
 from popclient.message import FilterExpression
 from popproto.v2 import definition_pb2 as pb
@@ -36,7 +36,7 @@ class Subscribed:
     def topics(self) -> list[str]:
         return list(self._by_topic)
 
-    def get(self, topic: str) -> Subscription | None:
+    def get(self, topic: str) -> TopicSubscription | None:
         return self._by_topic.get(topic)
 
     def wire(self, namespace: str) -> pb.Subscription:
@@ -47,7 +47,7 @@ class Subscribed:
 
     def put(self, topic: str, expression: FilterExpression) -> None:
         self.bump()
-        self._by_topic[topic] = Subscription(topic, expression, self.version)
+        self._by_topic[topic] = TopicSubscription(topic, expression, self.version)
 
     def remove(self, topic: str) -> None:
         if self._by_topic.pop(topic, None) is not None:

@@ -22,7 +22,7 @@ from popproto.v2 import service_pb2 as rpc
 DELAY_LEVEL_MAX: Final = 18
 
 
-class Progress(NamedTuple):
+class QueueProgress(NamedTuple):
     """A group's progress in a queue.
 
     offset: the next one to consume; -1 where there is none. resets: how often an operator has moved it.
@@ -40,7 +40,7 @@ class Committed(NamedTuple):
     stored: the progress as it is now; offset -1 where a refusal does not say it. refusal: why it was not taken.
     """
 
-    stored: Progress
+    stored: QueueProgress
     refusal: PopError | None
 
 
@@ -70,17 +70,19 @@ class QueueEnd(Enum):
 # ---- Offsets ----
 
 
-async def fetch_offsets(session: Session, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, Progress]:
+async def fetch_offsets(
+    session: Session, group: str, queues: Collection[MessageQueue]
+) -> dict[MessageQueue, QueueProgress]:
     """The group's progress in each of the queues."""
     if not await has_legacy(session):
-        return {mq: Progress(await _get_offset(session, group, mq)) for mq in queues}
+        return {mq: QueueProgress(await _get_offset(session, group, mq)) for mq in queues}
     request = legacy.FetchOffsetsRequest(group=resource_of(session, group), queues=names_of(session, queues))
     answer = await call(session, "FetchOffsets", lambda link: link.legacy.FetchOffsets, request)
     return {mq: _progress(each) for mq, each in zip(queues, answer.offsets, strict=True)}
 
 
 async def commit_offsets(
-    session: Session, group: str, offsets: Mapping[MessageQueue, Progress], *, begin: bool = False
+    session: Session, group: str, offsets: Mapping[MessageQueue, QueueProgress], *, begin: bool = False
 ) -> dict[MessageQueue, Committed]:
     """Moves the group's progress on; behind what is stored it changes nothing and is no refusal.
 
@@ -125,18 +127,18 @@ async def _get_offset(session: Session, group: str, mq: MessageQueue) -> int:
         return -1
 
 
-async def _update_offset(session: Session, group: str, mq: MessageQueue, progress: Progress) -> Committed:
+async def _update_offset(session: Session, group: str, mq: MessageQueue, progress: QueueProgress) -> Committed:
     queue = await queue_of(session, mq)
     request = rpc.UpdateOffsetRequest(group=resource_of(session, group), message_queue=queue, offset=progress.offset)
     try:
         await call(session, "UpdateOffset", lambda link: link.messaging.UpdateOffset, request)
     except BadRequest as refusal:
-        return Committed(Progress(-1), refusal)
+        return Committed(QueueProgress(-1), refusal)
     return Committed(progress, None)
 
 
-def _progress(wire: legacy.QueueOffset) -> Progress:
-    return Progress(wire.offset, wire.resets, wire.queue.generation)
+def _progress(wire: legacy.QueueOffset) -> QueueProgress:
+    return QueueProgress(wire.offset, wire.resets, wire.queue.generation)
 
 
 def _committed(result: legacy.CommitOffsetResult) -> Committed:

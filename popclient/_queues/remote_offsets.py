@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from popclient._queues import calls
-from popclient._queues.calls import Committed, Progress
+from popclient._queues.calls import Committed, QueueProgress
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
 from popclient._session import Session
 from popclient.errors import PopError
@@ -20,14 +20,14 @@ from popclient.message import MessageQueue
 
 log = logging.getLogger("popclient")
 
-Fetch = Callable[[Collection[MessageQueue]], Awaitable[Mapping[MessageQueue, Progress]]]
+Fetch = Callable[[Collection[MessageQueue]], Awaitable[Mapping[MessageQueue, QueueProgress]]]
 
 
 class Commit(Protocol):
     """`calls.commit_offsets` of one session and group."""
 
     async def __call__(
-        self, offsets: Mapping[MessageQueue, Progress], /, *, begin: bool = False
+        self, offsets: Mapping[MessageQueue, QueueProgress], /, *, begin: bool = False
     ) -> Mapping[MessageQueue, Committed]: ...
 
 
@@ -45,7 +45,7 @@ class RemoteOffsetStore(OffsetStore):
         self._commit = commit
         self._on_reset = on_reset
         self._memory = OffsetMemory()
-        self._stored: dict[MessageQueue, Progress] = {}  # as the server has last said
+        self._stored: dict[MessageQueue, QueueProgress] = {}  # as the server has last said
 
     @classmethod
     def of(cls, session: Session, group: str, on_reset: Callable[[MessageQueue], None]) -> RemoteOffsetStore:
@@ -114,7 +114,7 @@ class RemoteOffsetStore(OffsetStore):
         if committed.refusal is not None:
             raise committed.refusal
         # Another member may have begun it since its progress was read.
-        begun = Progress(offset) if committed.stored is None else committed.stored
+        begun = QueueProgress(offset) if committed.stored is None else committed.stored
         self._stored[mq] = begun
         return begun.offset
 
@@ -152,13 +152,13 @@ class RemoteOffsetStore(OffsetStore):
                 self._stored[mq] = sent[mq]
         return refusals
 
-    def _is_overtaken(self, mq: MessageQueue, stored: Progress) -> bool:
+    def _is_overtaken(self, mq: MessageQueue, stored: QueueProgress) -> bool:
         """Has an operator moved the progress, or was the topic made anew?"""
         known = self._stored_of(mq)
         return stored.resets > known.resets or stored.generation not in (0, known.generation)
 
-    def _stored_of(self, mq: MessageQueue) -> Progress:
-        return self._stored.get(mq, Progress(NO_OFFSET))
+    def _stored_of(self, mq: MessageQueue) -> QueueProgress:
+        return self._stored.get(mq, QueueProgress(NO_OFFSET))
 
     def _say_not_committed(self, offsets: Mapping[MessageQueue, int], failure: PopError) -> None:
         what = ", ".join(f"{mq} at {offset}" for mq, offset in offsets.items())

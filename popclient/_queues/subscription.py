@@ -12,7 +12,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSubscription:
     """One topic and what is wanted of it.
 
     sub_version: epoch milliseconds of when it was made; of two that differ the later one holds (requirement B22).
@@ -34,10 +34,10 @@ def is_retry_topic(topic: str) -> bool:
 
 def subscriptions(
     group: str, topics: Mapping[str, FilterExpression], sub_version: int, *, retries: bool
-) -> dict[str, Subscription]:
+) -> dict[str, TopicSubscription]:
     """By topic. With `retries`, which only clustering has, all of the group's own retry topic is among them."""
     wanted = {**topics, retry_topic(group): FilterExpression()} if retries else dict(topics)
-    return {topic: Subscription(topic, expression, sub_version) for topic, expression in wanted.items()}
+    return {topic: TopicSubscription(topic, expression, sub_version) for topic, expression in wanted.items()}
 
 
 def filter_by_tag(messages: Iterable[MessageView], expression: FilterExpression) -> list[MessageView]:

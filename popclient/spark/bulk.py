@@ -12,10 +12,10 @@ import grpc
 
 from popclient import _convert as convert
 from popclient._session import Session
-from popclient._transport import Link as WireLink
+from popclient._transport import Link
 from popclient.errors import Unreachable, check
 from popclient.message import FilterExpression, MessageQueue
-from popclient.spark.link import Link
+from popclient.spark.link import ServerLink
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 def pull(
-    link: Link,
+    link: ServerLink,
     queue: MessageQueue,
     offset: int,
     end_offset: int,
@@ -99,7 +99,7 @@ class _Answer:
             self._leave()
             self._session = session
 
-        async def attempt(link: WireLink, remaining: float) -> wire.PullBulkResponse | None:
+        async def attempt(link: Link, remaining: float) -> wire.PullBulkResponse | None:
             if self._call is None:
                 # Without a deadline: the reader takes a chunk when it has dealt with the one before.
                 self._call = link.bulk.PullBulk(self._request, metadata=session.transport.headers())
@@ -131,7 +131,7 @@ class _Answer:
             call.cancel()
 
 
-class Held(NamedTuple):
+class HeldMessages(NamedTuple):
     """What is held under an attempt id: Arrow IPC streams, and how many messages are in them."""
 
     chunks: list[bytes]
@@ -139,7 +139,7 @@ class Held(NamedTuple):
 
 
 def receive(
-    link: Link,
+    link: ServerLink,
     topic: str,
     attempt_id: str,
     *,
@@ -147,7 +147,7 @@ def receive(
     invisible: timedelta,
     expression: FilterExpression,
     columns: Sequence[str],
-) -> Held:
+) -> HeldMessages:
     """What is held under the attempt id, and nothing new; where nothing is, up to so many messages, held from now on.
 
     max_messages: up to 1,000; 0 takes nothing. Can be repeated. Raises a PopError, and TooMuchHeld.
@@ -162,8 +162,8 @@ def receive(
     )
     request.invisible_duration.FromTimedelta(invisible)
 
-    async def ask(session: Session) -> Held:
-        async def attempt(wire_link: WireLink, remaining: float) -> Held:
+    async def ask(session: Session) -> HeldMessages:
+        async def attempt(wire_link: Link, remaining: float) -> HeldMessages:
             chunks: list[bytes] = []
             messages = size = 0
             call = wire_link.bulk.ReceiveBulk(request, timeout=remaining, metadata=session.transport.headers())
@@ -178,7 +178,7 @@ def receive(
                         _require_room(topic, attempt_id, size)
             finally:
                 call.cancel()
-            return Held(chunks, messages)
+            return HeldMessages(chunks, messages)
 
         return await session.transport.call(attempt, link.config.request_timeout)
 
@@ -193,7 +193,7 @@ def _require_room(topic: str, attempt_id: str, size: int) -> None:
         )
 
 
-def renew(link: Link, topic: str, attempt_id: str, invisible: timedelta) -> int:
+def renew(link: ServerLink, topic: str, attempt_id: str, invisible: timedelta) -> int:
     """Has the holds of the attempt last so long from now on; how many there are. Raises a PopError."""
     request = wire.RenewAttemptRequest(
         group=convert.resource(link.group, link.config.namespace),
@@ -211,7 +211,7 @@ def renew(link: Link, topic: str, attempt_id: str, invisible: timedelta) -> int:
     return link.ask(ask)
 
 
-def ack(link: Link, topic: str, attempt_id: str) -> int:
+def ack(link: ServerLink, topic: str, attempt_id: str) -> int:
     """Has done everything that is held under the attempt id; how much there was. Can be repeated. Raises a PopError."""
     request = wire.AckAttemptRequest(
         group=convert.resource(link.group, link.config.namespace),
@@ -228,9 +228,9 @@ def ack(link: Link, topic: str, attempt_id: str) -> int:
     return link.ask(ask)
 
 
-def _renew_attempt(link: WireLink) -> Any:
+def _renew_attempt(link: Link) -> Any:
     return link.bulk.RenewAttempt
 
 
-def _ack_attempt(link: WireLink) -> Any:
+def _ack_attempt(link: Link) -> Any:
     return link.bulk.AckAttempt

@@ -32,7 +32,7 @@ _HOLD: Final = timedelta(seconds=15)
 _PAUSE_S: Final = (0.1, 2.0)  # between two tries; the first, and the longest that it grows to
 
 
-class Link:
+class ServerLink:
     """At most one session with a server. Safe in threads.
 
     Of client type PULL_CONSUMER, subscribed to nothing: it is no member of its group and takes nothing from those that
@@ -122,16 +122,16 @@ class Link:
             await session.close(0)
 
 
-_links: dict[tuple[ClientConfig, str], Link] = {}
+_links: dict[tuple[ClientConfig, str], ServerLink] = {}
 _guard = threading.Lock()
 
 
-def link_to(config: ClientConfig, group: str) -> Link:
+def link_to(config: ClientConfig, group: str) -> ServerLink:
     """The link of this process, for the consumer group that reads."""
     key = (config, group)
     with _guard:
         if key not in _links:
-            _links[key] = Link(config, group)
+            _links[key] = ServerLink(config, group)
         return _links[key]
 
 

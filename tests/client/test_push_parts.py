@@ -15,7 +15,7 @@ import pytest
 from popclient import ClientConfig, ConsumeResult, Interceptor, MessageView, PushConsumer, aio
 from popclient._convert import retry_interval
 from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines
-from popclient._engine.flow import Budget
+from popclient._engine.flow import CacheBudget
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
 from tests.client.scripted import until
@@ -160,7 +160,7 @@ def test_a_late_word_of_a_forgotten_chain_does_not_touch_its_successor() -> None
 
 
 async def test_a_poll_asks_for_what_fits() -> None:
-    budget = Budget(100, 1 << 20)
+    budget = CacheBudget(100, 1 << 20)
     first = await budget.acquire(32, 1, 1)
     assert first.messages == 32
     for _ in range(30):
@@ -173,7 +173,7 @@ async def test_a_poll_asks_for_what_fits() -> None:
 
 
 async def test_a_full_room_lets_nobody_ask_until_a_quarter_is_free() -> None:
-    budget = Budget(8, 1 << 20)
+    budget = CacheBudget(8, 1 << 20)
     for _ in range(8):
         budget.take(1)
     asking = asyncio.ensure_future(budget.acquire(32, 1, 1))
@@ -186,7 +186,7 @@ async def test_a_full_room_lets_nobody_ask_until_a_quarter_is_free() -> None:
 
 
 async def test_bytes_stop_the_polls_too_and_large_messages_are_asked_for_one_by_one() -> None:
-    budget = Budget(1000, 1000)
+    budget = CacheBudget(1000, 1000)
     budget.take(999)
     assert (await budget.acquire(32, 400, 1)).messages == 1
     asking = asyncio.ensure_future(budget.acquire(32, 400, 1))
@@ -198,13 +198,13 @@ async def test_bytes_stop_the_polls_too_and_large_messages_are_asked_for_one_by_
 
 
 async def test_many_idle_polls_leave_room_for_one_another() -> None:
-    budget = Budget(64, 1000)
+    budget = CacheBudget(64, 1000)
     asks = [await budget.acquire(32, 1 << 16, 40) for _ in range(40)]
     assert sum(permit.messages for permit in asks) <= 64
 
 
 async def test_whoever_asked_first_is_served_first_and_who_gives_up_is_not_waited_for() -> None:
-    budget = Budget(1, 1000)
+    budget = CacheBudget(1, 1000)
     budget.take(1)
     given_up, first, second = (asyncio.ensure_future(budget.acquire(1, 1, 1)) for _ in range(3))
     await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 
 from popclient import BadRequest, MessageQueue, PopError
 from popclient._queues import calls
-from popclient._queues.calls import Committed, GroupMember, Progress, QueueEnd
+from popclient._queues.calls import Committed, GroupMember, QueueEnd, QueueProgress
 from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy
@@ -44,10 +44,10 @@ async def test_the_offsets_of_a_queue(server: QueueServer, session: Session) -> 
 async def test_progress_of_several_queues_is_one_call(server: QueueServer, session: Session) -> None:
     await server.fill(MQ, ["0", "1", "2"])
     server.reset(MQ, 1)
-    assert await calls.fetch_offsets(session, "g", [OTHER, MQ]) == {OTHER: Progress(-1), MQ: Progress(1, 1)}
-    committed = await calls.commit_offsets(session, "g", {MQ: Progress(2, 0), OTHER: Progress(0)})
-    assert committed[OTHER] == Committed(Progress(0), None)
-    assert committed[MQ].stored == Progress(1, 1)
+    assert await calls.fetch_offsets(session, "g", [OTHER, MQ]) == {OTHER: QueueProgress(-1), MQ: QueueProgress(1, 1)}
+    committed = await calls.commit_offsets(session, "g", {MQ: QueueProgress(2, 0), OTHER: QueueProgress(0)})
+    assert committed[OTHER] == Committed(QueueProgress(0), None)
+    assert committed[MQ].stored == QueueProgress(1, 1)
     assert isinstance(committed[MQ].refusal, BadRequest)
     assert (len(server.requests("FetchOffsets")), len(server.requests("CommitOffsets"))) == (1, 1)
 

@@ -17,7 +17,7 @@ from popclient import MessageQueue, ServerError, Unauthorized, UnsupportedByServ
 from popclient import _session as sessions
 from popclient._queues import calls
 from popclient._queues import pull as pull_call
-from popclient._queues.calls import Progress, QueueEnd
+from popclient._queues.calls import QueueEnd, QueueProgress
 from popclient._queues.wire import open_session
 from popclient._session import Session
 from popclient.config import ClientConfig
@@ -127,7 +127,7 @@ CALLS: dict[str, Callable[[Session], Any]] = {
         session, "g", MQ, 0, batch_size=1, expression=None, hold=timedelta(0)
     ),
     "GetOffset": lambda session: calls.fetch_offsets(session, "g", [MQ]),
-    "UpdateOffset": lambda session: calls.commit_offsets(session, "g", {MQ: Progress(1)}),
+    "UpdateOffset": lambda session: calls.commit_offsets(session, "g", {MQ: QueueProgress(1)}),
     "QueryOffset": lambda session: calls.query_offset(session, MQ, QueueEnd.END),
     "ListMembers": lambda session: calls.list_members(session, "g"),
     "LockQueues": lambda session: calls.lock_queues(session, "g", [MQ]),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from popclient import PopError, PreconditionFailed, Unreachable
-from popclient._queues.calls import Committed, Progress
+from popclient._queues.calls import Committed, QueueProgress
 from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetStore, ReadOffsetType
 from popclient._queues.remote_offsets import RemoteOffsetStore
@@ -29,16 +29,16 @@ class Server:
     """The group's progress on a server, by the rules of its Legacy service."""
 
     def __init__(self) -> None:
-        self.progress: dict[MessageQueue, Progress] = {}
+        self.progress: dict[MessageQueue, QueueProgress] = {}
         self.commits: list[dict[MessageQueue, int]] = []
         self.is_down = False
 
-    async def fetch(self, mqs: Collection[MessageQueue]) -> dict[MessageQueue, Progress]:
+    async def fetch(self, mqs: Collection[MessageQueue]) -> dict[MessageQueue, QueueProgress]:
         self._require_up()
-        return {mq: self.progress.get(mq, Progress(NO_OFFSET)) for mq in mqs}
+        return {mq: self.progress.get(mq, QueueProgress(NO_OFFSET)) for mq in mqs}
 
     async def commit(
-        self, offsets: Mapping[MessageQueue, Progress], /, *, begin: bool = False
+        self, offsets: Mapping[MessageQueue, QueueProgress], /, *, begin: bool = False
     ) -> dict[MessageQueue, Committed]:
         self._require_up()
         self.commits.append({mq: each.offset for mq, each in offsets.items()})
@@ -46,13 +46,13 @@ class Server:
         return {mq: self._committed(mq, each) for mq, each in asked.items()}
 
     def reset(self, mq: MessageQueue, offset: int) -> None:
-        self.progress[mq] = Progress(offset, self.progress.get(mq, Progress(NO_OFFSET)).resets + 1)
+        self.progress[mq] = QueueProgress(offset, self.progress.get(mq, QueueProgress(NO_OFFSET)).resets + 1)
 
-    def _committed(self, mq: MessageQueue, asked: Progress) -> Committed:
-        stored = self.progress.get(mq, Progress(NO_OFFSET))
+    def _committed(self, mq: MessageQueue, asked: QueueProgress) -> Committed:
+        stored = self.progress.get(mq, QueueProgress(NO_OFFSET))
         if asked.resets < stored.resets:
             return Committed(stored, PreconditionFailed("progress was reset"))
-        self.progress[mq] = Progress(max(asked.offset, stored.offset), stored.resets)
+        self.progress[mq] = QueueProgress(max(asked.offset, stored.offset), stored.resets)
         return Committed(self.progress[mq], None)
 
     def _require_up(self) -> None:
@@ -339,19 +339,19 @@ async def test_a_commit_that_failed_is_made_by_the_next_beat(caplog: pytest.LogC
 async def test_a_reset_is_not_undone_by_who_is_online() -> None:
     server, told = Server(), list[MessageQueue]()
     store = remote(server, told.append)
-    server.progress[T0] = Progress(50)
+    server.progress[T0] = QueueProgress(50)
     assert await store.read_offset(T0, STORE) == 50
     store.update_offset(T0, 60, increase_only=True)
     server.reset(T0, 10)
     await store.persist_all([T0])
-    assert server.progress[T0] == Progress(10, 1)
+    assert server.progress[T0] == QueueProgress(10, 1)
     assert told == [T0]
     assert store.clone_offset_table() == {}, "what was reckoned from before counts no more"
     assert await store.read_offset(T0, BOTH) == 10
     assert store.resets(T0) == 1
     store.update_offset(T0, 12, increase_only=True)
     await store.persist(T0)
-    assert server.progress[T0] == Progress(12, 1)
+    assert server.progress[T0] == QueueProgress(12, 1)
     assert told == [T0]
 
 
@@ -359,7 +359,7 @@ async def test_a_commit_under_way_when_the_reset_was_read_changes_nothing_of_it(
     server, told = Server(), list[MessageQueue]()
 
     async def overtaken(
-        offsets: Mapping[MessageQueue, Progress], /, *, begin: bool = False
+        offsets: Mapping[MessageQueue, QueueProgress], /, *, begin: bool = False
     ) -> Mapping[MessageQueue, Committed]:
         server.reset(T0, 10)
         assert await store.read_offset(T0, STORE) == 10
@@ -382,7 +382,7 @@ async def test_of_two_members_that_begin_a_queue_the_first_one_counts() -> None:
 
 async def test_a_refusal_that_is_no_reset_is_told() -> None:
     class Refusing(Server):
-        def _committed(self, mq: MessageQueue, asked: Progress) -> Committed:
+        def _committed(self, mq: MessageQueue, asked: QueueProgress) -> Committed:
             return Committed(None, PopError("the group is of mode POP"))
 
     store = remote(Refusing())

@@ -16,7 +16,7 @@ from popclient._queues.pull import (
     pull_extras,
     pull_status,
 )
-from popclient._queues.subscription import Subscription, is_retry_topic, retry_topic, subscriptions
+from popclient._queues.subscription import TopicSubscription, is_retry_topic, retry_topic, subscriptions
 from popclient.message import FilterExpression
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
@@ -98,8 +98,8 @@ def test_a_pull_that_leads_back_is_told(next_offset: int, first_offset: int | No
 def test_the_retry_topic_is_subscribed_whole_where_there_are_retries() -> None:
     tagged = FilterExpression("a || b")
     assert subscriptions("g", {"t": tagged}, 7, retries=True) == {
-        "t": Subscription("t", tagged, 7),
-        "%RETRY%g": Subscription("%RETRY%g", FilterExpression("*"), 7),
+        "t": TopicSubscription("t", tagged, 7),
+        "%RETRY%g": TopicSubscription("%RETRY%g", FilterExpression("*"), 7),
     }
     assert list(subscriptions("g", {"t": tagged}, 7, retries=False)) == ["t"]
     assert is_retry_topic(retry_topic("g")) and not is_retry_topic("t")

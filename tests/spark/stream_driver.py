@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from popclient.spark import session
-from popclient.spark.bulk import Held
+from popclient.spark.bulk import HeldMessages
 from popclient.spark.journal.folder import Journal
 from popclient.spark.journal.source import JournalStream
-from popclient.spark.lease.holding import Holding
-from popclient.spark.lease.holds import Holds
+from popclient.spark.lease.holding import LeaseKeeper
+from popclient.spark.lease.holds import LeaseCalls
 from popclient.spark.lease.source import LeaseStream
 from pyspark_popmq import DefaultSource
 
@@ -83,8 +83,8 @@ class DyingJournalStream(_Dying, JournalStream):
         return super()._opened()
 
 
-class DyingHolds(Holds):
-    def receive(self, attempt_id: str, max_messages: int) -> Held:
+class DyingHolds(LeaseCalls):
+    def receive(self, attempt_id: str, max_messages: int) -> HeldMessages:
         held = super().receive(attempt_id, max_messages)
         if held.messages:
             die("received")
@@ -97,8 +97,8 @@ class DyingHolds(Holds):
 
 
 class DyingLeaseStream(_Dying, LeaseStream):
-    def _held(self) -> Holding:
-        if self._holding is None:
+    def _held(self) -> LeaseKeeper:
+        if self._keeper is None:
             super()._held()._holds.__class__ = DyingHolds
         return super()._held()
 

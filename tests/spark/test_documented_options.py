@@ -37,4 +37,4 @@ def test_every_table_fills_the_fields_of_its_mode() -> None:
     assert set(journal.TABLE.fields) == set(journal.JournalOptions._fields)
     assert set(sink.TABLE.fields) == set(sink.SinkOptions._fields)
     in_tables = {field for table in dead_letters.TABLES.values() for field in table.fields}
-    assert in_tables == set(dead_letters.Options._fields)
+    assert in_tables == set(dead_letters.DeadLetterOptions._fields)

@@ -126,7 +126,7 @@ def test_a_full_journal_receives_nothing_until_spark_has_read_it(job: Job) -> No
     sent = job.send(range(30), properties={"ballast": "x" * 1_000})
     query = job.start(journalMaxBytes=5_000, maxMessagesPerTrigger=10)
     offset = until_in_thread(lambda: query.reader.latestOffset(query.planned[0], None)["seq"])
-    receiving = query.reader._receiving
+    receiving = query.reader._writer
     until_in_thread(lambda: receiving._full.is_set())
     more = job.send(range(30, 32))
     query.reader.latestOffset(query.planned[0], None)

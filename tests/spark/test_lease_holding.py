@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient.message import FilterExpression
-from popclient.spark.bulk import Held
-from popclient.spark.lease.holding import Holding, LeaseLost, LeaseTaken
+from popclient.spark.bulk import HeldMessages
+from popclient.spark.lease.holding import LeaseKeeper, LeaseLost, LeaseTaken
 from popclient.spark.lease.offset import Lease, attempt_id
 from popclient.spark.lease.options import LeaseOptions, parse
 
@@ -28,12 +28,12 @@ class Server:
         self.done: list[int] = []
         self.calls: list[str] = []
 
-    def receive(self, attempt_id: str, max_messages: int) -> Held:
+    def receive(self, attempt_id: str, max_messages: int) -> HeldMessages:
         self.calls.append(f"receive {attempt_id}")
         if not self.held.get(attempt_id) and max_messages:
             self.held[attempt_id], self.ready = self.ready[:max_messages], self.ready[max_messages:]
         numbers = self.held.get(attempt_id, [])
-        return Held([b"%d" % number for number in numbers], len(numbers))
+        return HeldMessages([b"%d" % number for number in numbers], len(numbers))
 
     def renew(self, attempt_id: str) -> int:
         self.calls.append(f"renew {attempt_id}")
@@ -55,9 +55,9 @@ def chosen(**more: str) -> LeaseOptions:
     return parse({**options, **more})
 
 
-def process(server: Server, **more: str) -> Holding:
+def process(server: Server, **more: str) -> LeaseKeeper:
     """What a new process of the query knows."""
-    return Holding(chosen(**more), server)  # type: ignore[arg-type]
+    return LeaseKeeper(chosen(**more), server)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from popclient.admin import Admin
 from popclient.spark import bulk
 from popclient.spark.bulk import TooMuchHeld
 from popclient.spark.lease.holding import LeaseLost, LeaseTaken
-from popclient.spark.lease.holds import Holds
+from popclient.spark.lease.holds import LeaseCalls
 from popclient.spark.lease.options import parse
 from popclient.spark.lease.renewal import Renewal
 from popclient.spark.lease.source import LeaseStream
@@ -269,7 +269,7 @@ def test_a_server_without_bulk_is_named_with_the_way_out() -> None:
 # ---- Renewal ----
 
 
-class _Renewed(Holds):
+class _Renewed(LeaseCalls):
     def __init__(self) -> None:
         self.calls: list[str] = []
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient.spark.dead_letters.database import connected
-from popclient.spark.dead_letters.options import Options, parse
+from popclient.spark.dead_letters.options import DeadLetterOptions, parse
 from popclient.spark.dead_letters.reading import split
 from popclient.spark.options import shown
 
@@ -96,7 +96,7 @@ def test_what_is_no_secret_is_quoted_whole() -> None:
 
 def test_right_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert parse({"url": "sqlite:///popmq.db"}) == Options(url=f"sqlite:///{tmp_path}/popmq.db")
+    assert parse({"url": "sqlite:///popmq.db"}) == DeadLetterOptions(url=f"sqlite:///{tmp_path}/popmq.db")
     assert parse(
         {
             "url": "postgresql://me:secret@host/db",
@@ -107,7 +107,7 @@ def test_right_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "startingtimestamp": "2013-02-08T00:00:00Z",
             "endingtimestamp": "1360281600001",
         }
-    ) == Options(
+    ) == DeadLetterOptions(
         url="postgresql+psycopg://me:secret@host/db",
         namespace="tenant",
         consumer_group="billing",

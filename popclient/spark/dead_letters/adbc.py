@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from popclient.spark.dead_letters.choosing import Statement
-from popclient.spark.dead_letters.columns import Page, Source
+from popclient.spark.dead_letters.columns import Page, ViewSource
 from popclient.spark.dead_letters.options import GET_ADBC
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _conninfo(own: Any) -> str:
 class Copies:
     """Fetches a page as Postgres copies it out."""
 
-    def __init__(self, conn: Connection, own: Any, statement: Statement, sources: Sequence[Source]) -> None:
+    def __init__(self, conn: Connection, own: Any, statement: Statement, sources: Sequence[ViewSource]) -> None:
         self._conn = conn
         self._own = own
         self._statement = statement

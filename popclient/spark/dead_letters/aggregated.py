@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Select, func, literal_column, select
 
-from popclient.spark.dead_letters.columns import Source
+from popclient.spark.dead_letters.columns import ViewSource
 
 _NULL: Final = "\x01"
 _NEXT: Final = "\x02"
@@ -24,13 +24,13 @@ _NULL_NUMBER: Final = -(2**63)
 _NO_BYTES: Final[ColumnElement[int]] = literal_column("-1")
 
 
-def aggregates(rows: Select[Any], sources: Sequence[Source]) -> Select[Any]:
+def aggregates(rows: Select[Any], sources: Sequence[ViewSource]) -> Select[Any]:
     """The query for one row: how many rows there are, and their columns."""
     page = rows.subquery("page")
     return select(func.count(), *(each for source in sources for each in _told(page.c[source.name], source)))
 
 
-def _told(column: ColumnElement[Any], source: Source) -> Iterator[ColumnElement[Any]]:
+def _told(column: ColumnElement[Any], source: ViewSource) -> Iterator[ColumnElement[Any]]:
     no_bytes: ColumnElement[Any] = literal_column("''::bytea")
     if source.kind == pa.int64():
         yield func.string_agg(func.int8send(func.coalesce(column, literal_column(f"({_NULL_NUMBER})"))), no_bytes)
@@ -42,7 +42,7 @@ def _told(column: ColumnElement[Any], source: Source) -> Iterator[ColumnElement[
         yield func.count(column)
 
 
-def arrays_of(count: int, values: Sequence[Any], sources: Sequence[Source]) -> dict[Source, pa.Array] | None:
+def arrays_of(count: int, values: Sequence[Any], sources: Sequence[ViewSource]) -> dict[ViewSource, pa.Array] | None:
     """The columns of such a row; None where a text holds one of the control characters."""
     told = iter(values)
     arrays = {}

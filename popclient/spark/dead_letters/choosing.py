@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnClause, ColumnElement, Connection, Select, column, func, select, table
 
-from popclient.spark.dead_letters.columns import BODY, VIEWS, Source
-from popclient.spark.dead_letters.options import Options
+from popclient.spark.dead_letters.columns import BODY, VIEWS, ViewSource
+from popclient.spark.dead_letters.options import DeadLetterOptions
 
 
 class Statement(NamedTuple):
@@ -23,13 +23,13 @@ class Statement(NamedTuple):
         return cls(str(compiled), compiled.params)
 
 
-def chosen(options: Options, sources: Sequence[Source]) -> Select[Any]:
+def chosen(options: DeadLetterOptions, sources: Sequence[ViewSource]) -> Select[Any]:
     """The query for these columns, in no order."""
     fetched: list[ColumnElement[Any]] = [column(each.name) for each in sources]
     return _narrowed(select(*fetched).select_from(table(VIEWS[options.view].name)), options)
 
 
-def up_to(query: Select[Any], sources: Sequence[Source], bytes_max: int) -> Select[Any]:
+def up_to(query: Select[Any], sources: Sequence[ViewSource], bytes_max: int) -> Select[Any]:
     """The first of its rows, in the order of the key, as far as `bytes_max` of bodies allow: the one that passes them
     is the last. For Postgres."""
     if BODY not in sources:
@@ -42,7 +42,7 @@ def up_to(query: Select[Any], sources: Sequence[Source], bytes_max: int) -> Sele
     return select(*fetched).where(sized.c.bytes_before < bytes_max).order_by(sized.c[sources[0].name])
 
 
-def key_of(options: Options) -> ColumnClause[Any]:
+def key_of(options: DeadLetterOptions) -> ColumnClause[Any]:
     """What the view is read in ranges of."""
     return column(VIEWS[options.view].key.name)
 
@@ -50,7 +50,7 @@ def key_of(options: Options) -> ColumnClause[Any]:
 class Ids:
     """The keys of the rows that the options ask for, as they are now."""
 
-    def __init__(self, conn: Connection, options: Options) -> None:
+    def __init__(self, conn: Connection, options: DeadLetterOptions) -> None:
         self._conn = conn
         self._key = key_of(options)
         self._all = select(self._key).select_from(table(options.view))
@@ -77,7 +77,7 @@ class Ids:
         return query if until is None else query.where(self._key <= until)
 
 
-def _narrowed(query: Select[Any], options: Options) -> Select[Any]:
+def _narrowed(query: Select[Any], options: DeadLetterOptions) -> Select[Any]:
     names = {
         "group_namespace": options.namespace,
         "consumer_group": options.consumer_group,

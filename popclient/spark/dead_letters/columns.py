@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Source(NamedTuple):
+class ViewSource(NamedTuple):
     """A column of the database's view, as it is fetched: its name and Arrow's type."""
 
     name: str
     kind: pa.DataType
 
 
-Page = dict[Source, pa.Array]
+Page = dict[ViewSource, pa.Array]
 
 
-class Column(NamedTuple):
+class ViewColumn(NamedTuple):
     """`make` turns the arrays of `sources` into what Spark sees; what it gives is cast to Spark's type."""
 
     name: str
     type: str
-    sources: tuple[Source, ...]
+    sources: tuple[ViewSource, ...]
     make: Callable[..., pa.Array]
 
 
@@ -48,8 +48,8 @@ class View(NamedTuple):
     """A view of the database. `key` is the bigint by which it is read in ranges; `unique`: no two rows share one."""
 
     name: str
-    key: Source
-    columns: tuple[Column, ...]
+    key: ViewSource
+    columns: tuple[ViewColumn, ...]
     unique: bool = True
 
     @property
@@ -57,7 +57,7 @@ class View(NamedTuple):
         """As Spark's DDL."""
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
-    def pick(self, schema: StructType) -> tuple[Column, ...]:
+    def pick(self, schema: StructType) -> tuple[ViewColumn, ...]:
         """The columns a schema asks for, in its order; raises `ValueError` for a name or a type there is not."""
         by_name = {column.name: column for column in self.columns}
         picked = []
@@ -72,12 +72,12 @@ class View(NamedTuple):
             picked.append(column)
         return tuple(picked)
 
-    def sources_of(self, columns: Sequence[Column]) -> list[Source]:
+    def sources_of(self, columns: Sequence[ViewColumn]) -> list[ViewSource]:
         """The view's columns that these need, each once; the key first, for it is where the next page begins."""
         return list(dict.fromkeys([self.key, *(source for column in columns for source in column.sources)]))
 
 
-def to_arrow(page: Page, columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+def to_arrow(page: Page, columns: Sequence[ViewColumn], schema: pa.Schema) -> pa.RecordBatch:
     """One Arrow batch of Spark's columns from a page of the database's; without columns it still counts the rows."""
     if not columns:
         count = len(next(iter(page.values())))
@@ -102,43 +102,43 @@ def _times(values_ms: pa.Array) -> pa.Array:
     return pc.multiply(values_ms, 1_000).cast(pa.timestamp("us", "UTC"))
 
 
-def _text(name: str, source: str | None = None) -> Column:
-    return Column(name, "string", (Source(source or name, pa.string()),), _as_it_is)
+def _text(name: str, source: str | None = None) -> ViewColumn:
+    return ViewColumn(name, "string", (ViewSource(source or name, pa.string()),), _as_it_is)
 
 
-def _int(name: str) -> Column:
-    return Column(name, "int", (Source(name, pa.int64()),), _as_it_is)
+def _int(name: str) -> ViewColumn:
+    return ViewColumn(name, "int", (ViewSource(name, pa.int64()),), _as_it_is)
 
 
-def _bigint(name: str) -> Column:
-    return Column(name, "bigint", (Source(name, pa.int64()),), _as_it_is)
+def _bigint(name: str) -> ViewColumn:
+    return ViewColumn(name, "bigint", (ViewSource(name, pa.int64()),), _as_it_is)
 
 
-def _time(name: str, source: str) -> Column:
-    return Column(name, "timestamp", (Source(source, pa.int64()),), _times)
+def _time(name: str, source: str) -> ViewColumn:
+    return ViewColumn(name, "timestamp", (ViewSource(source, pa.int64()),), _times)
 
 
-def _message_id(name: str) -> Column:
-    return Column(name, "string", (Source(name, pa.binary()),), ids)
+def _message_id(name: str) -> ViewColumn:
+    return ViewColumn(name, "string", (ViewSource(name, pa.binary()),), ids)
 
 
-BODY: Final = Source("body", pa.binary())
-BODY_ENCODING: Final = Source("body_encoding", pa.string())
+BODY: Final = ViewSource("body", pa.binary())
+BODY_ENCODING: Final = ViewSource("body_encoding", pa.string())
 DEAD_LETTERS: Final = View(
     "dead_letters",
-    Source("id", pa.int64()),
+    ViewSource("id", pa.int64()),
     (
         _message_id("message_id"),
         _text("topic"),
         _text("consumer_group"),
         _text("tag"),
-        Column("keys", "array<string>", (Source("keys", pa.string()),), lists),
-        Column(PROPERTIES, "map<string,string>", (Source(PROPERTIES, pa.string()),), maps),
+        ViewColumn("keys", "array<string>", (ViewSource("keys", pa.string()),), lists),
+        ViewColumn(PROPERTIES, "map<string,string>", (ViewSource(PROPERTIES, pa.string()),), maps),
         _text("message_group"),
         _text("message_type"),
         _int("queue_id"),
         _bigint("queue_offset"),
-        Column("body", "binary", (BODY, BODY_ENCODING), _unpacked_before),
+        ViewColumn("body", "binary", (BODY, BODY_ENCODING), _unpacked_before),
         _time("born_timestamp", "born_at_ms"),
         _time("store_timestamp", "stored_at_ms"),
         _time("dead_timestamp", "dead_at_ms"),
@@ -151,7 +151,7 @@ DEAD_LETTERS: Final = View(
 )
 LINEAGE: Final = View(
     "lineage",
-    Source("dead_letter_id", pa.int64()),
+    ViewSource("dead_letter_id", pa.int64()),
     (
         _text("plan_id"),
         _text("consumer_group"),

@@ -19,8 +19,8 @@ from popclient.spark.dead_letters.adbc import Copies, connected_beside
 from popclient.spark.dead_letters.adbc import errors as adbc_errors
 from popclient.spark.dead_letters.aggregated import aggregates, arrays_of
 from popclient.spark.dead_letters.choosing import Statement, chosen, key_of, up_to
-from popclient.spark.dead_letters.columns import BODY, VIEWS, Page, Source
-from popclient.spark.dead_letters.options import ADBC, AUTO, Options, has_adbc
+from popclient.spark.dead_letters.columns import BODY, VIEWS, Page, ViewSource
+from popclient.spark.dead_letters.options import ADBC, AUTO, DeadLetterOptions, has_adbc
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,16 @@ PAGE_ROWS_MAX: Final = 8_192
 PAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the body that passes it is the page's last
 
 
-class Fetcher(Protocol):
+class PageFetcher(Protocol):
     """One driver's way to a page."""
 
     def page(self, first: int, last: int) -> Page | None:
         """The rows with first <= key <= last, as far as a page goes; None where there are none."""
 
 
-def pages(conn: Connection, options: Options, sources: Sequence[Source], first: int, last: int) -> Iterator[Page]:
+def pages(
+    conn: Connection, options: DeadLetterOptions, sources: Sequence[ViewSource], first: int, last: int
+) -> Iterator[Page]:
     """The rows with first <= key <= last, in the order of the key, which is the first of `sources`."""
     unique = VIEWS[options.view].unique
     with _fetcher(conn, options, sources, is_long=last - first >= PAGE_ROWS_MAX) as fetcher:
@@ -53,11 +55,13 @@ def _before_last_key(keys: pa.Array) -> int:
 
 
 @contextmanager
-def _fetcher(conn: Connection, options: Options, sources: Sequence[Source], *, is_long: bool) -> Iterator[Fetcher]:
+def _fetcher(
+    conn: Connection, options: DeadLetterOptions, sources: Sequence[ViewSource], *, is_long: bool
+) -> Iterator[PageFetcher]:
     key = key_of(options)
     query = chosen(options, sources).where(key >= bindparam("first"), key <= bindparam("last"))
     query = query.order_by(key).limit(PAGE_ROWS_MAX)
-    rows = Rows(conn, Statement.of(conn, query), sources)
+    rows = PageRows(conn, Statement.of(conn, query), sources)
     if conn.dialect.name == "sqlite":
         yield rows
         return
@@ -88,10 +92,10 @@ def _connected_if_possible(stack: ExitStack, own: Any) -> Any:
         return None
 
 
-class Rows:
+class PageRows:
     """Fetches rows, one by one where they have bodies, up to a page's bytes."""
 
-    def __init__(self, conn: Connection, statement: Statement, sources: Sequence[Source]) -> None:
+    def __init__(self, conn: Connection, statement: Statement, sources: Sequence[ViewSource]) -> None:
         self._conn = conn
         self._statement = statement
         self._sources = sources
@@ -118,7 +122,7 @@ def _up_to_a_page(cursor: Any, body: int) -> list[Any]:
 class Columns:
     """Fetches one row of whole columns; a page that cannot be told so is fetched by rows."""
 
-    def __init__(self, conn: Connection, statement: Statement, sources: Sequence[Source], rows: Rows) -> None:
+    def __init__(self, conn: Connection, statement: Statement, sources: Sequence[ViewSource], rows: PageRows) -> None:
         self._conn = conn
         self._statement = statement
         self._sources = sources

@@ -24,7 +24,7 @@ BACKENDS: Final = ("sqlite", "postgresql")
 _WRITE_URL: Final = "write sqlite:///popmq.db or postgresql://user@host/name"
 
 
-class Options(NamedTuple):
+class DeadLetterOptions(NamedTuple):
     """Which dead letters to read, and in how many parts.
 
     url: of the database. view: what is read of it. namespace: "" is the default one. consumer_group, topic (the one a
@@ -132,7 +132,7 @@ TABLES: Final = {
 }
 
 
-def parse(options: Mapping[str, str]) -> Options:
+def parse(options: Mapping[str, str]) -> DeadLetterOptions:
     """The options as Spark hands them over; raises `ValueError` naming the option, its value and what is allowed."""
     view: str = _OF_BOTH["view"].read(OptionReader(options))
-    return Options(**TABLES[view].read(options))
+    return DeadLetterOptions(**TABLES[view].read(options))

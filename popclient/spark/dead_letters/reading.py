@@ -20,7 +20,7 @@ from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, to_arrow, view_of
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.fetching import pages
-from popclient.spark.dead_letters.options import Options
+from popclient.spark.dead_letters.options import DeadLetterOptions
 
 
 class IdRange(InputPartition):
@@ -35,7 +35,7 @@ class IdRange(InputPartition):
 class ViewReader(DataSourceReader):
     """Holds no connection: Spark pickles it and sends it to its workers."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: DeadLetterOptions, schema: StructType) -> None:
         options.refuse_in_a_batch()
         self._options = options
         self._pages = ViewPages(options, schema)
@@ -54,7 +54,7 @@ class ViewReader(DataSourceReader):
 class ViewPages:
     """The rows of a range of ids, page by page, in a batch and in a stream."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: DeadLetterOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._view = view_of(options.view, options.properties_as)

@@ -22,7 +22,7 @@ from popclient.spark.checkpoint import VERSION, numbers_of
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
 from popclient.spark.dead_letters.looking import KeptConnection
-from popclient.spark.dead_letters.options import Options
+from popclient.spark.dead_letters.options import DeadLetterOptions
 from popclient.spark.dead_letters.reading import ViewPages, split
 
 # Without a trigger of its own Spark asks some ninety times a second whether there is something new.
@@ -34,7 +34,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self,
-        options: Options,
+        options: DeadLetterOptions,
         schema: StructType,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -47,7 +47,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sleep = sleep
         self._initial: int | None = None
         self._last_of_all: int | None = None  # where a query that reads what is available now ends
-        self._looked: _Looked | None = None
+        self._looked: _LastLook | None = None
 
     def initialOffset(self) -> dict[str, int]:
         """Before the first dead letter that the options ask for. Spark asks twice, and must hear the same."""
@@ -120,11 +120,11 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = found.last(passed, newest) if end is None else end
         passed = max(passed, newest) if end is None else after
         pause = _next_pause(self._pause_after(after)) if end is None else None
-        self._looked = _Looked(after, passed, newest, self._now(), pause)
+        self._looked = _LastLook(after, passed, newest, self._now(), pause)
         return end
 
 
-class _Looked(NamedTuple):
+class _LastLook(NamedTuple):
     """A look for what came after an id: nothing up to `passed` was asked for, `newest` was the newest of all.
 
     pause: until the next look, if it has found nothing.

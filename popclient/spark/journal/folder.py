@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from popclient.spark.journal import segment as segments
-from popclient.spark.journal.seen import Seen, identity
+from popclient.spark.journal.seen import SeenIds, identity
 from popclient.spark.journal.segment import Segment
 
 # The process of a query that was just stopped has the lock for a moment longer.
@@ -44,7 +44,7 @@ class Journal:
         self.path = path
         self.failure: JournalFailed | None = None
         self._segment_messages = segment_messages
-        self._seen = Seen(path, dedupe_messages)
+        self._seen = SeenIds(path, dedupe_messages)
         self._segments: dict[int, Segment] = {}
         self._changed = threading.Condition()
         self._waiting: list[_Appended] = []

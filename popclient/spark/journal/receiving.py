@@ -32,7 +32,7 @@ AWAY_S: Final = 60.0
 ALL_COLUMNS: Final = pa.schema([(name, source.type) for name, source in SOURCES.items()])
 
 
-class Receiving:
+class JournalWriter:
     """Receives into a journal, from the first `tend` on."""
 
     def __init__(self, options: JournalOptions, journal: Journal) -> None:

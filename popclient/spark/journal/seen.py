@@ -18,7 +18,7 @@ from popclient.spark.journal.segment import write_durably
 _NAME: Final = re.compile(r"(\d{12,})\.ids")
 
 
-class Seen:
+class SeenIds:
     """The ids of the newest segments, of `window` messages or a segment more; 0: none is kept.
 
     A segment is forgotten whether it was removed or not: what Spark has yet to read may be more than the window.

@@ -15,7 +15,7 @@ from popclient.spark.checkpoint import VERSION, numbers_of
 from popclient.spark.journal import segment as segments
 from popclient.spark.journal.folder import SEGMENT_MESSAGES, Journal, JournalFailed
 from popclient.spark.journal.options import JournalOptions
-from popclient.spark.journal.receiving import Receiving
+from popclient.spark.journal.receiving import JournalWriter
 from popclient.spark.journal.segment import Segment
 from popclient.spark.message_columns import MessageColumns
 
@@ -38,7 +38,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = MessageColumns(schema, options.columns)
         self._journal: Journal | None = None
-        self._receiving: Receiving | None = None
+        self._writer: JournalWriter | None = None
         self._until_ms: int | None = None
         self._target: int | None = None
         self._planned = 0
@@ -83,8 +83,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Called only when Spark itself has gone; what has not been acked is given back."""
-        if self._receiving is not None:
-            self._receiving.close()
+        if self._writer is not None:
+            self._writer.close()
 
     # ---- Reading ----
 
@@ -115,13 +115,13 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._journal = journal
         return self._journal
 
-    def _receive(self, committed: int) -> Receiving:
-        if self._receiving is None:
-            self._receiving = Receiving(self._options, self._opened())
+    def _receive(self, committed: int) -> JournalWriter:
+        if self._writer is None:
+            self._writer = JournalWriter(self._options, self._opened())
             if self._until_ms is not None:
-                self._receiving.stop_after(self._until_ms)
-        self._receiving.tend(committed)
-        return self._receiving
+                self._writer.stop_after(self._until_ms)
+        self._writer.tend(committed)
+        return self._writer
 
     def _wait_until_quiet_beyond(self, seq: int) -> None:
         """Returns with a segment, or when there will be none: then the journal's end is the query's."""

@@ -13,7 +13,7 @@ from popclient.spark.lease.options import LeaseOptions
 LOOK_EVERY_S: Final = 5.0
 
 
-class Backlog:
+class LeaseBacklog:
     """Asks popmq.v1.Admin, now and then; a user who may not is told nothing."""
 
     def __init__(self, options: LeaseOptions) -> None:

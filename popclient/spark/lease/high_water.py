@@ -12,7 +12,7 @@ from popclient.spark.lease.options import LeaseOptions
 log = logging.getLogger(__name__)
 
 
-class HighWater:
+class AvailableNowEnd:
     """The ends of a topic's queues at one moment. A queue that is added later is not waited for.
 
     Asks popmq.v1.Admin. A user who may not: then only a receive that brings nothing ends the query.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from popclient.spark.bulk import Held
-from popclient.spark.lease.holds import RECEIVE_MESSAGES_MAX, Holds
+from popclient.spark.bulk import HeldMessages
+from popclient.spark.lease.holds import RECEIVE_MESSAGES_MAX, LeaseCalls
 from popclient.spark.lease.offset import Lease, attempt_id
 from popclient.spark.lease.options import LeaseOptions
 from popclient.spark.lease.renewal import Renewal
@@ -21,15 +21,15 @@ class LeaseTaken(RuntimeError):
     """Another query receives under this one's option leaseOwner."""
 
 
-class Holding:
+class LeaseKeeper:
     """The lease that this process holds; none at its beginning, whatever an earlier process has left behind."""
 
-    def __init__(self, options: LeaseOptions, holds: Holds) -> None:
+    def __init__(self, options: LeaseOptions, holds: LeaseCalls) -> None:
         self.lease = Lease()
         self._options = options
         self._holds = holds
         self._renewal = Renewal(holds, options.invisible_ms)
-        self._received: list[Held] = []
+        self._received: list[HeldMessages] = []
         self._settled = 0
         self._is_first = True
 
@@ -70,8 +70,8 @@ class Holding:
         """What is held ends when its duration has passed."""
         self._renewal.stop()
 
-    def _left_behind(self, seq: int) -> list[Held]:
-        found: list[Held] = []
+    def _left_behind(self, seq: int) -> list[HeldMessages]:
+        found: list[HeldMessages] = []
         while (held := self._holds.receive(attempt_id(self._options.owner, seq, len(found)), 0)).messages:
             found.append(held)
         if found and not self._is_first:
@@ -81,8 +81,8 @@ class Holding:
             )
         return found
 
-    def _new(self, seq: int, most: int) -> list[Held]:
-        found: list[Held] = []
+    def _new(self, seq: int, most: int) -> list[HeldMessages]:
+        found: list[HeldMessages] = []
         while (wanted := most - sum(each.messages for each in found)) > 0:
             named = attempt_id(self._options.owner, seq, len(found))
             received = self._holds.receive(named, min(wanted, RECEIVE_MESSAGES_MAX))

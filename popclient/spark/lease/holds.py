@@ -8,22 +8,22 @@ from typing import Final
 
 from popclient.errors import UnsupportedByServer
 from popclient.spark import bulk
-from popclient.spark.bulk import BULK, Held
+from popclient.spark.bulk import BULK, HeldMessages
 from popclient.spark.lease.options import LeaseOptions
-from popclient.spark.link import Link, link_to
+from popclient.spark.link import ServerLink, link_to
 
 # The server's limit for one receive.
 RECEIVE_MESSAGES_MAX: Final = 1_000
 
 
-class Holds:
+class LeaseCalls:
     """columns: of a message, the ones that are wanted. Every call raises a PopError, UnsupportedByServer among them."""
 
     def __init__(self, options: LeaseOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
 
-    def receive(self, attempt_id: str, max_messages: int) -> Held:
+    def receive(self, attempt_id: str, max_messages: int) -> HeldMessages:
         """What is held under the attempt id; where that is nothing, up to so many new messages. 0: nothing new."""
         return bulk.receive(
             self._link(),
@@ -47,7 +47,7 @@ class Holds:
     def _invisible(self) -> timedelta:
         return timedelta(milliseconds=self._options.invisible_ms)
 
-    def _link(self) -> Link:
+    def _link(self) -> ServerLink:
         link = link_to(self._options.server, self._options.group)
         if not link.offers(BULK):
             raise UnsupportedByServer(

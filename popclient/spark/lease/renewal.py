@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from popclient.errors import PopError
-from popclient.spark.lease.holds import Holds
+from popclient.spark.lease.holds import LeaseCalls
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 class Renewal:
     """A thread that renews what is held under some attempt ids, every third of its duration."""
 
-    def __init__(self, holds: Holds, invisible_ms: int) -> None:
+    def __init__(self, holds: LeaseCalls, invisible_ms: int) -> None:
         self._holds = holds
         self._pause_s = invisible_ms / 3_000
         self._attempt_ids: tuple[str, ...] = ()

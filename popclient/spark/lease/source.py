@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from popclient.spark.lease.backlog import Backlog
-from popclient.spark.lease.high_water import HighWater
-from popclient.spark.lease.holding import Holding
-from popclient.spark.lease.holds import Holds
+from popclient.spark.lease.backlog import LeaseBacklog
+from popclient.spark.lease.high_water import AvailableNowEnd
+from popclient.spark.lease.holding import LeaseKeeper
+from popclient.spark.lease.holds import LeaseCalls
 from popclient.spark.lease.offset import Lease
 from popclient.spark.lease.options import LeaseOptions
 from popclient.spark.message_columns import MessageColumns
@@ -37,9 +37,9 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: LeaseOptions, schema: StructType) -> None:
         self._options = options
         self._columns = MessageColumns(schema, options.columns)
-        self._holding: Holding | None = None
-        self._high_water: HighWater | None = None
-        self._backlog = Backlog(options)
+        self._keeper: LeaseKeeper | None = None
+        self._end: AvailableNowEnd | None = None
+        self._backlog = LeaseBacklog(options)
         self._pause_s = LOOK_AGAIN_S[0]
 
     # ---- Offsets ----
@@ -51,8 +51,8 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._high_water = HighWater(self._options)
-        self._high_water.note()
+        self._end = AvailableNowEnd(self._options)
+        self._end.note()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Acks the batch that ends in `start`, which stands in Spark's commit log, and receives the next one.
@@ -88,23 +88,23 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Called only when Spark itself has gone."""
-        if self._holding is not None:
-            self._holding.close()
+        if self._keeper is not None:
+            self._keeper.close()
 
     # ---- Whether to receive ----
 
-    def _held(self) -> Holding:
-        if self._holding is None:
-            self._holding = Holding(self._options, Holds(self._options, self._columns.sources))
-        return self._holding
+    def _held(self) -> LeaseKeeper:
+        if self._keeper is None:
+            self._keeper = LeaseKeeper(self._options, LeaseCalls(self._options, self._columns.sources))
+        return self._keeper
 
     def _may_receive(self) -> bool:
-        return self._high_water is None or not self._high_water.is_passed()
+        return self._end is None or not self._end.is_passed()
 
     def _rest(self, found: Lease) -> None:
         """Without a pause Spark asks 89 times a second."""
         if found.messages:
             self._pause_s = LOOK_AGAIN_S[0]
-        elif self._high_water is None:
+        elif self._end is None:
             time.sleep(self._pause_s)
             self._pause_s = min(self._pause_s * 2, LOOK_AGAIN_S[1])

@@ -18,7 +18,7 @@ Offsets = Mapping[MessageQueue, int]
 NONE: Final[Offsets] = MappingProxyType({})
 
 
-class Place(NamedTuple):
+class QueueOffsets(NamedTuple):
     """Where a stream stands. begun: where the batch that ends here begins in queues which it did not simply go on with:
     those that are new, or have lost what was next. created: when the topics were, in epoch milliseconds, as far as the
     server tells: offsets of a topic that was made anew are others."""
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     begun: Offsets = NONE
     created: Mapping[str, int] = MappingProxyType({})
 
-    def leads_to(self, end: Place) -> bool:
+    def leads_to(self, end: QueueOffsets) -> bool:
         """Does `end` say anything that this does not?"""
         return (self.offsets, self.created) != (end.offsets, end.created)
 
@@ -44,7 +44,7 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-def written(place: Place) -> dict[str, Any]:
+def written(place: QueueOffsets) -> dict[str, Any]:
     """As Spark keeps it."""
     offset: dict[str, Any] = {"v": VERSION, "q": _named(place.offsets)}
     if place.begun:
@@ -54,18 +54,18 @@ def written(place: Place) -> dict[str, Any]:
     return offset
 
 
-def read(offset: Mapping[str, Any]) -> Place:
+def read(offset: Mapping[str, Any]) -> QueueOffsets:
     """From what Spark has kept; raises `ValueError` for what another source has written."""
     try:
         if offset["v"] != VERSION:
             raise ValueError(f"version {offset['v']}")
         created = {topic: int(time_ms) for topic, time_ms in offset.get("created", {}).items()}
-        return Place(_queues(offset["q"]), _queues(offset.get("begun", {})), created)
+        return QueueOffsets(_queues(offset["q"]), _queues(offset.get("begun", {})), created)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise refusal(offset, "queues", {"q": {"orders/0": 12}}) from None
 
 
-def ranges(start: Place, end: Place) -> list[Range]:
+def ranges(start: QueueOffsets, end: QueueOffsets) -> list[Range]:
     """What is between two offsets, the queues that hold nothing left out, in order."""
     found = []
     for queue, end_offset in sorted(end.offsets.items()):

@@ -31,7 +31,7 @@ class Bound(NamedTuple):
     time_ms: int | None = None
 
 
-class QueueOptions(NamedTuple):
+class QueueReadOptions(NamedTuple):
     """What to read of which topics, as which group, in how many parts.
 
     pattern: of the names of topics, where `topics` is empty. fail_on_data_loss: does it end the query that messages are
@@ -139,6 +139,6 @@ TABLE: Final = OptionTable(
 )
 
 
-def parse(options: Mapping[str, str]) -> QueueOptions:
+def parse(options: Mapping[str, str]) -> QueueReadOptions:
     """Raises `ValueError` naming the option, its value and what is allowed."""
-    return QueueOptions(**TABLE.read(options))
+    return QueueReadOptions(**TABLE.read(options))

@@ -17,8 +17,8 @@ from popclient._queues.wire import open_session
 from popclient._session import Session
 from popclient.errors import Forbidden, NotFound, Unauthorized, UnsupportedByServer, check
 from popclient.message import MessageQueue
-from popclient.spark.link import Link, link_to
-from popclient.spark.queue.options import EARLIEST, Bound, QueueOptions
+from popclient.spark.link import ServerLink, link_to
+from popclient.spark.queue.options import EARLIEST, Bound, QueueReadOptions
 from popproto.v1 import admin_pb2
 from popproto.v2 import service_pb2 as rpc
 
@@ -36,10 +36,10 @@ class Ends(NamedTuple):
     created_at_ms: int | None = None
 
 
-class Places:
+class QueueEnds:
     """Asks as the options say. Belongs to one process."""
 
-    def __init__(self, options: QueueOptions) -> None:
+    def __init__(self, options: QueueReadOptions) -> None:
         self._options = options
         self._may_administrate = True
 
@@ -88,7 +88,7 @@ class Places:
         found = zip(ends.items(), self._link().ask(ask), strict=True)
         return {queue: min(offset, each.max_offset) for (queue, each), offset in found}
 
-    def _link(self) -> Link:
+    def _link(self) -> ServerLink:
         return link_to(self._options.server, self._options.group)
 
     # ---- Calls ----

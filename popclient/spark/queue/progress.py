@@ -10,23 +10,23 @@ import logging
 from collections.abc import Collection
 
 from popclient._queues import calls
-from popclient._queues.calls import Progress
+from popclient._queues.calls import QueueProgress
 from popclient._session import Session
 from popclient.errors import BadRequest, PopError, Unreachable
 from popclient.message import MessageQueue
 from popclient.spark.link import link_to
 from popclient.spark.queue.offsets import Offsets
-from popclient.spark.queue.options import QueueOptions
+from popclient.spark.queue.options import QueueReadOptions
 
 log = logging.getLogger("popclient.spark")
 
 PATIENCE_S = 5.0
 
 
-class Mirror:
+class ProgressReporter:
     """Tells the server what Spark has committed. Belongs to one process."""
 
-    def __init__(self, options: QueueOptions) -> None:
+    def __init__(self, options: QueueReadOptions) -> None:
         self._options = options
         self._told: dict[MessageQueue, int] = {}
         self._resets: dict[MessageQueue, int] = {}
@@ -64,7 +64,7 @@ class Mirror:
 
     async def _commit(self, session: Session, news: Offsets) -> None:
         await self._learn_resets(session, [queue for queue in news if queue not in self._resets])
-        offsets = {queue: Progress(offset, self._resets[queue]) for queue, offset in news.items()}
+        offsets = {queue: QueueProgress(offset, self._resets[queue]) for queue, offset in news.items()}
         committed = await calls.commit_offsets(session, self._options.group, offsets)
         for each in committed.values():
             if each.refusal is not None:

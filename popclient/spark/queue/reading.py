@@ -21,10 +21,10 @@ from popclient._session import Session
 from popclient.errors import NotFound, UnexpectedAnswer, UnsupportedByServer
 from popclient.message import MessageQueue, MessageView
 from popclient.spark import bulk
-from popclient.spark.link import Link, link_to
+from popclient.spark.link import ServerLink, link_to
 from popclient.spark.message_columns import MessageColumns
 from popclient.spark.queue.offsets import Range
-from popclient.spark.queue.options import QueueOptions
+from popclient.spark.queue.options import QueueReadOptions
 from popproto.v2 import definition_pb2 as pb
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Ranges(InputPartition):
 class RangeReader:
     """Reads ranges into Arrow batches. Holds no connection: Spark pickles it and sends it to its workers."""
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    def __init__(self, options: QueueReadOptions, schema: StructType) -> None:
         self._options = options
         self._columns = MessageColumns(schema, options.columns)
 
@@ -64,7 +64,7 @@ class RangeReader:
         for each in partition.ranges:
             yield from self._read_range(link, each)
 
-    def _read_range(self, link: Link, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def _read_range(self, link: ServerLink, wanted: Range) -> Iterator[pa.RecordBatch]:
         position = Position(wanted, self._options.fail_on_data_loss)
         try:
             if link.offers(bulk.BULK):
@@ -77,7 +77,7 @@ class RangeReader:
                 raise
             position.topic_is_gone(gone)
 
-    def _in_bulk(self, link: Link, position: Position) -> Iterator[pa.RecordBatch]:
+    def _in_bulk(self, link: ServerLink, position: Position) -> Iterator[pa.RecordBatch]:
         while not position.is_done:
             came_from = position.offset
             for chunk in bulk.pull(
@@ -96,7 +96,7 @@ class RangeReader:
                     position.advance(chunk.next_offset)
             position.require_advance(came_from)
 
-    def _message_by_message(self, link: Link, position: Position) -> Iterator[MessageView]:
+    def _message_by_message(self, link: ServerLink, position: Position) -> Iterator[MessageView]:
         while not position.is_done:
             came_from = position.offset
             pulled = link.ask(lambda session: self._pull(session, position))

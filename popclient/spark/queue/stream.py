@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 
 from popclient.message import MessageQueue
 from popclient.spark.queue import offsets
-from popclient.spark.queue.offsets import Offsets, Place
-from popclient.spark.queue.options import QueueOptions
-from popclient.spark.queue.places import Ends, Places, created
+from popclient.spark.queue.offsets import Offsets, QueueOffsets
+from popclient.spark.queue.options import QueueReadOptions
+from popclient.spark.queue.places import Ends, QueueEnds, created
 from popclient.spark.queue.planning import fair_shares, partitioned
-from popclient.spark.queue.progress import Mirror
+from popclient.spark.queue.progress import ProgressReporter
 from popclient.spark.queue.reading import RangeReader, Ranges, report_loss
 
 # Without a trigger of its own Spark asks some ninety times a second whether there is something new.
@@ -31,7 +31,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self,
-        options: QueueOptions,
+        options: QueueReadOptions,
         schema: StructType,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -39,11 +39,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options.refuse_in_a_stream()
         self._options = options
         self._reader = RangeReader(options, schema)
-        self._places = Places(options)
-        self._mirror = Mirror(options)
+        self._places = QueueEnds(options)
+        self._mirror = ProgressReporter(options)
         self._now = now
         self._sleep = sleep
-        self._initial: Place | None = None
+        self._initial: QueueOffsets | None = None
         self._topics: _Topics | None = None
         self._target: Mapping[MessageQueue, Ends] | None = None  # where a query of what is available now ends
         self._looked: _Looked | None = None
@@ -54,7 +54,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the options say. Spark asks twice, and must hear the same."""
         if self._initial is None:
             ends = self._present_ends()
-            self._initial = Place(self._places.at(self._options.starting, ends), created=created(ends))
+            self._initial = QueueOffsets(self._places.at(self._options.starting, ends), created=created(ends))
         return offsets.written(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -84,7 +84,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         there, planned = self._looked.ends, self._looked.planned
         lag = sum(ends.max_offset - max(planned.get(queue, 0), ends.min_offset) for queue, ends in there.items())
-        latest = Place({queue: ends.max_offset for queue, ends in there.items()})
+        latest = QueueOffsets({queue: ends.max_offset for queue, ends in there.items()})
         return {**offsets.written(latest), "lag": lag}
 
     # ---- A batch ----
@@ -111,7 +111,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._topics = _Topics(self._places.topics(), now)
         return self._places.ends(self._topics.names)
 
-    def _next(self, start: Place, ends: Mapping[MessageQueue, Ends], limit: int | None) -> Place:
+    def _next(self, start: QueueOffsets, ends: Mapping[MessageQueue, Ends], limit: int | None) -> QueueOffsets:
         """A queue that was not there before, or has lost what was next, is read from its beginning."""
         begun = {
             queue: there.min_offset
@@ -123,9 +123,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shares = waiting if limit is None else fair_shares(waiting, limit)
         # Whoever loses the rights of an administrator still knows which topics these were.
         known = {queue.topic: start.created[queue.topic] for queue in ends if queue.topic in start.created}
-        return Place({queue: froms[queue] + shares.get(queue, 0) for queue in ends}, begun, known | created(ends))
+        return QueueOffsets(
+            {queue: froms[queue] + shares.get(queue, 0) for queue in ends}, begun, known | created(ends)
+        )
 
-    def _check_there(self, start: Place, ends: Mapping[MessageQueue, Ends]) -> None:
+    def _check_there(self, start: QueueOffsets, ends: Mapping[MessageQueue, Ends]) -> None:
         """Before it is planned: what is not there any more fails the query, or is warned of."""
         for queue, offset in sorted(start.offsets.items()):
             named, there = f"of topic {queue.topic}, queue {queue.queue_id}", ends.get(queue)
@@ -148,7 +150,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._sleep(max(0.0, looked.at + looked.pause - self._now()))
 
 
-def _is_there(start: Place, queue: MessageQueue, ends: Mapping[MessageQueue, Ends]) -> bool:
+def _is_there(start: QueueOffsets, queue: MessageQueue, ends: Mapping[MessageQueue, Ends]) -> bool:
     """Is the next offset one of the queue that there is now?"""
     there, offset = ends.get(queue), start.offsets.get(queue)
     if there is None or offset is None:
@@ -156,7 +158,7 @@ def _is_there(start: Place, queue: MessageQueue, ends: Mapping[MessageQueue, End
     return offset <= there.max_offset and not _is_another(start, queue.topic, there)
 
 
-def _is_another(start: Place, topic: str, there: Ends) -> bool:
+def _is_another(start: QueueOffsets, topic: str, there: Ends) -> bool:
     """A topic of the same name, made after the one that was read."""
     before, now = start.created.get(topic), there.created_at_ms
     return before is not None and now is not None and before != now

@@ -27,11 +27,11 @@ def admin(pop_server: EmbeddedBroker) -> Iterator[Admin]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How messages reach the reader: as columns, or as from a server that has not got them."""
     from popclient.spark import message_columns
-    from popclient.spark.link import Link
+    from popclient.spark.link import ServerLink
 
     monkeypatch.setattr(message_columns, "BATCH_ROWS_MAX", 500)
     if request.param == "one by one":
-        monkeypatch.setattr(Link, "offers", lambda _link, _capability: False)
+        monkeypatch.setattr(ServerLink, "offers", lambda _link, _capability: False)
     return str(request.param)
 
 

@@ -15,7 +15,7 @@ from popclient.admin import Admin
 from popclient.errors import NotFound
 from popclient.spark.queue import reading
 from popclient.spark.queue.options import parse
-from popclient.spark.queue.places import Places, created
+from popclient.spark.queue.places import QueueEnds, created
 from tests.spark.queue.seen import COUNT, QUEUES, Seen, numbers
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def test_several_topics_by_name_and_by_pattern(seen: Seen) -> None:
 
 def test_who_may_not_administrate_learns_the_same(seen: Seen) -> None:
     seen.send()
-    every, few = Places(parse(seen.options())), Places(parse(seen.options()))
+    every, few = QueueEnds(parse(seen.options())), QueueEnds(parse(seen.options()))
     few._may_administrate = False
     ends = every.ends(["flights"])
     assert len(created(ends)) == 1

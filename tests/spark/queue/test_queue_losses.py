@@ -15,7 +15,7 @@ from popclient.admin import Admin
 from popclient.errors import NotFound, UnsupportedByServer
 from popclient.message import MessageQueue
 from popclient.spark import bulk
-from popclient.spark.link import Link
+from popclient.spark.link import ServerLink
 from popclient.spark.queue.offsets import Range
 from popclient.spark.queue.options import parse
 from popclient.spark.queue.reading import DataLoss, RangeReader, Ranges
@@ -168,6 +168,6 @@ def test_an_older_server_that_takes_the_place_of_one_with_bulk(seen: Seen, monke
         yield
 
     seen.send(100)
-    monkeypatch.setattr(Link, "offers", lambda _link, _capability: True)
+    monkeypatch.setattr(ServerLink, "offers", lambda _link, _capability: True)
     monkeypatch.setattr(bulk, "pull", gone)
     assert numbers(seen.read()) == list(range(100))

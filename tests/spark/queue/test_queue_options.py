@@ -15,7 +15,7 @@ from popclient.message import MessageQueue
 from popclient.spark.bodies import UNPACKED_BYTES_MAX
 from popclient.spark.message_columns import body_of
 from popclient.spark.options import OptionReader
-from popclient.spark.queue.offsets import Place, Range, ranges, read, written
+from popclient.spark.queue.offsets import QueueOffsets, Range, ranges, read, written
 from popclient.spark.queue.options import EARLIEST, LATEST, Bound, parse
 from popclient.spark.queue.planning import MESSAGES_PER_PARTITION, fair_shares, partitioned
 from popclient.spark.server import server_of
@@ -136,7 +136,7 @@ def test_durations(text: str, ms: int) -> None:
 
 
 def test_an_offset_survives_the_checkpoint() -> None:
-    place = Place({B: 7, A: 3}, {B: 5})
+    place = QueueOffsets({B: 7, A: 3}, {B: 5})
     assert written(place) == {"v": 1, "q": {"flights/0": 3, "flights/1": 7}, "begun": {"flights/1": 5}}
     assert read(written(place)) == place
     known = place._replace(created={"flights": 1_360_281_600_000})
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_another_source_is_refused(strange: dict[str, Any]) -> N
 
 def test_a_batch_follows_from_its_two_offsets() -> None:
     """New queues begin where the end says that they began; what has lost messages goes on there."""
-    start, end = Place({A: 3, B: 9}), Place({A: 3, B: 12, C: 8}, {B: 10, C: 5})
+    start, end = QueueOffsets({A: 3, B: 9}), QueueOffsets({A: 3, B: 12, C: 8}, {B: 10, C: 5})
     assert ranges(start, end) == [Range(B, 10, 12), Range(C, 5, 8)]
     assert ranges(end, end._replace(begun={})) == []
 

@@ -22,7 +22,7 @@ from popclient.errors import Forbidden, Unauthorized, Unreachable, UnsupportedBy
 from popclient.message import MessageQueue
 from popclient.spark.queue.batch import QueueReader
 from popclient.spark.queue.offsets import Range
-from popclient.spark.queue.options import QueueOptions, parse
+from popclient.spark.queue.options import QueueReadOptions, parse
 from popclient.spark.queue.reading import RangeReader, Ranges
 from popclient.spark.queue.stream import QueueStream
 from popserver import EmbeddedBroker, embedded
@@ -148,7 +148,7 @@ def guarded() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def asked_by_alice(broker: EmbeddedBroker, **more: str) -> QueueOptions:
+def asked_by_alice(broker: EmbeddedBroker, **more: str) -> QueueReadOptions:
     named = {"endpoints": broker.endpoint, "topic": "flights", "consumerGroup": "reports"}
     return parse({**named, "accessKey": "alice", "accessSecret": SECRET, **more})
 

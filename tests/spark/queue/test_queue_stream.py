@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from popclient import SimpleConsumer
 from popclient.admin import Admin
 from popclient.errors import NotFound
-from popclient.spark.link import Link, link_to
+from popclient.spark.link import ServerLink, link_to
 from popclient.spark.queue.options import parse
 from tests.spark.queue.seen import COUNT, QUEUES, Clock, Seen, next_offset, numbers, of
 
@@ -168,15 +168,15 @@ def test_progress_that_cannot_be_shown_is_logged(
     source = seen.stream()
     middle = next_offset(source, source.initialOffset(), ReadMaxRows(40))
     link = link_to(parse(seen.options()).server, "reports")
-    ask = Link.ask
+    ask = ServerLink.ask
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "popclient.spark"):
 
-        def failing(this: Link, work: Any, patience: float | None = None) -> Any:
+        def failing(this: ServerLink, work: Any, patience: float | None = None) -> Any:
             if patience is not None:
                 raise NotFound("no such group")
             return ask(this, work, patience)
 
-        patch.setattr(Link, "ask", failing)
+        patch.setattr(ServerLink, "ask", failing)
         assert link is link_to(parse(seen.options()).server, "reports")
         end = next_offset(source, middle)
     assert "the progress of group reports is shown later" in caplog.text
