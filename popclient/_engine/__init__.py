@@ -1,10 +1,12 @@
 """The engine of the consumers: polls, flow control, the backlog, the runner, deadlines and outcomes.
 
-A simple consumer is `simple`: it receives by `polls` and settles by `settle`. A push consumer is `push`:
+A simple consumer is `simple`: its `polls` receive, and it settles by `settle`. A push consumer is `push`:
 
     assignments ─ polls ─ backlog ─ dispatcher ─ runner (threads or tasks) ─ listener
                     ▲        ▲          │
                   flow ◄─────┴─ outcomes: ack, fail, give back ◄┘
+
+Both receive by `receive`: one long poll, with what the server has granted to a cancelled one.
 
 A message counts in the budget of `flow` from its arrival until the server has answered what became of it.
 

@@ -9,23 +9,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
-
-import grpc
 
 from popclient import _convert as convert
 from popclient._engine.flow import CacheBudget
 from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import HOLD_MAX, PushOptions
-from popclient._engine.polls import LEAST_PACE, POLL_MARGIN, RECALL_PATIENCE, SHORTEST_POLL, read_messages, recall
+from popclient._engine.receive import LEAST_PACE, RECALL_PATIENCE, Receive, receive_request
 from popclient._session import Session, log
 from popclient._tasks import Tasks
-from popclient._transport import Link
-from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, check, error_of
+from popclient.errors import ClientClosed, PopError, check
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -220,49 +215,18 @@ class Polling:
         raise AssertionError("unreachable")
 
     async def _receive(self, request: rpc.ReceiveMessageRequest) -> Sequence[MessageView]:
-        brought: list[MessageView] = []
-        patience = max(self._long_poll, SHORTEST_POLL) + POLL_MARGIN
+        receive = Receive(self._session, request, HOLD_MAX, self._long_poll, repeats=True)
         try:
-            status = await self._session.transport.call(partial(self._attempt, request, brought), patience)
+            await receive.run()
         except asyncio.CancelledError:
-            self._strayed(await recall(self._session, request, HOLD_MAX, brought, self._recall_patience))
+            await receive.recall(self._recall_patience)
+            self._strayed(receive.brought)
             raise
-        if brought:
-            return brought
-        if status is None:
-            raise UnexpectedAnswer("the server ended the receive without a status")
-        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-            raise error_of(status)
-        return ()
-
-    async def _attempt(
-        self, request: rpc.ReceiveMessageRequest, brought: list[MessageView], link: Link, remaining: float
-    ) -> pb.Status | None:
-        timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
-        request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
-        call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self._session.transport.headers())
-        try:
-            return await read_messages(call, HOLD_MAX, brought)
-        except grpc.aio.AioRpcError as failure:
-            if not brought:
-                raise
-            log.info("a receive broke after %d messages: %s", len(brought), failure.details())
-            if self._session.is_popmq:  # it repeats the whole answer
-                brought.clear()
-                raise
-        return None
+        return receive.brought
 
     def _request(self, assignment: PollAssignment, count: int) -> rpc.ReceiveMessageRequest:
-        request = rpc.ReceiveMessageRequest(
-            group=self._group,
-            message_queue=assignment.queue,
-            filter_expression=convert.filter_expression(self._options.topics[assignment.topic]),
-            batch_size=count,
-            auto_renew=True,
-            attempt_id=str(uuid.uuid4()),
-        )
-        request.invisible_duration.FromTimedelta(INVISIBLE)
-        return request
+        expression = self._options.topics[assignment.topic]
+        return receive_request(self._group, assignment.queue, expression, count, INVISIBLE, auto_renew=True)
 
     @property
     def _long_poll(self) -> float:

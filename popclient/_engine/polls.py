@@ -7,32 +7,20 @@ A poll is a task of its own: a caller that gives up waiting does not end it. Wha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import uuid
 from collections import defaultdict, deque
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
-import grpc
-
 from popclient import _convert as convert
-from popclient._session import Session, log
-from popclient._transport import Link
-from popclient.errors import ClientClosed, PopError, UnexpectedAnswer, error_of
+from popclient._engine.receive import LEAST_PACE, Receive, receive_request
+from popclient._session import Session
+from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
-from popproto.v2 import service_pb2 as rpc
 
-POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
-# Servers poll for 5 s at least (requirement A12) and refuse a call whose deadline leaves less. A receive
-# that waits less leaves its poll to the next receive.
-SHORTEST_POLL: Final = 5.0
-LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
-# What the server has answered is there at once; an attempt that was granted nothing would wait a whole poll.
-RECALL_PATIENCE: Final = 0.2
 STRAY_PATIENCE: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
 
 
@@ -138,51 +126,25 @@ class Polls:
         clock = asyncio.get_running_loop().time
         begun = clock()
         route = await self._session.route(topic)
-        request = self._request(topic, asking, route)
-        patience = max(asking.await_duration.total_seconds(), SHORTEST_POLL) + POLL_MARGIN
-        brought: list[MessageView] = []
+        request = receive_request(
+            self._group,
+            self._next_queue(topic, route),
+            self._topics[topic],
+            asking.max_messages,
+            asking.invisible,
+            auto_renew=False,
+        )
+        long_poll = asking.await_duration.total_seconds()
+        receive = Receive(self._session, request, asking.invisible, long_poll, repeats=False)
         try:
-            status = await self._session.transport.call(partial(self._attempt, request, brought), patience)
+            await receive.run()
         except asyncio.CancelledError:
-            brought = await recall(self._session, request, asking.invisible, brought)
+            await receive.recall()
             raise
         finally:
-            poll.messages = brought
-        if brought:
-            return
-        if status is None:
-            raise UnexpectedAnswer("the server ended the receive without a status")
-        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-            raise error_of(status)
-        await asyncio.sleep(min(asking.await_duration.total_seconds(), LEAST_PACE) - (clock() - begun))
-
-    async def _attempt(
-        self, request: rpc.ReceiveMessageRequest, brought: list[MessageView], link: Link, remaining: float
-    ) -> pb.Status | None:
-        """Reads one stream into `brought`. What came before it breaks is handed out at once: its hold is running."""
-        timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
-        request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
-        hold = request.invisible_duration.ToTimedelta()
-        call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=self._session.transport.headers())
-        try:
-            return await read_messages(call, hold, brought)
-        except grpc.aio.AioRpcError as failure:
-            if not brought:
-                raise
-            log.info("a receive broke after %d messages: %s", len(brought), failure.details())
-        return None
-
-    def _request(self, topic: str, asking: Asking, route: Sequence[pb.MessageQueue]) -> rpc.ReceiveMessageRequest:
-        request = rpc.ReceiveMessageRequest(
-            group=self._group,
-            message_queue=self._next_queue(topic, route),
-            filter_expression=convert.filter_expression(self._topics[topic]),
-            batch_size=asking.max_messages,
-            auto_renew=False,
-            attempt_id=str(uuid.uuid4()),
-        )
-        request.invisible_duration.FromTimedelta(asking.invisible)
-        return request
+            poll.messages = receive.brought
+        if not poll.messages:
+            await asyncio.sleep(min(long_poll, LEAST_PACE) - (clock() - begun))
 
     def _next_queue(self, topic: str, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:
         """Of each broker in turn a readable queue: servers look at the broker, and serve any of its queues."""
@@ -191,44 +153,6 @@ class Polls:
         if not brokers:
             return pb.MessageQueue(topic=convert.resource(topic, self._session.config.namespace))
         return brokers[next(self._queue_turn) % len(brokers)]
-
-
-async def recall(
-    session: Session,
-    request: rpc.ReceiveMessageRequest,
-    hold: timedelta,
-    brought: Sequence[MessageView],
-    patience: float = RECALL_PATIENCE,
-) -> list[MessageView]:
-    """What the server granted to a receive that was cancelled on its way, beside what it has brought.
-
-    Its attempt is repeated once, for `patience` seconds at most: what was granted is held for us, and to give it
-    back one must know of it (requirement K9). A server that repeats nothing is not asked.
-    """
-    granted: list[MessageView] = []
-    if session.is_popmq and patience > 0:
-        request.long_polling_timeout.FromTimedelta(timedelta(seconds=SHORTEST_POLL))
-        with contextlib.suppress(TimeoutError, PopError, grpc.aio.AioRpcError, grpc.aio.UsageError):
-            async with asyncio.timeout(patience):
-                link = await session.transport.link()
-                timeout, headers = SHORTEST_POLL + POLL_MARGIN, session.transport.headers()
-                call = link.messaging.ReceiveMessage(request, timeout=timeout, metadata=headers)
-                await read_messages(call, hold, granted)
-    return list({view.message_id: view for view in (*brought, *granted)}.values())
-
-
-async def read_messages(
-    call: AsyncIterable[rpc.ReceiveMessageResponse], hold: timedelta, brought: list[MessageView]
-) -> pb.Status | None:
-    """Reads the answer of a receive to its end, the messages into `brought`; returns its status."""
-    status = None
-    async for frame in call:
-        if frame.HasField("message"):
-            until = brought[0].invisible_until if brought else convert.now() + hold
-            brought.append(MessageView(frame.message, until))
-        elif frame.HasField("status"):
-            status = frame.status
-    return status
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:

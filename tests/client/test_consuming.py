@@ -210,7 +210,7 @@ async def test_a_hold_counts_from_the_first_message_not_from_the_end_of_a_slow_s
         arrived.append(MessageView(wire, invisible_until))
         return arrived[-1]
 
-    monkeypatch.setattr("popclient._engine.polls.MessageView", arrive)
+    monkeypatch.setattr("popclient._engine.receive.MessageView", arrive)
     put(server, 2)
     first, second = (rpc.ReceiveMessageResponse(message=server._hold(message)) for message in server.stored["t"])
     gate = asyncio.Event()

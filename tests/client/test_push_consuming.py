@@ -449,7 +449,7 @@ async def test_a_defect_does_not_end_the_polling(server: ScriptedServer, monkeyp
         if len(calls) < 3:
             raise ZeroDivisionError
 
-    monkeypatch.setattr("popclient._engine.assignments.read_messages", broken)
+    monkeypatch.setattr("popclient._engine.receive.read_messages", broken)
     async with consumer_of(server, Seen()):
         await until(lambda: len(calls) > 3)
 
