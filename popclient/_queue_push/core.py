@@ -15,6 +15,7 @@ from typing import Final
 
 from popclient._engine.clock import LoopClock, PeriodicTasks, sleep
 from popclient._engine.flow import QueueLimits
+from popclient._engine.life import ConsumerLife
 from popclient._engine.runner import MakeRunner
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.parts import Parts
@@ -28,7 +29,7 @@ from popclient._queues.wire import has_legacy, open_session, unsupported
 from popclient._session import log
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, NotFound, PopError, PreconditionFailed, for_caller
+from popclient.errors import NotFound, PopError, PreconditionFailed
 from popclient.message import FilterExpression, MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb
 
@@ -40,7 +41,7 @@ RESETS: Final = "popmq.resets"
 MessageQueueListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], object]
 
 
-class QueuePushCore:
+class QueuePushCore(ConsumerLife):
     """One queue push consumer. Belongs to one event loop.
 
     message_queue_listener: told of a topic, all its queues, and this consumer's part of them, when that has changed.
@@ -55,12 +56,11 @@ class QueuePushCore:
         message_queue_listener: MessageQueueListener | None = None,
         pull_loop: PullLoop | None = None,
     ) -> None:
+        super().__init__(options.group, options.drain_timeout.total_seconds())
         self.config = config
         self.options = options
         self.state = ServiceState.CREATE_JUST
         self.suspended = False
-        self.when_ended: Callable[[], None] = lambda: None
-        self.refusal: PopError | None = None  # what the server has ended it with
         self._pull_loop = pull_loop
         self._clock = LoopClock() if pull_loop is None else pull_loop.clock
         self._message_queue_listener = message_queue_listener
@@ -73,8 +73,6 @@ class QueuePushCore:
         self._tasks = Tasks()
         self._agreeing = asyncio.Lock()  # the server judges one change of the subscription at a time
         self._shifted = False  # is some topic's part another since this round began?
-        self._starting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
 
     # ---- Start ----
 
@@ -88,16 +86,7 @@ class QueuePushCore:
                 f"the consumer of group {self.options.group!r} is {self.state}: its start has failed before; make a"
                 " new one"
             )
-        if self._closing is not None:
-            raise ClientClosed
-        if self._starting is None:
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-        try:
-            await asyncio.shield(self._starting)
-        except asyncio.CancelledError:
-            if self._starting.cancelled():
-                self.raise_refusal()
-            raise
+        await super().start()
 
     async def _start(self) -> None:
         try:
@@ -303,42 +292,17 @@ class QueuePushCore:
     # ---- The end ----
 
     def is_inside(self) -> bool:
-        """Is the caller the listener? It must not wait for the end of the consumer, which waits for it."""
         return self.parts.runner.is_inside()
 
-    def _end(self, refusal: PopError) -> None:
-        """The server lets it consume no more: its group is gone, or its rights."""
-        if self._closing is None:
-            self.refusal = refusal
-            log.error("the consumer of group %s ends: %s", self.options.group, refusal)
-            self.begin_closing(self.options.drain_timeout.total_seconds())
-
-    def raise_refusal(self) -> None:
-        """Raises what the server has ended it with."""
-        if self.refusal is not None:
-            raise for_caller(self.refusal)
-
-    async def close(self, drain_timeout: float = 0.0) -> None:
-        """Returns when the consumer is closed. A process that ends without closing it waits for no listener."""
-        await asyncio.shield(self.begin_closing(drain_timeout))
-
-    def begin_closing(self, drain_timeout: float) -> asyncio.Task[None]:
-        """Stops pulling, lets the listener finish for `drain_timeout` seconds, commits, gives queues up, says goodbye.
-
-        A second call waits for the same end.
-        """
-        if self._closing is None:
-            self.parts.shared.closing = True
-            self._closing = asyncio.get_running_loop().create_task(self._close(drain_timeout))
-        return self._closing
+    def _call_no_more(self) -> None:
+        self.parts.shared.closing = True
 
     async def _close(self, drain_timeout: float) -> None:
+        """Stops pulling, lets the listener finish, commits, gives queues up, says goodbye."""
         clock = asyncio.get_running_loop().time
         patience = 0.0  # an interrupted closing does not wait for the goodbye either
         try:
-            if self._starting is not None:
-                self._starting.cancel()
-                await asyncio.gather(self._starting, return_exceptions=True)
+            await self._stop_starting()
             deadline = clock() + drain_timeout + self.config.close_timeout
             if self.running:
                 with contextlib.suppress(TimeoutError):

@@ -1,0 +1,81 @@
+"""The life of a consumer that calls a listener: it starts once, and ends once, by its user or by its server."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from popclient._session import log
+from popclient.errors import ClientClosed, PopError, for_caller
+
+
+class ConsumerLife(ABC):
+    """Belongs to one event loop.
+
+    group: for the log. drain_timeout: seconds for calls of the listener that have begun, if the server ends the
+    consumer.
+    """
+
+    def __init__(self, group: str, drain_timeout: float) -> None:
+        self.when_ended: Callable[[], None] = lambda: None
+        self.refusal: PopError | None = None  # what the server has ended it with
+        self._group = group
+        self._drain_timeout = drain_timeout
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when it has started; raises what is wrong."""
+        if self._closing is not None:
+            raise ClientClosed
+        if self._starting is None or (self._starting.done() and self._starting.exception()):
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        try:
+            await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            if self._starting.cancelled():
+                self.raise_refusal()
+            raise
+
+    def raise_refusal(self) -> None:
+        """Raises what the server has ended it with."""
+        if self.refusal is not None:
+            raise for_caller(self.refusal)
+
+    async def close(self, drain_timeout: float = 0.0) -> None:
+        """Returns when the consumer is closed. A process that ends without closing it waits for no listener."""
+        await asyncio.shield(self.begin_closing(drain_timeout))
+
+    def begin_closing(self, drain_timeout: float) -> asyncio.Task[None]:
+        """Ends it, and lets the listener finish for `drain_timeout` seconds. A second call waits for the same end."""
+        if self._closing is None:
+            self._call_no_more()
+            self._closing = asyncio.get_running_loop().create_task(self._close(drain_timeout))
+        return self._closing
+
+    def _end(self, refusal: PopError) -> None:
+        """The server lets it consume no more: its group is gone, or its rights."""
+        if self._closing is None:
+            self.refusal = refusal
+            log.error("the consumer of group %s ends: %s", self._group, refusal)
+            self.begin_closing(self._drain_timeout)
+
+    async def _stop_starting(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+
+    @abstractmethod
+    def is_inside(self) -> bool:
+        """Is the caller the listener? It must not wait for the end of the consumer, which waits for it."""
+
+    @abstractmethod
+    async def _start(self) -> None: ...
+
+    @abstractmethod
+    def _call_no_more(self) -> None:
+        """From now on no call of the listener begins."""
+
+    @abstractmethod
+    async def _close(self, drain_timeout: float) -> None: ...
