@@ -65,7 +65,7 @@ class Dispatcher:
             settling, listener.interceptors, lambda held: budget.leave(held.size), self._ack_came_too_late
         )
         self._trials: deque[tuple[Batch, asyncio.Future[Consumption]]] = deque()
-        self._here_again: deque[Batch] = deque()  # tried again without the server
+        self._here_again: deque[Batch] = deque()  # for the listener once more, without the server
         self._here_later: dict[Batch, asyncio.TimerHandle] = {}
         self._tasks = Tasks()
         self._draining = False
@@ -113,7 +113,7 @@ class Dispatcher:
                     return
                 self._trials.popleft()
                 continue
-            batch = self._here_again.popleft() if self._here_again else self._backlog.next_batch()
+            batch = self._next_again() if self._here_again else self._backlog.next_batch()
             if batch is None:
                 return
             for held in batch.held:
@@ -123,6 +123,17 @@ class Dispatcher:
             if not self._run(batch, self._ended):
                 self._here_again.appendleft(batch)
                 return
+
+    def _next_again(self) -> Batch | None:
+        """The next batch that is tried again here, unless it has timed out meanwhile."""
+        while self._here_again:
+            batch = self._here_again.popleft()
+            if batch.undecided:
+                return batch
+            if batch.group.ordered:
+                batch.group.is_stuck = False
+                self._backlog.free(batch.group)
+        return self._backlog.next_batch()
 
     def _run(self, batch: Batch, tell: Callable[[Batch, Consumption], None]) -> bool:
         """Has the listener consume the batch. If the runner takes nothing now, it is False, and asked again later."""

@@ -110,6 +110,11 @@ def test_without_any_thread_a_call_is_rejected_and_stays_with_its_caller(monkeyp
     runner.stop()
 
 
+def send(threaded: ServerThread, *bodies: str) -> None:
+    with Producer(threaded.endpoints) as producer:
+        producer.send_many([Message("t", body) for body in bodies]).raise_for_failures()
+
+
 def test_a_push_consumer_without_threads_hands_its_messages_out_later(
     threaded: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,8 +135,34 @@ def test_a_push_consumer_without_threads_hands_its_messages_out_later(
         seen.append(message.text)
         return ConsumeResult.SUCCESS
 
-    with Producer(threaded.endpoints) as producer:
-        producer.send_many([Message("t", body) for body in ("a", "b")]).raise_for_failures()
+    send(threaded, "a", "b")
     with PushConsumer(threaded.endpoints, "push", "t", listener, concurrency=1):
         until_in_thread(lambda: len(seen) == 2)
     assert (seen, len(refused)) == (["a", "b"], 3)
+
+
+def test_a_message_that_times_out_before_there_is_a_thread_is_not_consumed(
+    threaded: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "RUN_AGAIN", 0.01)
+    start, is_full = threading.Thread.start, threading.Event()
+    is_full.set()
+
+    def scarce(thread: threading.Thread) -> None:
+        if is_full.is_set() and thread.name.startswith("push-"):
+            refuse(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    seen: list[str] = []
+
+    def listener(message: MessageView) -> ConsumeResult:
+        seen.append(message.text)
+        return ConsumeResult.SUCCESS
+
+    send(threaded, "late")
+    with PushConsumer(threaded.endpoints, "push", "t", listener, concurrency=1, consumption_timeout=1):
+        until_in_thread(lambda: threaded.server.requests("ChangeInvisibleDuration"))
+        is_full.clear()
+        send(threaded, "next")
+        until_in_thread(lambda: seen == ["next"])
