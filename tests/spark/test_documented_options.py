@@ -32,7 +32,7 @@ def test_every_option_of_a_mode_is_in_its_section(mode: str, title: str) -> None
 
 
 def test_every_table_fills_the_fields_of_its_mode() -> None:
-    assert set(queue.TABLE.fields) == set(queue.QueueOptions._fields)
+    assert set(queue.TABLE.fields) == set(queue.QueueReadOptions._fields)
     assert set(lease.TABLE.fields) == set(lease.LeaseOptions._fields)
     assert set(journal.TABLE.fields) == set(journal.JournalOptions._fields)
     assert set(sink.TABLE.fields) == set(sink.SinkOptions._fields)
