@@ -26,7 +26,7 @@ from popclient import (
     SimpleConsumer,
     aio,
 )
-from popclient._engine.polls import Polls
+from popclient._engine.receive import Receive
 from popclient.admin import Admin
 from tests.client.scripted import until, until_in_thread
 
@@ -195,13 +195,13 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many ReceiveMessage calls were made."""
     count = itertools.count()
     made = [0]
-    original = Polls._attempt
+    original = Receive._attempt
 
-    async def counting(self: Polls, *given: object) -> object:
+    async def counting(self: Receive, *given: object) -> object:
         made[0] = next(count) + 1
         return await original(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Polls, "_attempt", counting)
+    monkeypatch.setattr(Receive, "_attempt", counting)
     return lambda: made[0]
 
 
