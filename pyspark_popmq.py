@@ -40,12 +40,12 @@ class DefaultSource(DataSource):
         return self._mode().stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from popclient.spark.sink.options import writer
+        from popclient.spark.sink.writer import writer
 
         return writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from popclient.spark.sink.options import stream_writer
+        from popclient.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite)
 

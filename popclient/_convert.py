@@ -1,36 +1,24 @@
-"""Models to wire and back. Beside `_transport` and `_session`, the place that knows protobuf."""
+"""The client's models as protobuf messages, and back."""
 
 from __future__ import annotations
 
 import platform
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import metadata
 from typing import Final, NamedTuple
 
 from popclient._arguments import as_timedelta
 from popclient._message_id import new_message_id
+from popclient._version import HOSTNAME, VERSION
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of
 from popclient.message import IDEMPOTENCY_KEY, FilterExpression, Message, SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
-HOSTNAME: Final = socket.gethostname()
 CLIENT_PROPERTY: Final = "popmq.client"
 CAPABILITIES_PROPERTY: Final = "popmq.capabilities"
-
-
-def _version() -> str:
-    try:
-        return metadata.version("popmq")
-    except metadata.PackageNotFoundError:
-        return "0"
-
-
-VERSION: Final = _version()
 
 
 def resource(name: str, namespace: str) -> pb.Resource:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from popclient._session import log
+from popclient._version import log
 from popclient.errors import ClientClosed
 
 T = TypeVar("T")

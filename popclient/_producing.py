@@ -16,7 +16,7 @@ from popclient._convert import Outbound
 from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
 from popclient._session import Session
 from popclient._tasks import Tasks
-from popclient._transactions import Checks, Decide, HalfMessage
+from popclient._transactions import RESOLUTIONS, Checks, Decide, HalfMessage
 from popclient._transport import Link
 from popclient.config import ClientConfig
 from popclient.errors import (
@@ -30,6 +30,7 @@ from popclient.errors import (
     for_caller,
 )
 from popclient.message import Message, SendReceipt
+from popclient.transaction import TransactionResolution
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -60,7 +61,7 @@ class ProducerCore:
         self._topics = {topics} if isinstance(topics, str) else set(topics)
         self.session = Session(config, pb.PRODUCER, None, lambda: convert.publishing(self._topics, config.namespace))
         self._checks = Checks(
-            self, decide, as_timedelta("checker_timeout", checker_timeout, MILLISECOND).total_seconds()
+            self._end_transaction, decide, as_timedelta("checker_timeout", checker_timeout, MILLISECOND).total_seconds()
         )
         self.session.on_orphan = self._checks.asked
         self._carrier = Carrier(self.session, self._exchange)
@@ -129,19 +130,38 @@ class ProducerCore:
         recall_handle = handle.recall_handle if isinstance(handle, SendReceipt) else handle
         if not recall_handle:
             raise ValueError("there is no recall handle; only the receipt of a delayed message has one")
-        request = rpc.RecallMessageRequest(topic=self.named(topic), recall_handle=recall_handle)
-        answer = await self.ask(lambda link: link.messaging.RecallMessage, request)
+        request = rpc.RecallMessageRequest(topic=self._resource(topic), recall_handle=recall_handle)
+        answer = await self._ask(lambda link: link.messaging.RecallMessage, request)
         return answer.message_id
 
     def half(self, message: Message, check_after: float | timedelta | None) -> HalfMessage:
         """A transaction that begins with this message."""
         after = None if check_after is None else as_timedelta("check_after", check_after)
-        return HalfMessage(self, convert.half(message, self.config.namespace, after))
+        half = convert.half(message, self.config.namespace, after)
+        return HalfMessage(half, self.submit, self._end_transaction)
 
-    def named(self, topic: str) -> pb.Resource:
+    async def _end_transaction(
+        self,
+        topic: str,
+        message_id: str,
+        transaction_id: str,
+        resolution: TransactionResolution,
+        source: pb.TransactionSource.ValueType,
+    ) -> None:
+        """Tells the server, as often as `max_attempts` allows: a decision that is repeated does no harm."""
+        request = rpc.EndTransactionRequest(
+            topic=self._resource(topic),
+            message_id=message_id,
+            transaction_id=transaction_id,
+            resolution=RESOLUTIONS[resolution],
+            source=source,
+        )
+        await self._ask(lambda link: link.messaging.EndTransaction, request)
+
+    def _resource(self, topic: str) -> pb.Resource:
         return convert.resource(topic, self.config.namespace)
 
-    async def ask(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
+    async def _ask(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
         """One call that may be repeated without harm, tried as often as a send."""
         self.session.require_open()
         for attempt in itertools.count(1):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import sys
 import threading
@@ -25,12 +24,11 @@ import grpc
 from popclient import _convert as convert
 from popclient._tasks import Tasks
 from popclient._transport import REFUSALS, Link, Transport, new_client_id, translated
+from popclient._version import log as log
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, NotFound, PopError, Unreachable, check, error_of, for_caller
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-
-log = logging.getLogger("popclient")
 
 HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
 BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (requirement N2)
@@ -381,7 +379,7 @@ class Session:
         if callback is not None:
             try:
                 callback(*given)
-            except Exception:
+            except Exception:  # noqa: BLE001  the user's own code may raise anything
                 log.exception("%r failed", callback)
 
     # ---- Heartbeats ----
@@ -391,7 +389,7 @@ class Session:
             await asyncio.sleep(HEARTBEAT_INTERVAL)
             try:
                 await self._beat(beat)
-            except Exception:
+            except Exception:  # noqa: BLE001  one failed heartbeat must not end the others
                 log.exception("a heartbeat of %s failed; the next one follows", self.client_id)
 
     async def _beat(self, beat: int) -> None:

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 from popclient._convert import Outbound
-from popclient._lanes import unwrap
-from popclient._session import log
+from popclient._lanes import Reply, unwrap
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.errors import PopError
 from popclient.message import MessageView, SendReceipt
 from popclient.transaction import Checker, TransactionResolution
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
-if TYPE_CHECKING:
-    from popclient._producing import ProducerCore
-
 CHECKS_AT_ONCE: Final = 8
 
+Submit = Callable[[Outbound, Reply], None]
+# Tells the server a decision: topic, message id, transaction id, what was decided, and what made the client decide.
+EndTransaction = Callable[
+    [str, str, str, TransactionResolution, pb.TransactionSource.ValueType], Coroutine[Any, Any, None]
+]
 Decide = Callable[[MessageView], Awaitable[TransactionResolution]]
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK, TransactionResolution.UNKNOWN
-_WIRE: Final = {COMMIT: pb.COMMIT, ROLLBACK: pb.ROLLBACK}
+RESOLUTIONS: Final = {COMMIT: pb.COMMIT, ROLLBACK: pb.ROLLBACK}
 
 
 class HalfMessage:
-    """One transaction; its two faces are `popclient.producer.Transaction` and `popclient.aio.producer.Transaction`."""
+    """One transaction; its two faces are `popclient.Transaction` and `popclient.aio.Transaction`."""
 
-    def __init__(self, core: ProducerCore, message: Outbound) -> None:
-        self._core = core
+    def __init__(self, message: Outbound, submit: Submit, end: EndTransaction) -> None:
+        self._submit = submit
+        self._end = end
         self._message = message
         self._receipt: SendReceipt | None = None
         self.resolution: TransactionResolution | None = None
@@ -47,7 +50,7 @@ class HalfMessage:
         if self._receipt is not None:
             raise RuntimeError("a transaction is used once; make another one")
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._core.submit(self._message, reply)
+        self._submit(self._message, reply)
         self._receipt = unwrap(await reply)
 
     async def decide(self, resolution: TransactionResolution) -> None:
@@ -56,9 +59,7 @@ class HalfMessage:
         if self.resolution not in (None, resolution):
             raise RuntimeError(f"the transaction's decision is {self.resolution.value}; it cannot become another")
         self.resolution = resolution
-        await end_transaction(
-            self._core, self._message.topic, receipt.message_id, receipt.transaction_id, resolution, pb.SOURCE_CLIENT
-        )
+        await self._end(self._message.topic, receipt.message_id, receipt.transaction_id, resolution, pb.SOURCE_CLIENT)
 
     async def leave(self, failed: bool) -> None:
         """The end of the block: what is undecided is committed, or rolled back if the block failed."""
@@ -81,8 +82,8 @@ class Checks:
     timeout: seconds that the checker may take; after that nothing is answered, and the next check has its turn.
     """
 
-    def __init__(self, core: ProducerCore, decide: Decide | None, timeout: float) -> None:
-        self._core = core
+    def __init__(self, end: EndTransaction, decide: Decide | None, timeout: float) -> None:
+        self._end = end
         self._decide = decide
         self._timeout = timeout
         self._tasks = Tasks()
@@ -107,8 +108,7 @@ class Checks:
         if resolution is TransactionResolution.UNKNOWN:
             return
         try:
-            await end_transaction(
-                self._core,
+            await self._end(
                 message.topic,
                 message.message_id,
                 command.transaction_id,
@@ -141,25 +141,6 @@ class Checks:
             log.error("the checker returned %r for %s, not a TransactionResolution", resolution, named)
             return UNKNOWN
         return resolution
-
-
-async def end_transaction(
-    core: ProducerCore,
-    topic: str,
-    message_id: str,
-    transaction_id: str,
-    resolution: TransactionResolution,
-    source: pb.TransactionSource.ValueType,
-) -> None:
-    """Tells the server, again and again as `max_attempts` allows: to repeat a decision does no harm."""
-    request = rpc.EndTransactionRequest(
-        topic=core.named(topic),
-        message_id=message_id,
-        transaction_id=transaction_id,
-        resolution=_WIRE[resolution],
-        source=source,
-    )
-    await core.ask(lambda link: link.messaging.EndTransaction, request)
 
 
 def in_a_thread(checker: Checker) -> Decide:

@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from popclient._convert import HOSTNAME, VERSION
 from popclient._tls import Credentials, NoHandshake, credentials_for, hint
+from popclient._version import HOSTNAME, VERSION
 from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
 from popclient.errors import (
     BadRequest,

@@ -1,55 +1,56 @@
-"""Holds that last as long as the work on their message, however long that takes."""
+"""Renews the hold of a message for as long as the work on the message takes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from popclient import _convert as convert
-from popclient._session import log
+from popclient._version import log
 from popclient.errors import BadRequest, ClientClosed, NotFound, PopError
-from popclient.message import MessageView
 
-PARTS: Final = 3  # of a hold: prolonged after the first, two are left to try again
-AGAIN: Final = 1.0  # seconds after a failure at the latest
-OVER: Final = (BadRequest, ClientClosed, NotFound)
+PARTS: Final = 3  # of a hold: it is renewed when the first has passed, so that two are left for further attempts
+RETRY_AFTER: Final = 1.0  # the longest pause after a failed renewal, in seconds
+HOLD_OVER: Final = (BadRequest, ClientClosed, NotFound)
 
 
 class Thread(Protocol):
-    """What the synchronous client brings: an event loop in a thread."""
+    """The event loop's thread, which a synchronous client has."""
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]], /) -> None: ...
 
 
-class Keeping:
-    """Keeps the holds of one consumer's messages. `change` renews one."""
+class Held(Protocol):
+    """A message that a consumer holds. Its keeper is the block that renews the hold now."""
 
-    def __init__(
-        self, change: Callable[[MessageView, timedelta], Awaitable[None]], length: timedelta, thread: Thread | None
-    ) -> None:
-        self.change = change
-        self.length = length
-        self.thread = thread
+    _keeper: KeepAlive | None
 
-    def keep(self, message: MessageView) -> KeepAlive:
-        return KeepAlive(message, self)
+    @property
+    def invisible_until(self) -> datetime: ...
+
+
+class Renewal(NamedTuple):
+    """How a hold is renewed: `change(length)` makes it last that long from now. thread: of a synchronous consumer."""
+
+    change: Callable[[timedelta], Awaitable[None]]
+    length: timedelta
+    thread: Thread | None
 
 
 class KeepAlive:
-    """While the block runs the hold of a message is renewed, whenever a third of it has passed.
+    """Renews the hold of a message while the block runs, each time a third of the hold has passed.
 
     `with message.keep_alive():`, or `async with` for a message of `popclient.aio`. Ack within the block or after it:
-    either stops the renewing first. It burns no attempt. `lost` says that the hold ended all the same: then the message
-    comes again, perhaps to somebody else.
+    either ends the renewing first. A renewal does not count as a delivery attempt. `lost` is True when the hold has
+    ended all the same: then the message is delivered again, perhaps to another consumer.
     """
 
-    def __init__(self, message: MessageView, keeping: Keeping) -> None:
+    def __init__(self, message: Held, renewal: Renewal) -> None:
         self.lost = False
         self._message = message
-        self._keeping = keeping
+        self._renewal = renewal
         self._renewing: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
 
@@ -63,7 +64,7 @@ class KeepAlive:
         self._thread().run(self.end)
 
     async def __aenter__(self) -> Self:
-        if self._keeping.thread is not None:
+        if self._renewal.thread is not None:
             raise TypeError("this message came to a synchronous consumer; use `with message.keep_alive():`")
         await self._begin()
         return self
@@ -74,9 +75,9 @@ class KeepAlive:
         await self.end()
 
     def _thread(self) -> Thread:
-        if self._keeping.thread is None:
+        if self._renewal.thread is None:
             raise TypeError("this message came to an asyncio consumer; use `async with message.keep_alive():`")
-        return self._keeping.thread
+        return self._renewal.thread
 
     async def _begin(self) -> None:
         self._message._keeper = self
@@ -93,18 +94,18 @@ class KeepAlive:
     # ---- Renewing ----
 
     async def _renew(self) -> None:
-        length = self._keeping.length.total_seconds()
-        shortest = min(AGAIN, length / (PARTS * 4))
+        length = self._renewal.length.total_seconds()
+        shortest = min(RETRY_AFTER, length / (PARTS * 4))
         while not self.lost:
             await asyncio.sleep(max(self._left() - length * (PARTS - 1) / PARTS, shortest))
-            # In a task of its own: whoever ends the renewing waits for a change that is on its way.
+            # A task of its own: `end` waits for a change that is on its way, and does not cancel it.
             self._changing = asyncio.get_running_loop().create_task(self._change())
             await asyncio.shield(self._changing)
 
     async def _change(self) -> None:
         try:
-            await self._keeping.change(self._message, self._keeping.length)
-        except OVER as over:
+            await self._renewal.change(self._renewal.length)
+        except HOLD_OVER as over:
             log.info("%s is not kept alive: %s", self._message, over)
             self.lost = True
         except PopError as failure:
@@ -112,5 +113,5 @@ class KeepAlive:
             self.lost = self._left() <= 0
 
     def _left(self) -> float:
-        """Seconds of the present hold."""
-        return (self._message.invisible_until - convert.now()).total_seconds()
+        """Seconds until the present hold ends."""
+        return (self._message.invisible_until - datetime.now(UTC)).total_seconds()

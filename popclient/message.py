@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, overload
+from functools import partial
+from typing import Final, Literal, NamedTuple, overload
 
 from popclient._arguments import as_timedelta
 from popclient.errors import MultipleResults, PopError
+from popclient.keep_alive import KeepAlive, Renewal, Thread
 from popproto.v2 import definition_pb2 as pb
-
-if TYPE_CHECKING:
-    from popclient.keep_alive import KeepAlive, Keeping
 
 # The property by which any client's message names its idempotency key.
 IDEMPOTENCY_KEY: Final = "popmq.idempotency-key"
@@ -192,6 +191,14 @@ class SendResults(Sequence[SendReceipt | PopError]):
         return f"<SendResults stored={len(self.receipts)} failed={len(self.failures)}>"
 
 
+class HoldRenewal(NamedTuple):
+    """How a consumer renews the holds of its messages. thread: of a synchronous consumer."""
+
+    change: Callable[[MessageView, timedelta], Awaitable[None]]
+    length: timedelta
+    thread: Thread | None
+
+
 class MessageView:
     """A received message: read-only, but for the hold (`receipt_handle`, `invisible_until`), which may be renewed.
 
@@ -204,8 +211,8 @@ class MessageView:
         "_generation",
         "_invisible_until",
         "_keeper",
-        "_keeping",
         "_receipt_handle",
+        "_renewal",
         "_system",
         "_wire",
         "message_id",
@@ -220,7 +227,7 @@ class MessageView:
         self._generation = 0  # of the topic, where a pull has told it
         self._receipt_handle = system.receipt_handle
         self._invisible_until = invisible_until
-        self._keeping: Keeping | None = None
+        self._renewal: HoldRenewal | None = None
         self._keeper: KeepAlive | None = None
         self.topic: str = wire.topic.name
         self.message_id: str = system.message_id
@@ -343,9 +350,10 @@ class MessageView:
 
         For messages of a SimpleConsumer; those of a PushConsumer are held as long as it lives.
         """
-        if self._keeping is None:
+        if self._renewal is None:
             raise RuntimeError(f"{self!r} was not received by a SimpleConsumer; there is no hold to keep alive")
-        return self._keeping.keep(self)
+        change, length, thread = self._renewal
+        return KeepAlive(self, Renewal(partial(change, self), length, thread))
 
     def _try_again_here(self) -> None:
         """The next attempt is made by this client, without the server."""

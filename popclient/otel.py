@@ -27,7 +27,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from popclient._convert import VERSION
+from popclient._version import VERSION
 from popclient.config import ClientConfig, parse_endpoints
 from popclient.errors import PopError
 from popclient.listening import ConsumeStatus, Consumption

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -127,3 +127,23 @@ def test_the_users_random_numbers_are_left_alone() -> None:
     for path, node in nodes(SOURCES):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
             assert node.attr in {"Random", "SystemRandom"}, f"{path.name}:{node.lineno} draws random.{node.attr}"
+
+
+def test_no_files_of_the_client_import_each_other() -> None:
+    """Imports inside functions and under TYPE_CHECKING count too."""
+    files = {module_of(path): path for path in SOURCES if is_within(module_of(path), "popclient")}
+    unordered = {module: set(imported_files(path, files)) for module, path in files.items()}
+    while ready := [module for module, needed in unordered.items() if not needed & unordered.keys()]:
+        for module in ready:
+            del unordered[module]
+    assert unordered == {}
+
+
+def imported_files(path: Path, files: Container[str]) -> Iterator[str]:
+    """The modules among `files` that a file imports, or imports names from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{each.name}" for each in node.names]
+            yield from (name if name in files else node.module or "" for name in names)

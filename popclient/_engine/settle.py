@@ -14,7 +14,8 @@ from typing import Any, Final
 from popclient import _convert as convert
 from popclient._carrier import Carrier
 from popclient._lanes import Call, Lane, Lanes, Limits, Reply
-from popclient._session import Session, log
+from popclient._session import Session
+from popclient._version import log
 from popclient.errors import PopError, UnexpectedAnswer, check, error_of
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb

@@ -16,13 +16,13 @@ from popclient._engine.polls import Asking, Poll, Polls
 from popclient._engine.settle import Settling
 from popclient._lanes import Joint, Reply
 from popclient._loop import LoopThread
-from popclient._session import Session, log
+from popclient._session import Session
 from popclient._tasks import Tasks
 from popclient._tracing import receiving
+from popclient._version import log
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, PopError
-from popclient.keep_alive import Keeping
-from popclient.message import FilterExpression, MessageView
+from popclient.message import FilterExpression, HoldRenewal, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
@@ -78,9 +78,9 @@ class SimpleConsumerCore:
         """Messages of one of the topics, at most `max_messages`; none when `await_duration` has passed."""
         began_ns = time.time_ns()
         if brought := await self._receive(asking):
-            keeping = Keeping(self._settling.change_invisible_duration, asking.invisible, self._thread)
+            renewal = HoldRenewal(self._settling.change_invisible_duration, asking.invisible, self._thread)
             for view in brought:
-                view._keeping = keeping
+                view._renewal = renewal
             receiving(self.config, self.group, brought[0].topic, brought, began_ns)
         return brought
 

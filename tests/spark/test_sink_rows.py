@@ -17,9 +17,8 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, Stru
 from popclient._producing import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
 from popclient.message import Message
 from popclient.spark.sink.ids import MessageIds, Part
-from popclient.spark.sink.options import stream_writer, writer
 from popclient.spark.sink.rows import Row, Rows
-from popclient.spark.sink.writer import BYTES_AT_ONCE, ROWS_AT_ONCE, _pieces
+from popclient.spark.sink.writer import BYTES_AT_ONCE, ROWS_AT_ONCE, _pieces, stream_writer, writer
 
 PART = Part("a7d2", 3, 1)
 OPTIONS = {"endpoints": "here:8081", "topic": "t"}

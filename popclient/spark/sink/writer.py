@@ -1,37 +1,74 @@
-"""Sends the rows of a write, or of each batch of a query.
+"""Sends the rows of a write, or of each batch of a query: `df.write.format("popmq")`, and `df.writeStream` likewise.
 
-A task that is run again, for a failure of its own or of another, sends the same messages under the same ids, and the
-server stores none of them twice. So nothing has to be undone, and there is nothing left to do in `commit`.
+Spark runs a task again when that task or another one has failed. It then sends the same messages under the same ids,
+and the server stores each of them once. So there is nothing to undo, and nothing left to do in `commit`.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from popclient._producing import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
+from popclient.config import ClientConfig
 from popclient.errors import PopError
 from popclient.producer import Producer
+from popclient.spark.options import OptionReader, OptionTable, text
+from popclient.spark.server import SERVER
 from popclient.spark.sink.ids import Part
 from popclient.spark.sink.rows import Row, Rows, check
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from popclient.spark.sink.options import SinkOptions
-
 log = logging.getLogger("popclient.spark")
 
 # What is handed to the producer at once; it makes requests of it as the server takes them, several at a time.
 ROWS_AT_ONCE: Final = 1_024
 BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+
+TABLE: Final = OptionTable(
+    {"server": SERVER, "topic": text("topic"), "write_id": text("writeId")},
+    elsewhere=(),
+    of_spark=("checkpointLocation", "queryName"),
+)
+
+
+class SinkOptions(NamedTuple):
+    """Where to send. topic: of the rows that name none. write_id: names a write, so that it can be repeated."""
+
+    server: ClientConfig
+    topic: str | None
+    write_id: str | None
+
+
+def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceArrowWriter:
+    """Of `df.write`. Raises `ValueError` naming the option or the column, its value and what is allowed."""
+    return Writer(_parse(options, overwrite), schema)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """Of `df.writeStream`. Raises as `writer` does."""
+    given = OptionReader(options)
+    if "writeId" in given:
+        raise given.refuse("writeId", "it names a batch write; what a query sends is named by its checkpoint: drop it")
+    return StreamWriter(_parse(options, overwrite), schema)
+
+
+def _parse(options: Mapping[str, str], overwrite: bool) -> SinkOptions:
+    if overwrite:
+        raise ValueError('a topic is only ever appended to; say mode("append"), or outputMode("append") of a query')
+    given = OptionReader(options)
+    if "url" in given:
+        raise given.refuse("url", "a database is read, not written: give endpoints, the server's host:port")
+    return SinkOptions(**TABLE.read(options))
 
 
 class NotStored(RuntimeError):
