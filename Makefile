@@ -62,13 +62,15 @@ format: $(DEV) ## put the code into shape
 types: $(DEV) ## strict types
 	$(BIN)/mypy
 
-generate: $(VENV)/bin/python ## write proto/popproto anew from the .proto files
+generate: $(DEV) ## make popproto from the .proto files, and the synchronous clients from the asyncio ones
 	$(BIN)/python proto/generate.py
+	$(BIN)/python scripts/unasync.py
 
 fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/lifecycle.py --check
 	$(BIN)/python docs/architecture.py --check
+	$(BIN)/python scripts/unasync.py --check
 
 check: lint types fresh ## lint, types, and whether generated files are fresh
 

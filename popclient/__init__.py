@@ -76,12 +76,12 @@ if TYPE_CHECKING:
     from popclient._queues.offsets import OffsetStore, ReadOffsetType
     from popclient._queues.start import ConsumeFromWhere
     from popclient._queues.statistics import TopicStatistics, consumer_statistics
+    from popclient._sync.producer import Producer, Transaction
+    from popclient._sync.pull_consumer import PullConsumer
+    from popclient._sync.push_consumer import PushConsumer
+    from popclient._sync.queue_push_consumer import QueuePushConsumer
+    from popclient._sync.simple_consumer import SimpleConsumer
     from popclient.keep_alive import KeepAlive
-    from popclient.producer import Producer, Transaction
-    from popclient.pull_consumer import PullConsumer
-    from popclient.push_consumer import PushConsumer
-    from popclient.queue_push_consumer import QueuePushConsumer
-    from popclient.simple_consumer import SimpleConsumer
 else:
 
     def __getattr__(name: str) -> object:
@@ -110,15 +110,15 @@ _MODULE_OF = {
     "MessageModel": "popclient._queue_push.options",
     "OffsetStore": "popclient._queues.offsets",
     "OrderlyListener": "popclient._queues.listener",
-    "Producer": "popclient.producer",
-    "PullConsumer": "popclient.pull_consumer",
-    "PushConsumer": "popclient.push_consumer",
-    "QueuePushConsumer": "popclient.queue_push_consumer",
+    "Producer": "popclient._sync.producer",
+    "PullConsumer": "popclient._sync.pull_consumer",
+    "PushConsumer": "popclient._sync.push_consumer",
+    "QueuePushConsumer": "popclient._sync.queue_push_consumer",
     "ReadOffsetType": "popclient._queues.offsets",
-    "SimpleConsumer": "popclient.simple_consumer",
+    "SimpleConsumer": "popclient._sync.simple_consumer",
     "TopicStatistics": "popclient._queues.statistics",
     "consumer_statistics": "popclient._queues.statistics",
-    "Transaction": "popclient.producer",
+    "Transaction": "popclient._sync.producer",
 }
 
 __all__ = [

@@ -1,8 +1,12 @@
-"""The bridge from threads to the core: one event loop, in one daemon thread, for all synchronous clients of a process.
+"""The two ways from a client to its core, which lives in one event loop.
 
-A thread hands in work through a deque and wakes the loop only if nobody has done so since it last looked: a thousand
-sends at once cost one wake-up, and each thread is woken once, by its own answer. The thread is a daemon, so a process
-that ends without closing its clients does not hang.
+`Here` is the way of asyncio clients: the caller runs in the core's event loop and awaits the answer. `LoopThread` is
+the way of synchronous clients: one event loop in one daemon thread serves all of them in a process. Both have the same
+methods, so a client is written once, for asyncio; scripts/unasync.py makes the synchronous one.
+
+A thread puts its work into a deque and wakes the loop only if no other thread has done so since the loop last looked:
+a thousand sends at once cost one wake-up, and each thread is woken once, by its own answer. The thread is a daemon, so
+a process that ends without closing its clients does not hang.
 """
 
 from __future__ import annotations
@@ -21,13 +25,41 @@ from popclient._version import log
 from popclient.errors import ClientClosed
 
 T = TypeVar("T")
-EXIT_PATIENCE: Final = 0.5  # seconds that the end of a process may take for clients that nobody closed
+EXIT_PATIENCE: Final = 0.5  # seconds that the end of a process may take to close its clients
 
 
 class Closable(Protocol):
     """A client that the end of the process should close."""
 
     async def close(self) -> None: ...
+
+
+class Here:
+    """The way to a core in the caller's own event loop."""
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+        """Await it: the result of the coroutine."""
+        return work()
+
+    def ask(self, submit: Callable[[asyncio.Future[Any]], None]) -> asyncio.Future[Any]:
+        """Await it: the outcome that `submit(reply)` gets for the reply."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        submit(reply)
+        return reply
+
+    def call(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which needs the core's loop and no server."""
+        return work()
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Calls `work`, without a result."""
+        work()
+
+    def close_at_exit(self, client: Closable) -> None:
+        """Does nothing: what belongs to an event loop is closed before the loop ends."""
+
+    def forget(self, client: Closable) -> None:
+        """Does nothing; see `close_at_exit`."""
 
 
 class Waiter:
@@ -42,7 +74,7 @@ class Waiter:
         self._result: Any = None
 
     def wait(self, timeout: float = -1) -> Any:
-        """The result. Raises TimeoutError, or whatever interrupts the thread; then nobody waits any more."""
+        """The result. Raises TimeoutError, or what interrupts the thread; a later result is then dropped."""
         try:
             if not self._lock.acquire(timeout=timeout):
                 raise TimeoutError
@@ -61,13 +93,13 @@ class Waiter:
 
 
 class _Raised(NamedTuple):
-    """In place of an outcome: what handing in the call has raised."""
+    """In place of an outcome: the exception that submitting the call has raised."""
 
     defect: BaseException
 
 
 def _outcome(waited_for: Any) -> Any:
-    """What was waited for, or raises what came in its place."""
+    """The outcome; raises the exception that came in its place."""
     if isinstance(waited_for, _Raised):
         raise waited_for.defect
     return waited_for
@@ -93,7 +125,7 @@ class LoopThread:
             try:
                 self.loop.run_forever()
                 ended = True
-            except BaseException:  # noqa: BLE001  asyncio lets SystemExit through; all clients live in this thread
+            except BaseException:  # noqa: BLE001  asyncio lets SystemExit through, and all clients need this thread
                 log.exception("something in the clients' event loop wanted to end it; it goes on")
 
     def post(self, work: Callable[[], object]) -> None:
@@ -103,17 +135,17 @@ class LoopThread:
         self._inbox.append(work)
         if not self._woken:
             self._woken = True
-            # Without the caller's context: what is begun here is not done on his behalf alone.
+            # Without the caller's context: what starts here serves other callers too.
             self.loop.call_soon_threadsafe(self._drain, context=contextvars.Context())
 
     def _drain(self) -> None:
-        # Before looking, not after: what is posted from now on wakes the loop again.
+        # Before the deque is read, not after: what is posted from now on wakes the loop again.
         self._woken = False
         inbox = self._inbox
         while inbox:
             try:
                 inbox.popleft()()
-            except BaseException:  # noqa: BLE001  whatever one has raised, those behind it have their turn
+            except BaseException:  # noqa: BLE001  one failure must not stop the work behind it
                 log.exception("what was posted to the clients' event loop failed; the next one follows")
 
     def ask(self, submit: Callable[[Waiter], None]) -> Any:
@@ -130,6 +162,11 @@ class LoopThread:
         self.post(begin)
         return _outcome(waiter.wait())
 
+    def call(self, work: Callable[[], T]) -> T:
+        """The result of `work`, called in the loop."""
+        result: T = self.ask(lambda reply: reply.set_result(work()))
+        return result
+
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float = -1) -> T:
         """The result of the coroutine; it is cancelled when the waiting thread is interrupted."""
         self._forbid_own_thread()
@@ -137,7 +174,7 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def answer(task: asyncio.Task[T]) -> None:
-            # At the end of the process a waiting daemon thread is left to end with it: woken, it would only complain.
+            # When the process ends, a waiting daemon thread is not woken: it would only log an error.
             if not (self._ending and not task.cancelled() and isinstance(task.exception(), ClientClosed)):
                 waiter.set_result(task)
 
@@ -172,8 +209,8 @@ class LoopThread:
     def forget(self, client: Closable) -> None:
         self._clients.discard(client)
 
-    def say_goodbye(self) -> None:
-        """Closes what nobody closed, as far as half a second allows."""
+    def close_clients(self) -> None:
+        """Closes the clients that are still open, as far as half a second allows."""
         self._ending = True
         clients = list(self._clients)
         if clients and self.alive:
@@ -193,7 +230,7 @@ async def _close_all(clients: list[Closable]) -> None:
 
 
 class _OfProcess:
-    """The loop thread of this process: made at first need, and anew in a forked child, where threads do not live on."""
+    """The loop thread of this process. Starts at first use, and again in a forked child, which has no threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -203,7 +240,7 @@ class _OfProcess:
         with self._guard:
             if self._thread is None:
                 self._thread = LoopThread()
-                atexit.register(self._thread.say_goodbye)
+                atexit.register(self._thread.close_clients)
             return self._thread
 
     def left_behind(self) -> None:

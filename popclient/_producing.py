@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar
 
@@ -49,6 +49,15 @@ REQUESTS_AT_ONCE: Final = 4
 # Without the capability "batch" every message has a request of its own, so more of them are needed.
 SINGLE_REQUESTS_AT_ONCE: Final = 64
 IDEMPOTENCY: Final = "idempotency"  # the capability of a server that heeds keys
+
+
+def as_message(given: Message | str, body: bytes | str, fields: Mapping[str, object]) -> Message:
+    """The arguments of `send`, as a Message."""
+    if isinstance(given, Message):
+        if body or fields:
+            raise TypeError("send takes a Message alone, or a topic, a body and fields; not both")
+        return given
+    return Message(given, body, **{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]
 
 
 class ProducerCore:

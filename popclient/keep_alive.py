@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
+from popclient._loop import Here, LoopThread
 from popclient._version import log
 from popclient.errors import BadRequest, ClientClosed, NotFound, PopError
 
 PARTS: Final = 3  # of a hold: it is renewed when the first has passed, so that two are left for further attempts
 RETRY_AFTER: Final = 1.0  # the longest pause after a failed renewal, in seconds
 HOLD_OVER: Final = (BadRequest, ClientClosed, NotFound)
-
-
-class Thread(Protocol):
-    """The event loop's thread, which a synchronous client has."""
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, None]], /) -> None: ...
 
 
 class Held(Protocol):
@@ -32,11 +27,11 @@ class Held(Protocol):
 
 
 class Renewal(NamedTuple):
-    """How a hold is renewed: `change(length)` makes it last that long from now. thread: of a synchronous consumer."""
+    """How a hold is renewed: `change(length)` makes it last that long from now. bridge: of the message's consumer."""
 
     change: Callable[[timedelta], Awaitable[None]]
     length: timedelta
-    thread: Thread | None
+    bridge: Here | LoopThread
 
 
 class KeepAlive:
@@ -64,7 +59,7 @@ class KeepAlive:
         self._thread().run(self.end)
 
     async def __aenter__(self) -> Self:
-        if self._renewal.thread is not None:
+        if isinstance(self._renewal.bridge, LoopThread):
             raise TypeError("this message came to a synchronous consumer; use `with message.keep_alive():`")
         await self._begin()
         return self
@@ -74,10 +69,10 @@ class KeepAlive:
     ) -> None:
         await self.end()
 
-    def _thread(self) -> Thread:
-        if self._renewal.thread is None:
+    def _thread(self) -> LoopThread:
+        if not isinstance(self._renewal.bridge, LoopThread):
             raise TypeError("this message came to an asyncio consumer; use `async with message.keep_alive():`")
-        return self._renewal.thread
+        return self._renewal.bridge
 
     async def _begin(self) -> None:
         self._message._keeper = self

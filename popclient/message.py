@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final, Literal, NamedTuple, overload
 
 from popclient._arguments import as_timedelta
+from popclient._loop import Here, LoopThread
 from popclient.errors import MultipleResults, PopError
-from popclient.keep_alive import KeepAlive, Renewal, Thread
+from popclient.keep_alive import KeepAlive, Renewal
 from popproto.v2 import definition_pb2 as pb
 
 # The property by which any client's message names its idempotency key.
@@ -192,11 +193,11 @@ class SendResults(Sequence[SendReceipt | PopError]):
 
 
 class HoldRenewal(NamedTuple):
-    """How a consumer renews the holds of its messages. thread: of a synchronous consumer."""
+    """How a consumer renews the holds of its messages."""
 
     change: Callable[[MessageView, timedelta], Awaitable[None]]
     length: timedelta
-    thread: Thread | None
+    bridge: Here | LoopThread
 
 
 class MessageView:
@@ -352,8 +353,8 @@ class MessageView:
         """
         if self._renewal is None:
             raise RuntimeError(f"{self!r} was not received by a SimpleConsumer; there is no hold to keep alive")
-        change, length, thread = self._renewal
-        return KeepAlive(self, Renewal(partial(change, self), length, thread))
+        change, length, bridge = self._renewal
+        return KeepAlive(self, Renewal(partial(change, self), length, bridge))
 
     def _try_again_here(self) -> None:
         """The next attempt is made by this client, without the server."""

@@ -7,22 +7,23 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from popclient import _convert as convert
+from popclient._engine.options import SimpleOptions
 from popclient._engine.polls import Asking, Poll, Polls
 from popclient._engine.settle import Settling
 from popclient._lanes import Joint, Reply
-from popclient._loop import LoopThread
+from popclient._loop import Here, LoopThread
 from popclient._session import Session
 from popclient._tasks import Tasks
 from popclient._tracing import receiving
 from popclient._version import log
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError
-from popclient.message import FilterExpression, HoldRenewal, MessageView
+from popclient.errors import ClientClosed, MultipleResults, PopError
+from popclient.message import HoldRenewal, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
@@ -37,16 +38,14 @@ class SimpleConsumerCore:
     def __init__(
         self,
         config: ClientConfig,
-        group: str,
-        topics: Mapping[str, FilterExpression],
-        defaults: Asking,
-        thread: LoopThread | None = None,
+        options: SimpleOptions,
+        bridge: Here | LoopThread,
     ) -> None:
-        self._thread = thread
+        self._bridge = bridge
         self.config = config
-        self.group = group
-        self.topics = dict(topics)
-        self.defaults = defaults
+        self.group = group = options.group
+        self.topics = options.topics
+        self.defaults = defaults = options.defaults
         self.session = Session(
             config,
             pb.SIMPLE_CONSUMER,
@@ -78,7 +77,7 @@ class SimpleConsumerCore:
         """Messages of one of the topics, at most `max_messages`; none when `await_duration` has passed."""
         began_ns = time.time_ns()
         if brought := await self._receive(asking):
-            renewal = HoldRenewal(self._settling.change_invisible_duration, asking.invisible, self._thread)
+            renewal = HoldRenewal(self._settling.change_invisible_duration, asking.invisible, self._bridge)
             for view in brought:
                 view._renewal = renewal
             receiving(self.config, self.group, brought[0].topic, brought, began_ns)
@@ -266,3 +265,12 @@ async def _at_rest(view: MessageView) -> None:
 
 async def _first_of(polls: Sequence[Poll], timeout: float | None) -> None:
     await asyncio.wait([poll.task for poll in polls], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
+def raise_for_acks(views: list[MessageView], outcomes: list[Any]) -> None:
+    """Raises MultipleResults with the messages that were not acked."""
+    failures = [(v, o) for v, o in zip(views, outcomes, strict=True) if isinstance(o, PopError)]
+    if failures:
+        raise MultipleResults(
+            f"{len(failures)} of {len(views)} messages were not acked; the first: {failures[0][1]}", failures=failures
+        )

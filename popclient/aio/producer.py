@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Self, overload
 
 from popclient._convert import outbound
 from popclient._lanes import unwrap
-from popclient._producing import ProducerCore
+from popclient._loop import Here
+from popclient._producing import ProducerCore, as_message
 from popclient._tracing import carrying, sending
 from popclient._transactions import HalfMessage
+from popclient.aio.callbacks import checker_of
 from popclient.config import ClientConfig
 from popclient.message import Message, SendReceipt, SendResults
-from popclient.producer import as_message
 from popclient.transaction import AsyncChecker, TransactionResolution
 
 
+# sync: sends of many tasks => sends of many threads
+# sync: Belongs to ... open. => Safe in threads.
+# sync: a coroutine function, called with => called in a thread of its own with
 class Producer:
-    """Sends messages; the concurrent sends of many tasks travel together, each with its own outcome.
+    """Sends messages. The sends of many tasks share requests, and each has its own outcome.
 
-    Takes what `popclient.Producer` takes; its `checker` is a coroutine function. Belongs to the event loop of its first
-    use. Cancelling one `send` disturbs no other; whether the cancelled message is stored is then open.
+    Belongs to the event loop of its first use. Cancelling one `send` disturbs no other; whether the server stores the
+    cancelled message is then open.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    topics: looked up by `start` or on entering `with`; others at their first message.
+    checker: a coroutine function, called with a half message of one of the topics without a decision, perhaps another
+        producer's; returns a TransactionResolution: what became of the work behind the message.
+    checker_timeout: seconds or a timedelta that one answer may take; a later one is dropped, and the server asks again.
+    on_disconnect, on_reconnect: see ClientConfig.
+
+    >>> async with Producer("127.0.0.1:8081") as producer:      # doctest: +SKIP
+    ...     await producer.send("flights", b"...", tag="UA")
+    SendReceipt(message_id='01…', offset=0, transaction_id='', recall_handle='')
     """
+
+    __module__ = "popclient.aio"
 
     def __init__(
         self,
@@ -37,11 +53,13 @@ class Producer:
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._core = ProducerCore(self._config, topics, checker, checker_timeout)
+        self._bridge = Here()
+        self._core = ProducerCore(self._config, topics, checker_of(checker), checker_timeout)
+        self._bridge.close_at_exit(self._core)
 
     async def start(self) -> None:
         """Opens the session and looks `topics` up; raises NotFound, Unreachable and so on. Else the first send does."""
-        await self._core.start()
+        await self._bridge.run(self._core.start)
 
     @overload
     async def send(self, message: Message, /) -> SendReceipt: ...
@@ -67,10 +85,9 @@ class Producer:
         Tries up to `max_attempts` times under one message id, so that a server which drops repeats stores it once.
         Raises a PopError: BadRequest, NotFound, PayloadTooLarge, Unreachable and so on.
         """
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with sending(self._config, [as_message(message, body, fields)]) as work:
-            self._core.submit(outbound(work.messages[0], self._config.namespace), reply)
-            receipt: SendReceipt = unwrap(await reply)
+            wire = outbound(work.messages[0], self._config.namespace)
+            receipt: SendReceipt = unwrap(await self._bridge.ask(lambda reply: self._core.submit(wire, reply)))
             work.settle([receipt])
         return receipt
 
@@ -80,10 +97,9 @@ class Producer:
         `.raise_for_failures()` on the result turns failures into one MultipleResults.
         """
         given = list(messages)
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with sending(self._config, given) as work:
-            self._core.submit_all([outbound(message, self._config.namespace) for message in work.messages], reply)
-            outcomes = await reply
+            wires = [outbound(message, self._config.namespace) for message in work.messages]
+            outcomes = await self._bridge.ask(lambda reply: self._core.submit_all(wires, reply))
             work.settle(outcomes)
         return SendResults(given, outcomes)
 
@@ -92,16 +108,16 @@ class Producer:
 
         Raises PreconditionFailed when it is due already, NotFound when it was taken back before.
         """
-        return await self._core.recall(topic, handle)
+        return await self._bridge.run(lambda: self._core.recall(topic, handle))
 
     def transaction(self, message: Message, *, check_after: float | timedelta | None = None) -> Transaction:
         """A block that decides about the message: `async with producer.transaction(message): …` stores it at once, and
         delivers it when the block ends; when the block raises, it is never delivered.
 
-        Should this process die in between, the server asks the producers of the topic, first after `check_after`
-        (seconds or a timedelta up to an hour; the server's 6 s without it): see `checker` above.
+        If this process ends in between, the server asks the producers of the topic, first after `check_after` (seconds
+        or a timedelta up to an hour; the server's 6 s without it): see `checker` of `Producer`.
         """
-        return Transaction(self._core.half(carrying(self._config, message), check_after))
+        return Transaction(self._core.half(carrying(self._config, message), check_after), self._bridge)
 
     @property
     def client_id(self) -> str:
@@ -114,7 +130,8 @@ class Producer:
 
     async def close(self) -> None:
         """Sends what waits and says goodbye, within `close_timeout`. Closing twice is fine."""
-        await self._core.close()
+        self._bridge.forget(self._core)
+        await self._bridge.run(self._core.close)
 
     async def __aenter__(self) -> Self:
         try:
@@ -134,10 +151,13 @@ class Producer:
 
 
 class Transaction:
-    """A message whose fate this block decides; made by `Producer.transaction`. Used once."""
+    """A block that decides whether its message is delivered; made by `Producer.transaction`. Used once."""
 
-    def __init__(self, half: HalfMessage) -> None:
+    __module__ = "popclient.aio"
+
+    def __init__(self, half: HalfMessage, bridge: Here) -> None:
         self._half = half
+        self._bridge = bridge
 
     @property
     def message_id(self) -> str:
@@ -154,17 +174,17 @@ class Transaction:
 
     async def commit(self) -> None:
         """Delivers the message, before the block ends. May be repeated if it fails."""
-        await self._half.decide(TransactionResolution.COMMIT)
+        await self._bridge.run(lambda: self._half.decide(TransactionResolution.COMMIT))
 
     async def rollback(self) -> None:
-        """Gives the message up; nobody will have seen it."""
-        await self._half.decide(TransactionResolution.ROLLBACK)
+        """Discards the message: no consumer gets it."""
+        await self._bridge.run(lambda: self._half.decide(TransactionResolution.ROLLBACK))
 
     async def __aenter__(self) -> Self:
-        await self._half.begin()
+        await self._bridge.run(self._half.begin)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._half.leave(error is not None)
+        await self._bridge.run(lambda: self._half.leave(error is not None))

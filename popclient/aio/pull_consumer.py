@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from popclient._arguments import as_timedelta, require_whole
-from popclient._engine.runner import TaskRunner
+from popclient._loop import Here
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
 from popclient._pull.options import (
@@ -23,18 +23,48 @@ from popclient._pull.options import (
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import AsyncConcurrentListener, is_async
+from popclient.aio.callbacks import require_kind, runner_of
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageQueue, MessageView
-from popclient.pull_consumer import FOREVER, MEBIBYTE
+
+MEBIBYTE: Final = 1024 * 1024
+FOREVER: Final = timedelta(days=365)
 
 
+# sync: Belongs to ... nothing. => Safe in threads.
+# sync: so let one task poll => so let one thread poll
 class PullConsumer:
     """Reads queues from offsets of your choice, in the order in which their messages were stored.
 
-    Takes what `popclient.PullConsumer` takes. Belongs to the event loop of its first use. A cancelled `poll` loses
-    nothing.
+    Belongs to the event loop of its first use. A cancelled `poll` loses nothing. Needs a PopMQ server; with a RocketMQ
+    proxy `start` raises UnsupportedByServer.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    group: the server keeps the committed progress of each queue under its name. The protocol wants a group even for
+        readers that commit nothing. The server refuses a group that consumes message by message, as with SimpleConsumer
+        or PushConsumer: its progress is no offset.
+    filters: topics to the filter of each: tags such as "a || b", or a FilterExpression. A topic without one: all.
+    consume_from: where to begin in a queue in which the group has no progress: "CONSUME_FROM_LAST_OFFSET" at its end,
+        "CONSUME_FROM_FIRST_OFFSET" at its beginning, "CONSUME_FROM_TIMESTAMP" at the first message stored at
+        `consume_timestamp` or later: "yyyyMMddHHmmss" or an aware datetime; half an hour ago without one.
+    batch_size: how many messages one pull asks for, at most 160.
+    max_cached_messages, max_cached_bytes: how much to fetch ahead of `poll`, for all queues, counted with bodies. One
+        pull may exceed the bytes.
+    auto_commit: commits every `commit_interval` (seconds or a timedelta), and at `close`. A poll says that the messages
+        of earlier polls are done, and no more than these are committed; so let one task poll.
+    allocate_strategy: how members share the queues that they `subscribe` to: "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH",
+        or a callable. All members must use the same.
+    on_disconnect, on_reconnect: see ClientConfig.
+
+    >>> async with PullConsumer("127.0.0.1:8081", "reports", consume_from="CONSUME_FROM_FIRST_OFFSET") as consumer:
+    ...     await consumer.assign("flights")                                    # doctest: +SKIP
+    ...     while messages := await consumer.poll(timeout=5):
+    ...         handle(messages)
+    ...         await consumer.commit()
     """
+
+    __module__ = "popclient.aio"
 
     def __init__(
         self,
@@ -66,17 +96,19 @@ class PullConsumer:
             allocate_strategy=allocate_strategy,
         )
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
+        self._bridge = Here()
         self._core = PullConsumerCore(self._config, options)
+        self._bridge.close_at_exit(self._core)
 
     async def start(self) -> None:
         """Opens the session, as the first call would; raises Unreachable, UnsupportedByServer and so on."""
-        await self._core.start()
+        await self._bridge.run(self._core.start)
 
     # ---- Queues ----
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's queues, in order. Raises NotFound."""
-        return await self._core.queues(topic)
+        return await self._bridge.run(lambda: self._core.queues(topic))
 
     async def assign(self, wanted: Wanted) -> list[MessageQueue]:
         """Reads these from now on, and nothing else: a topic (all its queues, later ones too), queues, or several.
@@ -84,7 +116,8 @@ class PullConsumer:
         Each begins at the group's progress, else as `consume_from` says; one that was assigned before goes on where it
         is. Nothing changes when a topic or a queue does not exist: NotFound. Returns what is assigned.
         """
-        return await self._core.assign(as_wanted(wanted))
+        each = as_wanted(wanted)
+        return await self._bridge.run(lambda: self._core.assign(each))
 
     async def subscribe(self, topics: str | Iterable[str]) -> list[MessageQueue]:
         """Reads this member's share of the topics from now on, and nothing else; returns what that is now.
@@ -93,7 +126,8 @@ class PullConsumer:
         with each that comes or goes the parts change. A queue that changes hands goes on at the group's progress, so
         what was polled and not committed comes again.
         """
-        return await self._core.subscribe(as_topic_names(topics))
+        names = as_topic_names(topics)
+        return await self._bridge.run(lambda: self._core.subscribe(names))
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -102,11 +136,11 @@ class PullConsumer:
 
     def pause(self, *mqs: MessageQueue) -> None:
         """Neither fetches nor returns messages of these queues, or of all, until `resume`; their places stay."""
-        self._core.pause(mqs)
+        self._bridge.call(lambda: self._core.pause(mqs))
 
     def resume(self, *mqs: MessageQueue) -> None:
         """Goes on with these queues, or with all."""
-        self._core.resume(mqs)
+        self._bridge.call(lambda: self._core.resume(mqs))
 
     # ---- Messages ----
 
@@ -118,7 +152,7 @@ class PullConsumer:
         """
         seconds = as_timedelta("timeout", timeout).total_seconds()
         require_whole("max_messages", max_messages)
-        return await self._core.poll(seconds, max_messages)
+        return await self._bridge.run(lambda: self._core.poll(seconds, max_messages))
 
     async def __aiter__(self) -> AsyncIterator[MessageView]:
         """Polls message by message until the consumer is closed; `poll` is faster where many are at hand."""
@@ -130,6 +164,7 @@ class PullConsumer:
             for message in polled:
                 yield message
 
+    # sync: how many tasks => how many threads
     async def consume(
         self,
         topics: str | Iterable[str],
@@ -147,7 +182,7 @@ class PullConsumer:
         refused meanwhile. Close the consumer from elsewhere than the listener: it waits for calls that have begun,
         within `close_timeout`.
 
-        consume_threads: how many calls at once. consume_message_batch_max_size: messages per call.
+        consume_threads: how many tasks call it. consume_message_batch_max_size: messages per call.
         consume_timeout: what is with the listener for longer is handed back, and its result counts no more.
         """
         listening = listening_of(
@@ -156,26 +191,23 @@ class PullConsumer:
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_timeout=consume_timeout,
         )
-        if not is_async(listener):
-            raise TypeError(
-                f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
-                " popclient.PullConsumer, which calls it in threads"
-            )
-        consuming = PullListening(self._core, listening, TaskRunner)
-        await self._core.consume(consuming, as_topic_names(topics))
+        require_kind(listener, "PullConsumer", is_async=is_async(listener))
+        names = as_topic_names(topics)
+        runner = runner_of(self._bridge)
+        await self._bridge.run(lambda: self._core.consume(PullListening(self._core, listening, runner), names))
 
     # ---- Places ----
 
     def position(self, mq: MessageQueue) -> int:
         """The offset from which the next poll reads the queue: all before it was returned, or is not wanted."""
-        return self._core.position(mq)
+        return self._bridge.call(lambda: self._core.position(mq))
 
     def generation(self, mq: MessageQueue) -> int:
         """Tells the queue's topic from others that had its name before, or may have it later; 0 until it is known.
 
         Keep it beside an offset that you `seek` to later.
         """
-        return self._core.generation(mq)
+        return self._bridge.call(lambda: self._core.generation(mq))
 
     def seek(self, mq: MessageQueue, offset: int, generation: int = 0) -> None:
         """Goes on from there; nothing that was fetched before is returned any more.
@@ -185,27 +217,27 @@ class PullConsumer:
         """
         require_whole("offset", offset, 0)
         require_whole("generation", generation, 0)
-        self._core.seek(mq, offset, generation)
+        self._bridge.call(lambda: self._core.seek(mq, offset, generation))
 
     async def seek_to_beginning(self, *mqs: MessageQueue) -> None:
         """Goes on with the oldest message of these queues, or of all that are assigned."""
-        await self._core.seek_to(mqs, QueueEnd.BEGINNING)
+        await self._bridge.run(lambda: self._core.seek_to(mqs, QueueEnd.BEGINNING))
 
     async def seek_to_end(self, *mqs: MessageQueue) -> None:
         """Goes on with what comes from now on."""
-        await self._core.seek_to(mqs, QueueEnd.END)
+        await self._bridge.run(lambda: self._core.seek_to(mqs, QueueEnd.END))
 
     async def seek_to_time(self, moment: datetime, *mqs: MessageQueue) -> None:
         """Goes on with the first message stored at that (aware) time or later."""
         require_aware("moment", moment)
-        await self._core.seek_to(mqs, moment)
+        await self._bridge.run(lambda: self._core.seek_to(mqs, moment))
 
     async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
         """The offset of the first message that was stored in the queue at that (aware) time or later; its end if there
         is none."""
         require_queue(mq)
         require_aware("moment", moment)
-        return await self._core.search_offset(mq, moment)
+        return await self._bridge.run(lambda: self._core.search_offset(mq, moment))
 
     async def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
         """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
@@ -213,7 +245,7 @@ class PullConsumer:
         delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
         is polled is committed as ever.
         """
-        return await self._core.send_message_back(message, delay_level)
+        return await self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
     # ---- Progress ----
 
@@ -224,11 +256,12 @@ class PullConsumer:
         beyond what was polled, MultipleResults when the server refuses some. After an operator's reset it commits
         nothing in that queue, and polling goes on where the operator said.
         """
-        await self._core.commit(as_offsets(offsets))
+        given = as_offsets(offsets)
+        await self._bridge.run(lambda: self._core.commit(given))
 
     async def committed(self, mq: MessageQueue) -> int | None:
         """The next offset for the group to consume in that queue, as the server has it; None without progress."""
-        return await self._core.committed(mq)
+        return await self._bridge.run(lambda: self._core.committed(mq))
 
     # ---- Life ----
 
@@ -250,7 +283,11 @@ class PullConsumer:
 
         Closing twice is fine. A block that ends by an exception does not commit the messages of its last poll.
         """
-        await self._core.close(all_done=True)
+        await self._close(all_done=True)
+
+    async def _close(self, *, all_done: bool) -> None:
+        self._bridge.forget(self._core)
+        await self._bridge.run(lambda: self._core.close(all_done=all_done))
 
     async def __aenter__(self) -> Self:
         try:
@@ -263,7 +300,7 @@ class PullConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.close(all_done=kind is None)
+        await self._close(all_done=kind is None)
 
     def __repr__(self) -> str:
         state = "healthy" if self.healthy else "not connected"

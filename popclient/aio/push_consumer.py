@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
@@ -11,22 +9,56 @@ from typing import Self, overload
 
 from popclient._arguments import as_timedelta, is_async
 from popclient._engine.flow import Cached
-from popclient._engine.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
+from popclient._engine.options import (
+    MEBIBYTE,
+    RECEIVE_BATCH_MAX,
+    PushOptions,
+    Topics,
+    as_interceptors,
+    as_topics,
+    consumption_seconds,
+)
 from popclient._engine.push import PushConsumerCore
-from popclient._engine.runner import TaskRunner
+from popclient._loop import Here
+from popclient.aio.callbacks import require_kind, runner_of
+from popclient.aio.signals import Ending
 from popclient.config import ClientConfig
 from popclient.listening import AsyncBatchListener, AsyncListener, Interceptor
-from popclient.push_consumer import MEBIBYTE
-from popclient.simple_consumer import Topics, as_topics
 
 
+# sync: Belongs to ... use. => Safe in threads.
+# sync: a coroutine function, called => called
+# sync: A task ... cancelled. =>
+# sync: how many tasks call => how many threads call
 class PushConsumer:
     """Hands the messages of a consumer group to a listener, many at a time, and settles them by what it returns.
 
-    Takes what `popclient.PushConsumer` takes; the listener is a coroutine function, and `concurrency` limits how many
-    of its tasks run at once. A task whose message has timed out is cancelled. Belongs to the event loop of its first
-    use.
+    Belongs to the event loop of its first use.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
+    listener: a coroutine function, called with a message; returns ConsumeResult.SUCCESS, which acks it, or FAILURE.
+        FAILURE, None, an exception, or no result within `consumption_timeout` (the wait for its turn included): the
+        message is delivered again after the group's retry interval, until its attempts are used up and it becomes a
+        dead letter. A task whose message has timed out is cancelled.
+        A message that waits for half of that time without a turn goes back to the server; its attempt does not count.
+    batch_size: with it, the listener gets a read-only sequence of up to that many messages of one topic, as many as are
+        there, and its result counts for all of them.
+    concurrency: how many tasks call the listener. Messages of one message group come one after the other.
+    receive_batch_size: how many messages one receive asks for, at most 32.
+    max_cached_messages, max_cached_bytes: how much this client may hold, counted with bodies. No poll asks for more
+        messages than fit; one poll may exceed the bytes.
+    consumption_timeout, drain_timeout: seconds or timedeltas.
+    interceptors: are told of each step; see `Interceptor`.
+    on_disconnect, on_reconnect: see ClientConfig.
+
+    >>> async def listener(message):
+    ...     print(message.text)
+    ...     return ConsumeResult.SUCCESS
+    >>> await PushConsumer("127.0.0.1:8081", "billing", "orders", listener).run()    # doctest: +SKIP
     """
+
+    __module__ = "popclient.aio"
 
     @overload
     def __init__(
@@ -97,33 +129,27 @@ class PushConsumer:
             drain_timeout=as_timedelta("drain_timeout", drain_timeout).total_seconds(),
             interceptors=as_interceptors(interceptors),
         )
-        if not is_async(listener):
-            raise TypeError(
-                f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
-                " popclient.PushConsumer, which calls it in threads"
-            )
+        require_kind(listener, "PushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._core = PushConsumerCore(self._config, options, TaskRunner)
+        self._bridge = Here()
+        self._core = PushConsumerCore(self._config, options, runner_of(self._bridge))
 
     async def start(self) -> None:
         """Looks the topics up, opens the session and begins to consume; raises NotFound, Unreachable and so on."""
-        await self._core.start()
+        self._bridge.close_at_exit(self._core)
+        await self._bridge.run(self._core.start)
 
     async def run(self) -> None:
-        """Consumes until SIGTERM or SIGINT (where the loop takes signals), or until somebody closes it; then it is
-        closed.
+        """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
-        Raises the server's refusal if that ends it: its rights were withdrawn, its group was deleted.
+        It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
+        withdrawn, or its group was deleted.
         """
-        ending = asyncio.Event()
-        self._core.when_ended = ending.set
-        taken = _take_signals(ending.set)
-        try:
+        with Ending() as ending:
+            self._core.when_ended = ending.set
             async with self:
                 await ending.wait()
-                _leave_signals(taken)  # whoever asks a second time does not wait for the draining
-        finally:
-            _leave_signals(taken)
+                ending.restore_signals()  # a second signal does not wait for the draining
         self._core.raise_refusal()
 
     @property
@@ -150,9 +176,12 @@ class PushConsumer:
 
         Closing twice is fine. In the listener it returns at once, and the consumer ends after it.
         """
-        closing = self._core.begin_closing(self._core.options.drain_timeout)
-        if not self._core.is_inside():
-            await asyncio.shield(closing)
+        drain_timeout = self._core.options.drain_timeout
+        if self._core.is_inside():
+            self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
+        else:
+            self._bridge.forget(self._core)
+            await self._bridge.run(lambda: self._core.close(drain_timeout))
 
     async def __aenter__(self) -> Self:
         try:
@@ -170,20 +199,3 @@ class PushConsumer:
     def __repr__(self) -> str:
         state = "healthy" if self.healthy else "not connected"
         return f"<aio.PushConsumer {self._config.endpoints} group={self.group!r} {state}>"
-
-
-def _leave_signals(taken: list[signal.Signals]) -> None:
-    while taken:
-        asyncio.get_running_loop().remove_signal_handler(taken.pop())
-
-
-def _take_signals(end: Callable[[], None]) -> list[signal.Signals]:
-    """Those that the loop lets us take: none outside the main thread."""
-    taken: list[signal.Signals] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            asyncio.get_running_loop().add_signal_handler(number, end)
-        except (NotImplementedError, RuntimeError, ValueError):
-            return taken
-        taken.append(number)
-    return taken

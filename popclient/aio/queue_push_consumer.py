@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -10,7 +9,8 @@ from typing import Self
 
 from popclient._arguments import as_timedelta
 from popclient._engine.flow import QueueLimits
-from popclient._engine.runner import TaskRunner
+from popclient._engine.options import Topics, as_topics
+from popclient._loop import Here
 from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import MessageQueueListener, QueuePushCore
 from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
@@ -20,20 +20,74 @@ from popclient._queues.listener import AsyncConcurrentListener, OrderlyListener,
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.start import ConsumeFromWhere
 from popclient._queues.statistics import TopicStatistics
-from popclient.aio.push_consumer import _leave_signals, _take_signals
+from popclient.aio.callbacks import require_kind, runner_of
+from popclient.aio.signals import Ending
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageQueue, MessageView
-from popclient.simple_consumer import Topics, as_topics
 
 
+# sync: Belongs to ... use. => Safe in threads.
+# sync: a coroutine function or an OrderlyListener around one => a function or an OrderlyListener around one
+# sync: how many tasks call => how many threads call
 class QueuePushConsumer:
     """Owns whole queues of its topics, shared with the other members of its group, and hands their messages to a
-    listener.
+    listener, as RocketMQ 4's DefaultMQPushConsumer does.
 
-    Takes what `popclient.QueuePushConsumer` takes; the listener is a coroutine function, or an OrderlyListener around
-    one, and `consume_threads` limits how many of its tasks run at once. Belongs to the event loop of its first use.
+    Progress is an offset per queue: the messages before it are consumed. So a message that takes long holds back the
+    progress of its queue, and after a restart the messages behind it are consumed again. For progress message by
+    message, and order by message group, use PushConsumer. Needs a PopMQ server; elsewhere `start` raises
+    UnsupportedByServer. Belongs to the event loop of its first use.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression. All
+        members of a group must subscribe to the same.
+    listener: a coroutine function or an OrderlyListener around one, called with `(messages, context)`.
+        A function gets messages in any order. It returns ConsumeConcurrentlyStatus.CONSUME_SUCCESS, with
+        `context.ack_index` if only the first ones are done, or RECONSUME_LATER. A message that fails goes back to the
+        server and comes again by %RETRY%<group>, with a `delivery_attempt` that is higher by one.
+        An OrderlyListener gets the messages of a queue one batch after the other and returns a ConsumeOrderlyStatus. A
+        batch that fails is tried again in place.
+    model: CLUSTERING shares the queues. BROADCASTING gives all queues to every consumer, keeps the progress in a file
+        under `client_name` (~/.popmq/offsets), and drops messages that fail: a function's at once, an OrderlyListener's
+        after max_reconsume_times, so never unless that is set.
+    consume_from, consume_timestamp: where to begin in a queue in which the group has no progress:
+        CONSUME_FROM_LAST_OFFSET, CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with yyyyMMddHHmmss in local time
+        or an aware datetime (half an hour ago unless given).
+    allocate_strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, a ByConfig, ByMachineRoom or MachineRoomNearby, or any
+        callable of that shape (`AllocateStrategy`); the same for all members.
+    offset_store: your own, derived from OffsetStore, or a LocalFileOffsetStore of another folder. Unless given, the
+        server keeps the offsets (CLUSTERING), or a file does (BROADCASTING).
+    client_name: of this consumer, the same after a restart and of no other; for BROADCASTING.
+    pull_batch_size, pull_batch_size_in_bytes: messages per pull, and bytes of their bodies; one message may be larger.
+    pull_interval: seconds from a pull that has found messages to the next. pull_delay_when_exception: seconds from a
+        pull that has failed to its repetition.
+    pull_threshold_for_queue, pull_threshold_size_for_queue, consume_concurrently_max_span: messages, MiB, and offsets
+        from first to last; the consumer does not pull a queue of which it holds more.
+    pull_threshold_for_topic, pull_threshold_size_for_topic: divided among the queues that are owned; -1: not used.
+    consume_message_batch_max_size: messages per call of the listener. consume_threads: how many tasks call it.
+    consume_threads_min: how many threads stay after a minute without work; all unless given. Tasks never stay.
+    persist_interval: seconds between two commits of the progress; the first comes 10 s after the start.
+    consume_timeout: a message that a function has for longer goes back to the server, and its result does not count.
+    max_reconsume_times: after so many failures a message becomes a dead letter; -1: 16, or as the group says; with an
+        OrderlyListener: never.
+    suspend_current_queue_time: the pause of a queue whose OrderlyListener has failed, 0.01 to 30 s.
+    post_subscription_when_pull: does the filter of each pull replace that of the settings?
+    offset_illegal_delay: seconds until the consumer pulls a queue again whose offset the server has corrected.
+    drain_timeout: seconds that `close` waits for calls of the listener that have begun.
+    interceptors: are told of each step; see `Interceptor`.
+    message_queue_listener: called with a topic, its queues, and those of this consumer, whenever its part of the topic
+        has changed. It runs in the client's event loop and must be quick.
+
+    Durations are seconds or timedeltas.
+
+    >>> async def listener(messages, context):
+    ...     print(messages[0].text)
+    ...     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+    >>> await QueuePushConsumer("127.0.0.1:8081", "billing", "orders", listener).run()    # doctest: +SKIP
     """
+
+    __module__ = "popclient.aio"
 
     def __init__(
         self,
@@ -103,13 +157,11 @@ class QueuePushConsumer:
             offset_illegal_delay=as_timedelta("offset_illegal_delay", offset_illegal_delay),
             drain_timeout=as_timedelta("drain_timeout", drain_timeout),
         )
-        if not is_async(listener):
-            raise TypeError(
-                f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
-                " popclient.QueuePushConsumer, which calls it in threads"
-            )
+        require_kind(listener, "QueuePushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints)
-        self._core = QueuePushCore(self._config, options, TaskRunner, message_queue_listener)
+        self._bridge = Here()
+        runner = runner_of(self._bridge)
+        self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
 
     async def start(self) -> None:
         """Opens the session, looks the topics up and joins the group; raises NotFound for a group that does not exist,
@@ -117,23 +169,20 @@ class QueuePushConsumer:
 
         A consumer that could not be started cannot be started again: make a new one.
         """
-        await self._core.start()
+        self._bridge.close_at_exit(self._core)
+        await self._bridge.run(self._core.start)
 
     async def run(self) -> None:
-        """Consumes until SIGTERM or SIGINT (where the loop takes signals), or until somebody closes it; then it is
-        closed.
+        """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
-        Raises the server's refusal if that ends it: its rights were withdrawn, its group was deleted.
+        It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
+        withdrawn, or its group was deleted.
         """
-        ending = asyncio.Event()
-        self._core.when_ended = ending.set
-        taken = _take_signals(ending.set)
-        try:
+        with Ending() as ending:
+            self._core.when_ended = ending.set
             async with self:
                 await ending.wait()
-                _leave_signals(taken)  # whoever asks a second time does not wait for the draining
-        finally:
-            _leave_signals(taken)
+                ending.restore_signals()  # a second signal does not wait for the draining
         self._core.raise_refusal()
 
     @property
@@ -169,14 +218,14 @@ class QueuePushConsumer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's queues, in order. Raises NotFound."""
-        return await self._core.queues(topic)
+        return await self._bridge.run(lambda: self._core.queues(topic))
 
     async def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
         """The offset of the first message that was stored in the queue at that (aware) time or later; its end if there
         is none."""
         require_queue(mq)
         require_aware("moment", moment)
-        return await self._core.search_offset(mq, moment)
+        return await self._bridge.run(lambda: self._core.search_offset(mq, moment))
 
     async def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
         """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
@@ -184,22 +233,23 @@ class QueuePushConsumer:
         delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
         the listener answers for the message counts nevertheless.
         """
-        return await self._core.send_message_back(message, delay_level)
+        return await self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
     def suspend(self) -> None:
         """Pulls nothing more, until `resume`; what is here already is consumed."""
         self._core.suspend()
 
     def resume(self) -> None:
-        self._core.resume()
+        self._bridge.post(self._core.resume)
 
     async def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
         """One more topic, or another filter for one. A topic that does not exist is consumed as soon as it does."""
-        await self._core.subscribe(topic, as_topics({topic: expression})[topic])
+        wanted = as_topics({topic: expression})
+        await self._bridge.run(lambda: self._core.subscribe(topic, wanted[topic]))
 
     async def unsubscribe(self, topic: str) -> None:
         """One topic less: its queues are given up."""
-        await self._core.unsubscribe(topic)
+        await self._bridge.run(lambda: self._core.unsubscribe(topic))
 
     async def close(self) -> None:
         """Stops pulling, waits up to `drain_timeout` for what the listener has begun, commits the progress, gives the
@@ -207,9 +257,12 @@ class QueuePushConsumer:
 
         Closing twice is fine. In the listener it returns at once, and the consumer ends after it.
         """
-        closing = self._core.begin_closing(self._core.options.drain_timeout.total_seconds())
-        if not self._core.is_inside():
-            await asyncio.shield(closing)
+        drain_timeout = self._core.options.drain_timeout.total_seconds()
+        if self._core.is_inside():
+            self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
+        else:
+            self._bridge.forget(self._core)
+            await self._bridge.run(lambda: self._core.close(drain_timeout))
 
     async def __aenter__(self) -> Self:
         try:

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from popclient._arguments import as_timedelta
-from popclient._engine.simple import SimpleConsumerCore
+from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
+from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._lanes import unwrap
+from popclient._loop import Here
 from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.message import MessageView
-from popclient.simple_consumer import Topics, as_topics, as_views, asking, raise_for_acks
 
 
+# sync: Belongs to ... server. => Safe in threads.
 class SimpleConsumer:
-    """Receives messages of a consumer group and says, message by message, what became of them.
+    """Receives messages of a consumer group, and settles them one by one.
 
-    Takes what `popclient.SimpleConsumer` takes. Belongs to the event loop of its first use. A cancelled `receive`
-    loses nothing: what its poll brings goes to the next one, or back to the server.
+    Belongs to the event loop of its first use. A cancelled `receive` loses nothing: the messages of its poll go to the
+    next one, or back to the server.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
+    max_messages, invisible_duration, await_duration: defaults of `receive`; iteration uses them. Durations are seconds
+        or timedeltas.
+    on_disconnect, on_reconnect: see ClientConfig.
+
+    >>> async with SimpleConsumer("127.0.0.1:8081", "billing", "flights") as consumer:    # doctest: +SKIP
+    ...     async for message in consumer:
+    ...         handle(message.body)
+    ...         await consumer.ack(message)
     """
+
+    __module__ = "popclient.aio"
 
     def __init__(
         self,
@@ -38,11 +52,14 @@ class SimpleConsumer:
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._defaults = asking(max_messages, invisible_duration, await_duration)
-        self._core = SimpleConsumerCore(self._config, group, as_topics(topics), self._defaults)
+        self._bridge = Here()
+        options = SimpleOptions(group, as_topics(topics), self._defaults)
+        self._core = SimpleConsumerCore(self._config, options, self._bridge)
+        self._bridge.close_at_exit(self._core)
 
     async def start(self) -> None:
         """Looks the topics up and opens the session, as the first call would; raises NotFound, Unreachable etc."""
-        await self._core.start()
+        await self._bridge.run(self._core.start)
 
     async def receive(
         self,
@@ -55,44 +72,45 @@ class SimpleConsumer:
         Waits for the first one up to `await_duration`; then the list is empty. With several topics it goes round, and
         never waits on an empty one while another has messages. Raises a PopError.
         """
-        return await self._core.receive(asking(max_messages, invisible_duration, await_duration, self._defaults))
+        wanted = asking(max_messages, invisible_duration, await_duration, self._defaults)
+        return await self._bridge.run(lambda: self._core.receive(wanted))
 
     async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
-        """Says that the message, or all of several, are done: they never come again.
+        """Says that the message, or each of several, is done: it is never delivered again.
 
-        Concurrent acks travel together. Raises InvalidReceiptHandle when the hold is over; for several,
-        MultipleResults with those that failed.
+        Acking again is fine. Raises InvalidReceiptHandle when the hold is over; for several, MultipleResults with the
+        messages that failed.
         """
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if isinstance(messages, MessageView):
-            with acking(self._config, self.group, [messages]) as work:
-                self._core.submit_ack(messages, reply)
-                outcome = await reply
+            view = messages
+            with acking(self._config, self.group, [view]) as work:
+                outcome = await self._bridge.ask(lambda reply: self._core.submit_ack(view, reply))
                 work.settle([outcome])
             unwrap(outcome)
         else:
             views = as_views(messages)
             with acking(self._config, self.group, views) as work:
-                self._core.submit_acks(views, reply)
-                outcomes = await reply
+                outcomes = await self._bridge.ask(lambda reply: self._core.submit_acks(views, reply))
                 work.settle(outcomes)
             raise_for_acks(views, outcomes)
 
     async def change_invisible_duration(self, message: MessageView, duration: float | timedelta) -> None:
         """Restarts the hold: it ends `duration` from now. The message gets its new handle; a failure keeps the old."""
-        await self._core.change_invisible_duration(message, as_timedelta("duration", duration))
+        length = as_timedelta("duration", duration)
+        await self._bridge.run(lambda: self._core.change_invisible_duration(message, length))
 
     async def forward_to_dead_letter_queue(self, message: MessageView) -> None:
         """Gives the message up: it moves to the group's dead letter queue."""
-        await self._core.forward_to_dead_letter_queue(message)
+        await self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message))
 
+    # sync: Several tasks => Several threads
     async def __aiter__(self) -> AsyncIterator[MessageView]:
-        """Long-polls until the consumer is closed; a server that restarts is waited for.
+        """Long-polls until the consumer is closed; waits for a server that restarts.
 
-        A message is handed out with at least half of its hold left. Not acked by itself: call `ack`. Several tasks may
-        iterate: they share what is received.
+        At least half of a message's hold is left when you get it. Ack it yourself: call `ack`. Several tasks may
+        iterate; they share the received messages.
         """
-        while (view := self._core.take_ready() or await self._core.next()) is not None:
+        while (view := self._core.take_ready() or await self._bridge.run(self._core.next)) is not None:
             yield view
 
     @property
@@ -111,7 +129,8 @@ class SimpleConsumer:
     async def close(self) -> None:
         """Stops polling, gives back what iteration has received and not handed out (no attempt is burnt), finishes
         waiting acks and says goodbye, within `close_timeout`. Closing twice is fine."""
-        await self._core.close()
+        self._bridge.forget(self._core)
+        await self._bridge.run(self._core.close)
 
     async def __aenter__(self) -> Self:
         try:

@@ -8,6 +8,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from popclient._sync.producer import Producer
+from popclient._sync.simple_consumer import SimpleConsumer
 from popclient.admin import Admin, MessageFacts
 from popclient.cli import UsageError
 from popclient.cli.arguments import client_config
@@ -16,8 +18,6 @@ from popclient.cli.ids import in_any_case
 from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
 from popclient.errors import PopError
 from popclient.message import FilterExpression, Message, MessageView, SendReceipt
-from popclient.producer import Producer
-from popclient.simple_consumer import SimpleConsumer
 
 SENT_TOGETHER = 1_000
 

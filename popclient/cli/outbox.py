@@ -12,11 +12,11 @@ from sqlalchemy import URL, Engine, create_engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from popclient._sync.producer import Producer
 from popclient.cli import OK, UsageError
 from popclient.cli.arguments import client_config
 from popclient.cli.output import say
 from popclient.errors import PopError
-from popclient.producer import Producer
 from popclient.sql.relay import Relay
 from popclient.sql.tables import outbox
 

@@ -23,7 +23,7 @@ from popclient.message import Message
 from popclient.sql.tables import outbox
 
 if TYPE_CHECKING:
-    from popclient.producer import Producer
+    from popclient._sync.producer import Producer
 
 # One step is one request to the broker, so that of a message group all are stored or none.
 STEP_ROWS: Final = 128

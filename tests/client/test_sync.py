@@ -159,7 +159,7 @@ def test_what_fails_in_the_loop_is_raised_in_the_thread_that_asked() -> None:
 def test_an_interrupted_receive_loses_nothing(threaded: ServerThread) -> None:
     with SimpleConsumer(threaded.endpoints, "g", "t") as consumer, Producer(threaded.endpoints) as producer:
         with pytest.raises(TimeoutError):
-            consumer._thread.run(lambda: consumer._core.receive(consumer._defaults), timeout=0.1)
+            consumer._bridge.run(lambda: consumer._core.receive(consumer._defaults), timeout=0.1)
         producer.send("t", "still there")
         assert [message.text for message in consumer.receive()] == ["still there"]
 
@@ -266,7 +266,7 @@ def test_grpc_is_loaded_when_a_client_is_named() -> None:
         assert "grpc" not in sys.modules
         assert {"Producer", "SimpleConsumer"} <= set(dir(popclient))
         from popclient import *
-        assert Producer is popclient.Producer and SimpleConsumer.__module__ == "popclient.simple_consumer"
+        assert Producer is popclient.Producer and SimpleConsumer.__module__ == "popclient"
         assert not hasattr(popclient, "Nothing")
         print(time.time())
     """

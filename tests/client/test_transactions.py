@@ -129,7 +129,7 @@ def test_the_checker_answers_for_a_producer_that_died(broker: popserver.Embedded
 
     with Producer(broker.endpoint) as dying:
         for body in ("paid", "not paid"):
-            dying._thread.run(dying.transaction(Message("orders", body, keys="k"))._half.begin)
+            dying._bridge.run(dying.transaction(Message("orders", body, keys="k"))._half.begin)
     broker.clock.advance("1h")
     with Producer(broker.endpoint, "orders", checker=checker):
         # A clock that stands still wakes nobody by itself, and the checks must not come faster than their answers.
@@ -174,7 +174,7 @@ def test_no_answer_is_asked_again(broker: popserver.EmbeddedBroker, answer: obje
         return said  # type: ignore[return-value]
 
     with Producer(broker.endpoint, checker=checker) as producer:
-        producer._thread.run(producer.transaction(Message("orders", "paid"))._half.begin)
+        producer._bridge.run(producer.transaction(Message("orders", "paid"))._half.begin)
         broker.clock.advance("6s")
         assert calls.acquire(timeout=5)
         assert is_empty(broker)

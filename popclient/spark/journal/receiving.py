@@ -14,9 +14,9 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from popclient._sync.push_consumer import PushConsumer
 from popclient.listening import ConsumeResult
 from popclient.message import MessageView
-from popclient.push_consumer import PushConsumer
 from popclient.spark.journal.folder import Journal, JournalFailed
 from popclient.spark.journal.options import JournalOptions
 from popclient.spark.message_columns import SOURCES, MessageColumns

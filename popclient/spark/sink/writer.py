@@ -17,9 +17,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from popclient._producing import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
+from popclient._sync.producer import Producer
 from popclient.config import ClientConfig
 from popclient.errors import PopError
-from popclient.producer import Producer
 from popclient.spark.options import OptionReader, OptionTable, text
 from popclient.spark.server import SERVER
 from popclient.spark.sink.ids import Part

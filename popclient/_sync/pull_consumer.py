@@ -1,15 +1,14 @@
+# Made by scripts/unasync.py from popclient/aio/pull_consumer.py. Do not edit.
 """The synchronous pull consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from popclient._arguments import as_timedelta, require_whole
-from popclient._engine.runner import ThreadRunner
 from popclient._loop import loop_thread
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
@@ -25,6 +24,7 @@ from popclient._pull.options import (
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import ConcurrentListener, is_async
+from popclient._sync.callbacks import require_kind, runner_of
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -32,37 +32,38 @@ from popclient.message import FilterExpression, MessageQueue, MessageView
 MEBIBYTE: Final = 1024 * 1024
 FOREVER: Final = timedelta(days=365)
 
-T = TypeVar("T")
-
 
 class PullConsumer:
-    """Reads queues from offsets of your choice, in the order in which their messages were stored. Safe in threads.
+    """Reads queues from offsets of your choice, in the order in which their messages were stored.
 
-    Needs a PopMQ server; where there is a RocketMQ proxy `start` raises UnsupportedByServer.
+    Safe in threads. Needs a PopMQ server; with a RocketMQ
+    proxy `start` raises UnsupportedByServer.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
-    group: progress is kept under its name, queue by queue, as far as it is committed. The protocol wants one even of
-        readers that commit nothing. One that consumes message by message, as with SimpleConsumer or PushConsumer, is
-        refused: its progress is no offset.
-    filters: topics to what is wanted of each: tags such as "a || b", or a FilterExpression. Without one: all.
-    consume_from: where a queue begins in which the group has no progress: "CONSUME_FROM_LAST_OFFSET" at its end,
-        "CONSUME_FROM_FIRST_OFFSET" at its beginning, "CONSUME_FROM_TIMESTAMP" with what was stored at
-        `consume_timestamp` or later: "yyyyMMddHHmmss" or an aware datetime; half an hour ago if there is none.
+    group: the server keeps the committed progress of each queue under its name. The protocol wants a group even for
+        readers that commit nothing. The server refuses a group that consumes message by message, as with SimpleConsumer
+        or PushConsumer: its progress is no offset.
+    filters: topics to the filter of each: tags such as "a || b", or a FilterExpression. A topic without one: all.
+    consume_from: where to begin in a queue in which the group has no progress: "CONSUME_FROM_LAST_OFFSET" at its end,
+        "CONSUME_FROM_FIRST_OFFSET" at its beginning, "CONSUME_FROM_TIMESTAMP" at the first message stored at
+        `consume_timestamp` or later: "yyyyMMddHHmmss" or an aware datetime; half an hour ago without one.
     batch_size: how many messages one pull asks for, at most 160.
-    max_cached_messages, max_cached_bytes: how much may be fetched ahead of `poll`, all queues and bodies counted. The
-        bytes may be exceeded by what one pull brings.
-    auto_commit: commits every `commit_interval` (seconds or a timedelta), and at `close`. A poll says that what earlier
-        polls have returned is dealt with, and no more than that is committed; so let one thread poll.
+    max_cached_messages, max_cached_bytes: how much to fetch ahead of `poll`, for all queues, counted with bodies. One
+        pull may exceed the bytes.
+    auto_commit: commits every `commit_interval` (seconds or a timedelta), and at `close`. A poll says that the messages
+        of earlier polls are done, and no more than these are committed; so let one thread poll.
     allocate_strategy: how members share the queues that they `subscribe` to: "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH",
         or a callable. All members must use the same.
     on_disconnect, on_reconnect: see ClientConfig.
 
     >>> with PullConsumer("127.0.0.1:8081", "reports", consume_from="CONSUME_FROM_FIRST_OFFSET") as consumer:
-    ...     consumer.assign("flights")                                          # doctest: +SKIP
+    ...     consumer.assign("flights")                                    # doctest: +SKIP
     ...     while messages := consumer.poll(timeout=5):
     ...         handle(messages)
     ...         consumer.commit()
     """
+
+    __module__ = "popclient"
 
     def __init__(
         self,
@@ -94,19 +95,19 @@ class PullConsumer:
             allocate_strategy=allocate_strategy,
         )
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._thread = loop_thread()
+        self._bridge = loop_thread()
         self._core = PullConsumerCore(self._config, options)
-        self._thread.close_at_exit(self._core)
+        self._bridge.close_at_exit(self._core)
 
     def start(self) -> None:
         """Opens the session, as the first call would; raises Unreachable, UnsupportedByServer and so on."""
-        self._thread.run(self._core.start)
+        self._bridge.run(self._core.start)
 
     # ---- Queues ----
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's queues, in order. Raises NotFound."""
-        return self._thread.run(lambda: self._core.queues(topic))
+        return self._bridge.run(lambda: self._core.queues(topic))
 
     def assign(self, wanted: Wanted) -> list[MessageQueue]:
         """Reads these from now on, and nothing else: a topic (all its queues, later ones too), queues, or several.
@@ -115,7 +116,7 @@ class PullConsumer:
         is. Nothing changes when a topic or a queue does not exist: NotFound. Returns what is assigned.
         """
         each = as_wanted(wanted)
-        return self._thread.run(lambda: self._core.assign(each))
+        return self._bridge.run(lambda: self._core.assign(each))
 
     def subscribe(self, topics: str | Iterable[str]) -> list[MessageQueue]:
         """Reads this member's share of the topics from now on, and nothing else; returns what that is now.
@@ -125,7 +126,7 @@ class PullConsumer:
         what was polled and not committed comes again.
         """
         names = as_topic_names(topics)
-        return self._thread.run(lambda: self._core.subscribe(names))
+        return self._bridge.run(lambda: self._core.subscribe(names))
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -134,11 +135,11 @@ class PullConsumer:
 
     def pause(self, *mqs: MessageQueue) -> None:
         """Neither fetches nor returns messages of these queues, or of all, until `resume`; their places stay."""
-        self._at_once(lambda: self._core.pause(mqs))
+        self._bridge.call(lambda: self._core.pause(mqs))
 
     def resume(self, *mqs: MessageQueue) -> None:
         """Goes on with these queues, or with all."""
-        self._at_once(lambda: self._core.resume(mqs))
+        self._bridge.call(lambda: self._core.resume(mqs))
 
     # ---- Messages ----
 
@@ -150,7 +151,7 @@ class PullConsumer:
         """
         seconds = as_timedelta("timeout", timeout).total_seconds()
         require_whole("max_messages", max_messages)
-        return self._thread.run(lambda: self._core.poll(seconds, max_messages))
+        return self._bridge.run(lambda: self._core.poll(seconds, max_messages))
 
     def __iter__(self) -> Iterator[MessageView]:
         """Polls message by message until the consumer is closed; `poll` is faster where many are at hand."""
@@ -187,24 +188,23 @@ class PullConsumer:
             consume_message_batch_max_size=consume_message_batch_max_size,
             consume_timeout=consume_timeout,
         )
-        if is_async(listener):
-            raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.PullConsumer")
+        require_kind(listener, "PullConsumer", is_async=is_async(listener))
         names = as_topic_names(topics)
-        runner = partial(ThreadRunner, post=self._thread.post)
-        self._thread.run(lambda: self._core.consume(PullListening(self._core, listening, runner), names))
+        runner = runner_of(self._bridge)
+        self._bridge.run(lambda: self._core.consume(PullListening(self._core, listening, runner), names))
 
     # ---- Places ----
 
     def position(self, mq: MessageQueue) -> int:
         """The offset from which the next poll reads the queue: all before it was returned, or is not wanted."""
-        return self._at_once(lambda: self._core.position(mq))
+        return self._bridge.call(lambda: self._core.position(mq))
 
     def generation(self, mq: MessageQueue) -> int:
         """Tells the queue's topic from others that had its name before, or may have it later; 0 until it is known.
 
         Keep it beside an offset that you `seek` to later.
         """
-        return self._at_once(lambda: self._core.generation(mq))
+        return self._bridge.call(lambda: self._core.generation(mq))
 
     def seek(self, mq: MessageQueue, offset: int, generation: int = 0) -> None:
         """Goes on from there; nothing that was fetched before is returned any more.
@@ -214,27 +214,27 @@ class PullConsumer:
         """
         require_whole("offset", offset, 0)
         require_whole("generation", generation, 0)
-        self._at_once(lambda: self._core.seek(mq, offset, generation))
+        self._bridge.call(lambda: self._core.seek(mq, offset, generation))
 
     def seek_to_beginning(self, *mqs: MessageQueue) -> None:
         """Goes on with the oldest message of these queues, or of all that are assigned."""
-        self._thread.run(lambda: self._core.seek_to(mqs, QueueEnd.BEGINNING))
+        self._bridge.run(lambda: self._core.seek_to(mqs, QueueEnd.BEGINNING))
 
     def seek_to_end(self, *mqs: MessageQueue) -> None:
         """Goes on with what comes from now on."""
-        self._thread.run(lambda: self._core.seek_to(mqs, QueueEnd.END))
+        self._bridge.run(lambda: self._core.seek_to(mqs, QueueEnd.END))
 
     def seek_to_time(self, moment: datetime, *mqs: MessageQueue) -> None:
         """Goes on with the first message stored at that (aware) time or later."""
         require_aware("moment", moment)
-        self._thread.run(lambda: self._core.seek_to(mqs, moment))
+        self._bridge.run(lambda: self._core.seek_to(mqs, moment))
 
     def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
         """The offset of the first message that was stored in the queue at that (aware) time or later; its end if there
         is none."""
         require_queue(mq)
         require_aware("moment", moment)
-        return self._thread.run(lambda: self._core.search_offset(mq, moment))
+        return self._bridge.run(lambda: self._core.search_offset(mq, moment))
 
     def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
         """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
@@ -242,7 +242,7 @@ class PullConsumer:
         delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
         is polled is committed as ever.
         """
-        return self._thread.run(lambda: self._core.send_message_back(message, delay_level))
+        return self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
     # ---- Progress ----
 
@@ -254,18 +254,13 @@ class PullConsumer:
         nothing in that queue, and polling goes on where the operator said.
         """
         given = as_offsets(offsets)
-        self._thread.run(lambda: self._core.commit(given))
+        self._bridge.run(lambda: self._core.commit(given))
 
     def committed(self, mq: MessageQueue) -> int | None:
         """The next offset for the group to consume in that queue, as the server has it; None without progress."""
-        return self._thread.run(lambda: self._core.committed(mq))
+        return self._bridge.run(lambda: self._core.committed(mq))
 
     # ---- Life ----
-
-    def _at_once(self, work: Callable[[], T]) -> T:
-        """What needs no server, but the event loop to itself."""
-        done: T = self._thread.ask(lambda reply: reply.set_result(work()))
-        return done
 
     @property
     def group(self) -> str:
@@ -288,8 +283,8 @@ class PullConsumer:
         self._close(all_done=True)
 
     def _close(self, *, all_done: bool) -> None:
-        self._thread.forget(self._core)
-        self._thread.run(lambda: self._core.close(all_done=all_done))
+        self._bridge.forget(self._core)
+        self._bridge.run(lambda: self._core.close(all_done=all_done))
 
     def __enter__(self) -> Self:
         try:

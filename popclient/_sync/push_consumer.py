@@ -1,46 +1,52 @@
+# Made by scripts/unasync.py from popclient/aio/push_consumer.py. Do not edit.
 """The synchronous push consumer."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from functools import partial
-from queue import SimpleQueue
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Self, overload
 
 from popclient._arguments import as_timedelta, is_async
 from popclient._engine.flow import Cached
-from popclient._engine.options import RECEIVE_BATCH_MAX, PushOptions, as_interceptors, consumption_seconds
+from popclient._engine.options import (
+    MEBIBYTE,
+    RECEIVE_BATCH_MAX,
+    PushOptions,
+    Topics,
+    as_interceptors,
+    as_topics,
+    consumption_seconds,
+)
 from popclient._engine.push import PushConsumerCore
-from popclient._engine.runner import ThreadRunner
 from popclient._loop import loop_thread
+from popclient._sync.callbacks import require_kind, runner_of
+from popclient._sync.signals import Ending
 from popclient.config import ClientConfig
 from popclient.listening import BatchListener, Interceptor, Listener
-from popclient.simple_consumer import Topics, as_topics
-
-MEBIBYTE = 1024 * 1024
 
 
 class PushConsumer:
     """Hands the messages of a consumer group to a listener, many at a time, and settles them by what it returns.
 
+    Safe in threads.
+
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
-    listener: called with a message; returns ConsumeResult.SUCCESS, which acks it, or FAILURE. FAILURE, nothing, an
-        exception, or `consumption_timeout` seconds without a result (waiting for its turn included): the message comes
-        again after the group's retry interval, until its attempts are used up and it becomes a dead letter.
-        What waits for half of that time without a turn is given back to the server, and its attempt does not count.
-    batch_size: given, the listener gets a read-only sequence of up to that many messages of one topic, whatever is
+    listener: called with a message; returns ConsumeResult.SUCCESS, which acks it, or FAILURE.
+        FAILURE, None, an exception, or no result within `consumption_timeout` (the wait for its turn included): the
+        message is delivered again after the group's retry interval, until its attempts are used up and it becomes a
+        dead letter.
+        A message that waits for half of that time without a turn goes back to the server; its attempt does not count.
+    batch_size: with it, the listener gets a read-only sequence of up to that many messages of one topic, as many as are
         there, and its result counts for all of them.
     concurrency: how many threads call the listener. Messages of one message group come one after the other.
     receive_batch_size: how many messages one receive asks for, at most 32.
-    max_cached_messages, max_cached_bytes: how much may be in this client's hands, bodies counted. No poll asks for more
-        messages than fit; the bytes may be exceeded by what one poll brings.
+    max_cached_messages, max_cached_bytes: how much this client may hold, counted with bodies. No poll asks for more
+        messages than fit; one poll may exceed the bytes.
     consumption_timeout, drain_timeout: seconds or timedeltas.
-    interceptors: look on; see `Interceptor`.
+    interceptors: are told of each step; see `Interceptor`.
     on_disconnect, on_reconnect: see ClientConfig.
 
     >>> def listener(message):
@@ -48,6 +54,8 @@ class PushConsumer:
     ...     return ConsumeResult.SUCCESS
     >>> PushConsumer("127.0.0.1:8081", "billing", "orders", listener).run()    # doctest: +SKIP
     """
+
+    __module__ = "popclient"
 
     @overload
     def __init__(
@@ -118,27 +126,27 @@ class PushConsumer:
             drain_timeout=as_timedelta("drain_timeout", drain_timeout).total_seconds(),
             interceptors=as_interceptors(interceptors),
         )
-        if is_async(listener):
-            raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.PushConsumer")
+        require_kind(listener, "PushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._thread = loop_thread()
-        self._core = PushConsumerCore(self._config, options, partial(ThreadRunner, post=self._thread.post))
+        self._bridge = loop_thread()
+        self._core = PushConsumerCore(self._config, options, runner_of(self._bridge))
 
     def start(self) -> None:
         """Looks the topics up, opens the session and begins to consume; raises NotFound, Unreachable and so on."""
-        self._thread.close_at_exit(self._core)
-        self._thread.run(self._core.start)
+        self._bridge.close_at_exit(self._core)
+        self._bridge.run(self._core.start)
 
     def run(self) -> None:
-        """Consumes until SIGTERM or SIGINT (in the main thread), or until somebody closes it; then it is closed.
+        """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
-        Raises the server's refusal if that ends it: its rights were withdrawn, its group was deleted.
+        It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
+        withdrawn, or its group was deleted.
         """
-        ending: SimpleQueue[None] = SimpleQueue()  # unlike an Event it may be told by a signal handler
-        self._core.when_ended = lambda: ending.put(None)
-        with _Signals(ending) as signals, self:
-            ending.get()
-            signals.restore()  # whoever asks a second time does not wait for the draining
+        with Ending() as ending:
+            self._core.when_ended = ending.set
+            with self:
+                ending.wait()
+                ending.restore_signals()  # a second signal does not wait for the draining
         self._core.raise_refusal()
 
     @property
@@ -167,10 +175,10 @@ class PushConsumer:
         """
         drain_timeout = self._core.options.drain_timeout
         if self._core.is_inside():
-            self._thread.post(lambda: self._core.begin_closing(drain_timeout) and None)
+            self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
         else:
-            self._thread.forget(self._core)
-            self._thread.run(lambda: self._core.close(drain_timeout))
+            self._bridge.forget(self._core)
+            self._bridge.run(lambda: self._core.close(drain_timeout))
 
     def __enter__(self) -> Self:
         try:
@@ -188,24 +196,3 @@ class PushConsumer:
     def __repr__(self) -> str:
         state = "healthy" if self.healthy else "not connected"
         return f"<PushConsumer {self._config.endpoints} group={self.group!r} {state}>"
-
-
-class _Signals:
-    """While it lasts SIGTERM and SIGINT end the waiting; without effect outside the main thread."""
-
-    def __init__(self, ending: SimpleQueue[None]) -> None:
-        self._ending = ending
-        self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, lambda *_: self._ending.put(None))
-        return self
-
-    def restore(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
-
-    def __exit__(self, *_: object) -> None:
-        self.restore()

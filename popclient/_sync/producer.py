@@ -1,3 +1,4 @@
+# Made by scripts/unasync.py from popclient/aio/producer.py. Do not edit.
 """The synchronous producer."""
 
 from __future__ import annotations
@@ -10,28 +11,33 @@ from typing import Self, overload
 from popclient._convert import outbound
 from popclient._lanes import unwrap
 from popclient._loop import LoopThread, loop_thread
-from popclient._producing import ProducerCore
+from popclient._producing import ProducerCore, as_message
+from popclient._sync.callbacks import checker_of
 from popclient._tracing import carrying, sending
-from popclient._transactions import HalfMessage, in_a_thread
+from popclient._transactions import HalfMessage
 from popclient.config import ClientConfig
 from popclient.message import Message, SendReceipt, SendResults
 from popclient.transaction import Checker, TransactionResolution
 
 
 class Producer:
-    """Sends messages. Safe in threads; the sends of many threads travel together, each with its own outcome.
+    """Sends messages. The sends of many threads share requests, and each has its own outcome.
+
+    Safe in threads.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: looked up by `start` or on entering `with`; others at their first message.
-    checker: asked, in a thread of its own, what became of the work behind a half message of one of the topics that
-        nobody decided about, be it this producer's or another's; returns a TransactionResolution.
+    checker: called in a thread of its own with a half message of one of the topics without a decision, perhaps another
+        producer's; returns a TransactionResolution: what became of the work behind the message.
     checker_timeout: seconds or a timedelta that one answer may take; a later one is dropped, and the server asks again.
     on_disconnect, on_reconnect: see ClientConfig.
 
-    >>> with Producer("127.0.0.1:8081") as producer:            # doctest: +SKIP
+    >>> with Producer("127.0.0.1:8081") as producer:      # doctest: +SKIP
     ...     producer.send("flights", b"...", tag="UA")
     SendReceipt(message_id='01…', offset=0, transaction_id='', recall_handle='')
     """
+
+    __module__ = "popclient"
 
     def __init__(
         self,
@@ -44,13 +50,13 @@ class Producer:
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._thread = loop_thread()
-        self._core = ProducerCore(self._config, topics, in_a_thread(checker) if checker else None, checker_timeout)
-        self._thread.close_at_exit(self._core)
+        self._bridge = loop_thread()
+        self._core = ProducerCore(self._config, topics, checker_of(checker), checker_timeout)
+        self._bridge.close_at_exit(self._core)
 
     def start(self) -> None:
         """Opens the session and looks `topics` up; raises NotFound, Unreachable and so on. Else the first send does."""
-        self._thread.run(self._core.start)
+        self._bridge.run(self._core.start)
 
     @overload
     def send(self, message: Message, /) -> SendReceipt: ...
@@ -78,7 +84,7 @@ class Producer:
         """
         with sending(self._config, [as_message(message, body, fields)]) as work:
             wire = outbound(work.messages[0], self._config.namespace)
-            receipt: SendReceipt = unwrap(self._thread.ask(lambda reply: self._core.submit(wire, reply)))
+            receipt: SendReceipt = unwrap(self._bridge.ask(lambda reply: self._core.submit(wire, reply)))
             work.settle([receipt])
         return receipt
 
@@ -90,7 +96,7 @@ class Producer:
         given = list(messages)
         with sending(self._config, given) as work:
             wires = [outbound(message, self._config.namespace) for message in work.messages]
-            outcomes = self._thread.ask(lambda reply: self._core.submit_all(wires, reply))
+            outcomes = self._bridge.ask(lambda reply: self._core.submit_all(wires, reply))
             work.settle(outcomes)
         return SendResults(given, outcomes)
 
@@ -99,16 +105,16 @@ class Producer:
 
         Raises PreconditionFailed when it is due already, NotFound when it was taken back before.
         """
-        return self._thread.run(lambda: self._core.recall(topic, handle))
+        return self._bridge.run(lambda: self._core.recall(topic, handle))
 
     def transaction(self, message: Message, *, check_after: float | timedelta | None = None) -> Transaction:
         """A block that decides about the message: `with producer.transaction(message): …` stores it at once, and
         delivers it when the block ends; when the block raises, it is never delivered.
 
-        Should this process die in between, the server asks the producers of the topic, first after `check_after`
-        (seconds or a timedelta up to an hour; the server's 6 s without it): see `checker` above.
+        If this process ends in between, the server asks the producers of the topic, first after `check_after` (seconds
+        or a timedelta up to an hour; the server's 6 s without it): see `checker` of `Producer`.
         """
-        return Transaction(self._core.half(carrying(self._config, message), check_after), self._thread)
+        return Transaction(self._core.half(carrying(self._config, message), check_after), self._bridge)
 
     @property
     def client_id(self) -> str:
@@ -121,8 +127,8 @@ class Producer:
 
     def close(self) -> None:
         """Sends what waits and says goodbye, within `close_timeout`. Closing twice is fine."""
-        self._thread.forget(self._core)
-        self._thread.run(self._core.close)
+        self._bridge.forget(self._core)
+        self._bridge.run(self._core.close)
 
     def __enter__(self) -> Self:
         try:
@@ -142,11 +148,13 @@ class Producer:
 
 
 class Transaction:
-    """A message whose fate this block decides; made by `Producer.transaction`. Used once."""
+    """A block that decides whether its message is delivered; made by `Producer.transaction`. Used once."""
 
-    def __init__(self, half: HalfMessage, thread: LoopThread) -> None:
+    __module__ = "popclient"
+
+    def __init__(self, half: HalfMessage, bridge: LoopThread) -> None:
         self._half = half
-        self._thread = thread
+        self._bridge = bridge
 
     @property
     def message_id(self) -> str:
@@ -163,26 +171,17 @@ class Transaction:
 
     def commit(self) -> None:
         """Delivers the message, before the block ends. May be repeated if it fails."""
-        self._thread.run(lambda: self._half.decide(TransactionResolution.COMMIT))
+        self._bridge.run(lambda: self._half.decide(TransactionResolution.COMMIT))
 
     def rollback(self) -> None:
-        """Gives the message up; nobody will have seen it."""
-        self._thread.run(lambda: self._half.decide(TransactionResolution.ROLLBACK))
+        """Discards the message: no consumer gets it."""
+        self._bridge.run(lambda: self._half.decide(TransactionResolution.ROLLBACK))
 
     def __enter__(self) -> Self:
-        self._thread.run(self._half.begin)
+        self._bridge.run(self._half.begin)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.run(lambda: self._half.leave(error is not None))
-
-
-def as_message(given: Message | str, body: bytes | str, fields: Mapping[str, object]) -> Message:
-    """What `send` was given, as a Message."""
-    if isinstance(given, Message):
-        if body or fields:
-            raise TypeError("send takes a Message alone, or a topic, a body and fields; not both")
-        return given
-    return Message(given, body, **{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]
+        self._bridge.run(lambda: self._half.leave(error is not None))

@@ -1,17 +1,16 @@
+# Made by scripts/unasync.py from popclient/aio/queue_push_consumer.py. Do not edit.
 """The synchronous queue push consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import partial
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
 from popclient._arguments import as_timedelta
 from popclient._engine.flow import QueueLimits
-from popclient._engine.runner import ThreadRunner
+from popclient._engine.options import Topics, as_topics
 from popclient._loop import loop_thread
 from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import MessageQueueListener, QueuePushCore
@@ -22,58 +21,61 @@ from popclient._queues.listener import ConcurrentListener, OrderlyListener, is_a
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.start import ConsumeFromWhere
 from popclient._queues.statistics import TopicStatistics
+from popclient._sync.callbacks import require_kind, runner_of
+from popclient._sync.signals import Ending
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageQueue, MessageView
-from popclient.push_consumer import _Signals
-from popclient.simple_consumer import Topics, as_topics
 
 
 class QueuePushConsumer:
     """Owns whole queues of its topics, shared with the other members of its group, and hands their messages to a
-    listener: RocketMQ 4's DefaultMQPushConsumer.
+    listener, as RocketMQ 4's DefaultMQPushConsumer does.
 
-    Progress is an offset per queue: what lies before it is consumed. So a message that takes long holds the progress of
-    its queue back, and after a restart what comes after it is consumed a second time. For progress message by message,
-    and order by message group, take PushConsumer. Needs a PopMQ server; elsewhere `start` raises UnsupportedByServer.
+    Progress is an offset per queue: the messages before it are consumed. So a message that takes long holds back the
+    progress of its queue, and after a restart the messages behind it are consumed again. For progress message by
+    message, and order by message group, use PushConsumer. Needs a PopMQ server; elsewhere `start` raises
+    UnsupportedByServer. Safe in threads.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression. All
         members of a group must subscribe to the same.
-    listener: called with `(messages, context)`. A plain function is concurrent: it returns
-        ConsumeConcurrentlyStatus.CONSUME_SUCCESS, with `context.ack_index` if only the first ones are done, or
-        RECONSUME_LATER; what fails is handed back to the server and comes again by %RETRY%<group>, from then on with a
-        `delivery_attempt` that is higher by one. An OrderlyListener gets the messages of a queue one batch after the
-        other and returns a ConsumeOrderlyStatus; what fails is tried again in place.
-    model: CLUSTERING shares the queues; BROADCASTING gives every consumer all of them, keeps the progress in a file
-        under `client_name` (~/.popmq/offsets), and drops what fails: without order at once, in order after
-        max_reconsume_times, so never unless that is set.
-    consume_from, consume_timestamp: where a group begins that has no progress in a queue: CONSUME_FROM_LAST_OFFSET,
-        CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with yyyyMMddHHmmss in local time or an aware datetime
-        (half an hour ago unless given).
+    listener: a function or an OrderlyListener around one, called with `(messages, context)`.
+        A function gets messages in any order. It returns ConsumeConcurrentlyStatus.CONSUME_SUCCESS, with
+        `context.ack_index` if only the first ones are done, or RECONSUME_LATER. A message that fails goes back to the
+        server and comes again by %RETRY%<group>, with a `delivery_attempt` that is higher by one.
+        An OrderlyListener gets the messages of a queue one batch after the other and returns a ConsumeOrderlyStatus. A
+        batch that fails is tried again in place.
+    model: CLUSTERING shares the queues. BROADCASTING gives all queues to every consumer, keeps the progress in a file
+        under `client_name` (~/.popmq/offsets), and drops messages that fail: a function's at once, an OrderlyListener's
+        after max_reconsume_times, so never unless that is set.
+    consume_from, consume_timestamp: where to begin in a queue in which the group has no progress:
+        CONSUME_FROM_LAST_OFFSET, CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with yyyyMMddHHmmss in local time
+        or an aware datetime (half an hour ago unless given).
     allocate_strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, a ByConfig, ByMachineRoom or MachineRoomNearby, or any
         callable of that shape (`AllocateStrategy`); the same for all members.
-    offset_store: your own, derived from OffsetStore, or a LocalFileOffsetStore of another folder; the server's
-        (CLUSTERING) or a file's (BROADCASTING) unless given.
+    offset_store: your own, derived from OffsetStore, or a LocalFileOffsetStore of another folder. Unless given, the
+        server keeps the offsets (CLUSTERING), or a file does (BROADCASTING).
     client_name: of this consumer, the same after a restart and of no other; for BROADCASTING.
-    pull_batch_size, pull_batch_size_in_bytes: messages per pull, and bytes of their bodies unless the first is larger.
-    pull_interval: seconds between a pull that has found some and the next. pull_delay_when_exception: until a pull that
-        has failed is repeated.
-    pull_threshold_for_queue, pull_threshold_size_for_queue, consume_concurrently_max_span: a queue of which more
-        messages, MiB, or offsets from the first to the last are here is not pulled until they are fewer.
+    pull_batch_size, pull_batch_size_in_bytes: messages per pull, and bytes of their bodies; one message may be larger.
+    pull_interval: seconds from a pull that has found messages to the next. pull_delay_when_exception: seconds from a
+        pull that has failed to its repetition.
+    pull_threshold_for_queue, pull_threshold_size_for_queue, consume_concurrently_max_span: messages, MiB, and offsets
+        from first to last; the consumer does not pull a queue of which it holds more.
     pull_threshold_for_topic, pull_threshold_size_for_topic: divided among the queues that are owned; -1: not used.
     consume_message_batch_max_size: messages per call of the listener. consume_threads: how many threads call it.
-    consume_threads_min: how many of them stay when there is nothing to do for a minute; all unless given.
+    consume_threads_min: how many threads stay after a minute without work; all unless given. Tasks never stay.
     persist_interval: seconds between two commits of the progress; the first comes 10 s after the start.
-    consume_timeout: what is with a concurrent listener for longer is handed back, and its result counts no more.
-    max_reconsume_times: after so many failures a message becomes a dead letter; -1: 16, or as the group says; of an
-        orderly listener: never.
-    suspend_current_queue_time: the pause of a queue whose orderly listener has failed, 0.01 to 30 s.
-    post_subscription_when_pull: does the filter of each pull hold in place of that of the settings?
-    offset_illegal_delay: seconds until a queue whose offset the server has corrected is taken up again.
-    drain_timeout: seconds for what the listener has begun when the consumer is closed.
-    interceptors: look on; see `Interceptor`. message_queue_listener: called with a topic, its queues, and those of this
-        consumer, whenever its part of the topic has changed; it runs in the client's event loop: be quick.
+    consume_timeout: a message that a function has for longer goes back to the server, and its result does not count.
+    max_reconsume_times: after so many failures a message becomes a dead letter; -1: 16, or as the group says; with an
+        OrderlyListener: never.
+    suspend_current_queue_time: the pause of a queue whose OrderlyListener has failed, 0.01 to 30 s.
+    post_subscription_when_pull: does the filter of each pull replace that of the settings?
+    offset_illegal_delay: seconds until the consumer pulls a queue again whose offset the server has corrected.
+    drain_timeout: seconds that `close` waits for calls of the listener that have begun.
+    interceptors: are told of each step; see `Interceptor`.
+    message_queue_listener: called with a topic, its queues, and those of this consumer, whenever its part of the topic
+        has changed. It runs in the client's event loop and must be quick.
 
     Durations are seconds or timedeltas.
 
@@ -82,6 +84,8 @@ class QueuePushConsumer:
     ...     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
     >>> QueuePushConsumer("127.0.0.1:8081", "billing", "orders", listener).run()    # doctest: +SKIP
     """
+
+    __module__ = "popclient"
 
     def __init__(
         self,
@@ -151,11 +155,10 @@ class QueuePushConsumer:
             offset_illegal_delay=as_timedelta("offset_illegal_delay", offset_illegal_delay),
             drain_timeout=as_timedelta("drain_timeout", drain_timeout),
         )
-        if is_async(listener):
-            raise TypeError(f"listener {listener!r} is a coroutine function; use popclient.aio.QueuePushConsumer")
+        require_kind(listener, "QueuePushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints)
-        self._thread = loop_thread()
-        runner = partial(ThreadRunner, post=self._thread.post)
+        self._bridge = loop_thread()
+        runner = runner_of(self._bridge)
         self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
 
     def start(self) -> None:
@@ -164,19 +167,20 @@ class QueuePushConsumer:
 
         A consumer that could not be started cannot be started again: make a new one.
         """
-        self._thread.close_at_exit(self._core)
-        self._thread.run(self._core.start)
+        self._bridge.close_at_exit(self._core)
+        self._bridge.run(self._core.start)
 
     def run(self) -> None:
-        """Consumes until SIGTERM or SIGINT (in the main thread), or until somebody closes it; then it is closed.
+        """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
-        Raises the server's refusal if that ends it: its rights were withdrawn, its group was deleted.
+        It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
+        withdrawn, or its group was deleted.
         """
-        ending: SimpleQueue[None] = SimpleQueue()  # unlike an Event it may be told by a signal handler
-        self._core.when_ended = lambda: ending.put(None)
-        with _Signals(ending) as signals, self:
-            ending.get()
-            signals.restore()  # whoever asks a second time does not wait for the draining
+        with Ending() as ending:
+            self._core.when_ended = ending.set
+            with self:
+                ending.wait()
+                ending.restore_signals()  # a second signal does not wait for the draining
         self._core.raise_refusal()
 
     @property
@@ -212,14 +216,14 @@ class QueuePushConsumer:
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's queues, in order. Raises NotFound."""
-        return self._thread.run(lambda: self._core.queues(topic))
+        return self._bridge.run(lambda: self._core.queues(topic))
 
     def search_offset(self, mq: MessageQueue, moment: datetime) -> int:
         """The offset of the first message that was stored in the queue at that (aware) time or later; its end if there
         is none."""
         require_queue(mq)
         require_aware("moment", moment)
-        return self._thread.run(lambda: self._core.search_offset(mq, moment))
+        return self._bridge.run(lambda: self._core.search_offset(mq, moment))
 
     def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
         """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
@@ -227,23 +231,23 @@ class QueuePushConsumer:
         delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
         the listener answers for the message counts nevertheless.
         """
-        return self._thread.run(lambda: self._core.send_message_back(message, delay_level))
+        return self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
     def suspend(self) -> None:
         """Pulls nothing more, until `resume`; what is here already is consumed."""
         self._core.suspend()
 
     def resume(self) -> None:
-        self._thread.post(self._core.resume)
+        self._bridge.post(self._core.resume)
 
     def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
         """One more topic, or another filter for one. A topic that does not exist is consumed as soon as it does."""
         wanted = as_topics({topic: expression})
-        self._thread.run(lambda: self._core.subscribe(topic, wanted[topic]))
+        self._bridge.run(lambda: self._core.subscribe(topic, wanted[topic]))
 
     def unsubscribe(self, topic: str) -> None:
         """One topic less: its queues are given up."""
-        self._thread.run(lambda: self._core.unsubscribe(topic))
+        self._bridge.run(lambda: self._core.unsubscribe(topic))
 
     def close(self) -> None:
         """Stops pulling, waits up to `drain_timeout` for what the listener has begun, commits the progress, gives the
@@ -253,10 +257,10 @@ class QueuePushConsumer:
         """
         drain_timeout = self._core.options.drain_timeout.total_seconds()
         if self._core.is_inside():
-            self._thread.post(lambda: self._core.begin_closing(drain_timeout) and None)
+            self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
         else:
-            self._thread.forget(self._core)
-            self._thread.run(lambda: self._core.close(drain_timeout))
+            self._bridge.forget(self._core)
+            self._bridge.run(lambda: self._core.close(drain_timeout))
 
     def __enter__(self) -> Self:
         try:

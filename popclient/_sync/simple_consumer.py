@@ -1,0 +1,148 @@
+# Made by scripts/unasync.py from popclient/aio/simple_consumer.py. Do not edit.
+"""The synchronous simple consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from popclient._arguments import as_timedelta
+from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
+from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
+from popclient._lanes import unwrap
+from popclient._loop import loop_thread
+from popclient._tracing import acking
+from popclient.config import ClientConfig
+from popclient.message import MessageView
+
+
+class SimpleConsumer:
+    """Receives messages of a consumer group, and settles them one by one.
+
+    Safe in threads.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
+    max_messages, invisible_duration, await_duration: defaults of `receive`; iteration uses them. Durations are seconds
+        or timedeltas.
+    on_disconnect, on_reconnect: see ClientConfig.
+
+    >>> with SimpleConsumer("127.0.0.1:8081", "billing", "flights") as consumer:    # doctest: +SKIP
+    ...     for message in consumer:
+    ...         handle(message.body)
+    ...         consumer.ack(message)
+    """
+
+    __module__ = "popclient"
+
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None,
+        group: str,
+        topics: Topics,
+        *,
+        max_messages: int = 32,
+        invisible_duration: float | timedelta = 30,
+        await_duration: float | timedelta = 15,
+        on_disconnect: Callable[[Exception], None] | None = None,
+        on_reconnect: Callable[[], None] | None = None,
+    ) -> None:
+        self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
+        self._defaults = asking(max_messages, invisible_duration, await_duration)
+        self._bridge = loop_thread()
+        options = SimpleOptions(group, as_topics(topics), self._defaults)
+        self._core = SimpleConsumerCore(self._config, options, self._bridge)
+        self._bridge.close_at_exit(self._core)
+
+    def start(self) -> None:
+        """Looks the topics up and opens the session, as the first call would; raises NotFound, Unreachable etc."""
+        self._bridge.run(self._core.start)
+
+    def receive(
+        self,
+        max_messages: int | None = None,
+        invisible_duration: float | timedelta | None = None,
+        await_duration: float | timedelta | None = None,
+    ) -> list[MessageView]:
+        """Messages of one topic, at most `max_messages`, held for `invisible_duration`.
+
+        Waits for the first one up to `await_duration`; then the list is empty. With several topics it goes round, and
+        never waits on an empty one while another has messages. Raises a PopError.
+        """
+        wanted = asking(max_messages, invisible_duration, await_duration, self._defaults)
+        return self._bridge.run(lambda: self._core.receive(wanted))
+
+    def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """Says that the message, or each of several, is done: it is never delivered again.
+
+        Acking again is fine. Raises InvalidReceiptHandle when the hold is over; for several, MultipleResults with the
+        messages that failed.
+        """
+        if isinstance(messages, MessageView):
+            view = messages
+            with acking(self._config, self.group, [view]) as work:
+                outcome = self._bridge.ask(lambda reply: self._core.submit_ack(view, reply))
+                work.settle([outcome])
+            unwrap(outcome)
+        else:
+            views = as_views(messages)
+            with acking(self._config, self.group, views) as work:
+                outcomes = self._bridge.ask(lambda reply: self._core.submit_acks(views, reply))
+                work.settle(outcomes)
+            raise_for_acks(views, outcomes)
+
+    def change_invisible_duration(self, message: MessageView, duration: float | timedelta) -> None:
+        """Restarts the hold: it ends `duration` from now. The message gets its new handle; a failure keeps the old."""
+        length = as_timedelta("duration", duration)
+        self._bridge.run(lambda: self._core.change_invisible_duration(message, length))
+
+    def forward_to_dead_letter_queue(self, message: MessageView) -> None:
+        """Gives the message up: it moves to the group's dead letter queue."""
+        self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message))
+
+    def __iter__(self) -> Iterator[MessageView]:
+        """Long-polls until the consumer is closed; waits for a server that restarts.
+
+        At least half of a message's hold is left when you get it. Ack it yourself: call `ack`. Several threads may
+        iterate; they share the received messages.
+        """
+        while (view := self._core.take_ready() or self._bridge.run(self._core.next)) is not None:
+            yield view
+
+    @property
+    def group(self) -> str:
+        return self._core.group
+
+    @property
+    def client_id(self) -> str:
+        return self._core.session.client_id
+
+    @property
+    def healthy(self) -> bool:
+        """Is the session with the server up?"""
+        return self._core.session.healthy
+
+    def close(self) -> None:
+        """Stops polling, gives back what iteration has received and not handed out (no attempt is burnt), finishes
+        waiting acks and says goodbye, within `close_timeout`. Closing twice is fine."""
+        self._bridge.forget(self._core)
+        self._bridge.run(self._core.close)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "healthy" if self.healthy else "not connected"
+        return f"<SimpleConsumer {self._config.endpoints} group={self.group!r} {state}>"
