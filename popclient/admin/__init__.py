@@ -11,7 +11,7 @@ safe in threads, fails fast when nobody listens.
 
 from __future__ import annotations
 
-from popclient.admin.admin import Admin
+from popclient._sync.admin.admin import Admin
 from popclient.admin.facts import (
     Budget,
     ClientFacts,

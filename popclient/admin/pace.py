@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
@@ -38,6 +39,12 @@ class Pace:
         """Returns when the next step, of at most `step` messages, may begin."""
         if (rest := self._free_at - self._now()) > 0:
             self._wait(rest)
+        self._began = self._now()
+
+    async def turn(self) -> None:
+        """`await_turn` for coroutines."""
+        if (rest := self._free_at - self._now()) > 0:
+            await asyncio.sleep(rest)
         self._began = self._now()
 
     def spent(self, messages: int) -> None:

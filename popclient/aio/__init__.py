@@ -21,6 +21,7 @@ from popclient._queues.listener import (
     ConsumeOrderlyStatus,
     OrderlyListener,
 )
+from popclient.aio.admin.admin import Admin
 from popclient.aio.producer import Producer, Transaction
 from popclient.aio.pull_consumer import PullConsumer
 from popclient.aio.push_consumer import PushConsumer
@@ -32,6 +33,7 @@ from popclient.message import FilterExpression, Message, MessageView, SendReceip
 from popclient.transaction import TransactionResolution
 
 __all__ = [
+    "Admin",
     "ClientConfig",
     "ConsumeConcurrentlyContext",
     "ConsumeConcurrentlyStatus",

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from popclient.admin import Admin, Redrive, RedrivePlan
-from popclient.admin.redrives import new_plan_id
+from popclient.admin.requests import new_plan_id
 from popclient.cli import INTERRUPTED, UsageError
 from popclient.cli.dlq_repair import redrive_repaired
 from popclient.cli.output import fields, local, say, table, utc

@@ -1,3 +1,4 @@
+# Made by scripts/unasync.py from popclient/aio/admin/progress.py. Do not edit.
 """A group's progress: seen queue by queue, moved, given to another group."""
 
 from __future__ import annotations
@@ -6,8 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
+from popclient._sync.admin.calls import Calls
 from popclient.admin.answers import moved_offset_of, queue_lag_of
-from popclient.admin.calls import Calls
 from popclient.admin.facts import MovedOffset, QueueLag
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -19,7 +20,8 @@ class Progress(Calls):
     def list_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """The queues in which the group has progress, by topic and number. Servers bound the list of several topics."""
         request = wire.ListLagRequest(group=self._named(group), topic=None if topic is None else self._named(topic))
-        return [queue_lag_of(each) for each in self._call(lambda link: link.admin.ListLag, request).queues]
+        answer = self._call(lambda link: link.admin.ListLag, request)
+        return [queue_lag_of(each) for each in answer.queues]
 
     def reset_offsets(
         self,
@@ -46,7 +48,8 @@ class Progress(Calls):
             request.offset = to
         else:
             request.policy = pb.QueryOffsetPolicy.Value(to)
-        return [moved_offset_of(each) for each in self._call(lambda link: link.admin.ResetOffsets, request).moved]
+        answer = self._call(lambda link: link.admin.ResetOffsets, request)
+        return [moved_offset_of(each) for each in answer.moved]
 
     def skip_message(self, group: str, message_id: str, topic: str | None = None) -> str:
         """Marks one message as consumed by the group without delivering it; messages behind it go on.
@@ -57,7 +60,8 @@ class Progress(Calls):
         request = wire.SkipMessageRequest(
             group=self._named(group), topic=None if topic is None else self._named(topic), message_id=message_id
         )
-        return self._call(lambda link: link.admin.SkipMessage, request).from_state
+        answer = self._call(lambda link: link.admin.SkipMessage, request)
+        return answer.from_state
 
     def clone_offsets(self, source: str, group: str, topic: str | None = None) -> list[MovedOffset]:
         """Starts a group at the progress of another one, in one topic or in all of its topics.
@@ -70,7 +74,8 @@ class Progress(Calls):
             group=self._named(group),
             topic=None if topic is None else self._named(topic),
         )
-        return [moved_offset_of(each) for each in self._call(lambda link: link.admin.CloneOffsets, request).moved]
+        answer = self._call(lambda link: link.admin.CloneOffsets, request)
+        return [moved_offset_of(each) for each in answer.moved]
 
     def import_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> list[MovedOffset]:
         """Sets the group's progress to offsets kept elsewhere: by topic and queue id, the next one to consume.
@@ -81,4 +86,5 @@ class Progress(Calls):
         for topic, of_topic in offsets.items():
             for queue_id, offset in of_topic.items():
                 request.offsets.add(topic=self._named(topic), queue_id=queue_id, to_offset=offset)
-        return [moved_offset_of(each) for each in self._call(lambda link: link.admin.ImportOffsets, request).moved]
+        answer = self._call(lambda link: link.admin.ImportOffsets, request)
+        return [moved_offset_of(each) for each in answer.moved]

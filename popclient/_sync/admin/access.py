@@ -1,13 +1,14 @@
+# Made by scripts/unasync.py from popclient/aio/admin/access.py. Do not edit.
 """Users and policies: who may do what."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 
+from popclient._sync.admin.calls import Calls
 from popclient.admin.answers import explanation_of, policy_of, user_of
-from popclient.admin.calls import Calls
 from popclient.admin.facts import Explanation, NewUser, Policy, User
+from popclient.admin.requests import new_secret
 from popproto.v1 import admin_pb2 as wire
 
 
@@ -18,13 +19,15 @@ class Access(Calls):
         """Without a secret it gets a random one; the answer is the only place that ever shows it."""
         secret = new_secret() if secret is None else secret
         request = wire.CreateUserRequest(access_key=access_key, secret=secret, is_admin=is_admin)
-        return NewUser(user_of(self._call(lambda link: link.admin.CreateUser, request).user), secret)
+        answer = self._call(lambda link: link.admin.CreateUser, request)
+        return NewUser(user_of(answer.user), secret)
 
     def rotate_secret(self, access_key: str, secret: str | None = None) -> NewUser:
         """Another secret for the user, a random one where none is given. The old one counts no more at once."""
         secret = new_secret() if secret is None else secret
         request = wire.UpdateUserRequest(access_key=access_key, secret=secret)
-        return NewUser(user_of(self._call(lambda link: link.admin.UpdateUser, request).user), secret)
+        answer = self._call(lambda link: link.admin.UpdateUser, request)
+        return NewUser(user_of(answer.user), secret)
 
     def disable_user(self, access_key: str) -> User:
         """Shut a user out, its open sessions included; what it may do is remembered."""
@@ -39,7 +42,8 @@ class Access(Calls):
 
     def list_users(self) -> list[User]:
         """By name. Servers bound the list."""
-        return [user_of(each) for each in self._call(lambda link: link.admin.ListUsers, wire.ListUsersRequest()).users]
+        answer = self._call(lambda link: link.admin.ListUsers, wire.ListUsersRequest())
+        return [user_of(each) for each in answer.users]
 
     def add_policy(
         self, access_key: str, effect: str, actions: Iterable[str], resource_kind: str, pattern: str
@@ -55,7 +59,8 @@ class Access(Calls):
             resource_kind=resource_kind,
             pattern=self._named(pattern),
         )
-        return policy_of(self._call(lambda link: link.admin.AddPolicy, request).policy)
+        answer = self._call(lambda link: link.admin.AddPolicy, request)
+        return policy_of(answer.policy)
 
     def remove_policy(self, policy_id: int) -> Policy:
         """The policy that is gone."""
@@ -72,13 +77,10 @@ class Access(Calls):
         request = wire.ExplainAccessRequest(
             access_key=access_key, action=action, resource_kind=resource_kind, resource=self._named(name)
         )
-        return explanation_of(self._call(lambda link: link.admin.ExplainAccess, request))
+        answer = self._call(lambda link: link.admin.ExplainAccess, request)
+        return explanation_of(answer)
 
     def _set_disabled(self, access_key: str, *, disabled: bool) -> User:
         request = wire.UpdateUserRequest(access_key=access_key, disabled=disabled)
-        return user_of(self._call(lambda link: link.admin.UpdateUser, request).user)
-
-
-def new_secret() -> str:
-    """256 random bits as 43 characters that a header and a shell take as they are."""
-    return secrets.token_urlsafe(32)
+        answer = self._call(lambda link: link.admin.UpdateUser, request)
+        return user_of(answer.user)

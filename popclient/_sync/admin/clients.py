@@ -1,11 +1,12 @@
+# Made by scripts/unasync.py from popclient/aio/admin/clients.py. Do not edit.
 """Clients: who is there, and what an operator may ask of them."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from popclient._sync.admin.calls import Calls
 from popclient.admin.answers import client_facts_of, trial_of
-from popclient.admin.calls import Calls
 from popclient.admin.facts import ClientFacts, Trial
 from popproto.v1 import admin_pb2 as wire
 
@@ -20,7 +21,8 @@ class Clients(Calls):
     def list_clients(self, group: str | None = None) -> list[ClientFacts]:
         """Those that are there, by id, at most 1,000; with a group its consumers alone."""
         request = wire.ListClientsRequest(group=None if group is None else self._named(group))
-        return list(map(client_facts_of, self._call(lambda link: link.admin.ListClients, request).clients))
+        answer = self._call(lambda link: link.admin.ListClients, request)
+        return list(map(client_facts_of, answer.clients))
 
     def print_threads(self, client_id: str) -> str:
         """The stack traces of the client's threads, as it wrote them; at most 256 Ki characters.
@@ -28,7 +30,8 @@ class Clients(Calls):
         Raises NotFound for a client without a session here, RequestTimeout where it has not answered within 5 s.
         """
         request = wire.PrintThreadsRequest(client_id=client_id)
-        return self._call(lambda link: link.admin.PrintThreads, request, PATIENCE).stack_trace
+        answer = self._call(lambda link: link.admin.PrintThreads, request, PATIENCE)
+        return answer.stack_trace
 
     def verify_message(self, client_id: str, message_id: str, topic: str | None = None) -> Trial:
         """Has a push consumer's listener consume a stored message on trial. Nothing of its group changes.
@@ -39,7 +42,8 @@ class Clients(Calls):
         request = wire.VerifyMessageRequest(
             client_id=client_id, message_id=message_id, topic=None if topic is None else self._named(topic)
         )
-        return trial_of(self._call(lambda link: link.admin.VerifyMessage, request, TRIAL_PATIENCE))
+        answer = self._call(lambda link: link.admin.VerifyMessage, request, TRIAL_PATIENCE)
+        return trial_of(answer)
 
     def reconnect_client(self, client_id: str) -> None:
         """Has the client open its session anew; returns when it was told. Raises NotFound."""

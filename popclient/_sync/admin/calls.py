@@ -1,4 +1,5 @@
-"""How the administration asks one server: one call at a time, each with its own patience."""
+# Made by scripts/unasync.py from popclient/aio/admin/calls.py. Do not edit.
+"""How the administration calls its server: one call at a time, each with its own timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from popclient.errors import UnsupportedByServer, check
 from popproto.v2 import definition_pb2 as pb
 
 Answer = TypeVar("Answer")
-PAGE = 100  # what a list is asked for at once
 
 
 class Calls:
@@ -29,12 +29,12 @@ class Calls:
     ) -> None:
         self._config = ClientConfig.of(endpoints)
         self._connect_timeout = connect_timeout
-        self._thread = loop_thread()
+        self._bridge = loop_thread()
         self._transport = transport or Transport(self._config, new_client_id())
 
     def close(self) -> None:
         """Closing twice is fine."""
-        self._thread.run(self._transport.close)
+        self._bridge.run(self._transport.close)
 
     def __enter__(self) -> Self:
         return self
@@ -50,10 +50,10 @@ class Calls:
     def _call(
         self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, takes: float = 0.0
     ) -> Answer:
-        """`takes`: seconds that the answer may take by its nature."""
+        """takes: seconds that the server may need for the answer."""
         patience = self._patience(takes)
         try:
-            answer = self._thread.run(lambda: self._transport.unary(pick, request, patience))
+            answer = self._bridge.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:
             raise UnsupportedByServer(
                 f"the server at {self._transport.where} has no popmq.v1.Admin; only PopMQ offers it", name=refusal.name
@@ -62,8 +62,8 @@ class Calls:
         return answer
 
     def _patience(self, takes: float = 0.0) -> float:
-        """Seconds for the next call: that nobody listens is told early, an answer may take its time."""
+        """Seconds for the next call: a missing server is noticed early, an answer may take longer."""
         timeout, to_connect = max(self._config.request_timeout, takes), self._connect_timeout
-        if self._transport.reached or self._thread.run(lambda: self._transport.connects(to_connect)):
+        if self._transport.reached or self._bridge.run(lambda: self._transport.connects(to_connect)):
             return timeout
         return min(timeout, to_connect)

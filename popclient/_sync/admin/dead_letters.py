@@ -1,24 +1,24 @@
-"""Dead letters sent back: planned, run at a pace, or one by one with repairs; and the record of it."""
+# Made by scripts/unasync.py from popclient/aio/admin/dead_letters.py. Do not edit.
+"""Dead letters: listed, purged, and sent back by plan, at a pace, or one by one with repairs."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from popclient.admin.answers import redrive_of, redrive_plan_of
-from popclient.admin.calls import Calls
-from popclient.admin.dead_letters import selection_wire
+from popclient._sync.admin.calls import Calls
+from popclient.admin.answers import dead_letter_of, dead_letter_page_of, redrive_of, redrive_plan_of
 from popclient.admin.pace import STEP_MAX, Pace
 from popclient.admin.redrive_facts import (
+    DeadLetter,
+    DeadLetterPage,
     DeadLetterSelection,
     Redrive,
     RedriveOrder,
     RedrivePlan,
     RedriveStep,
-    Repair,
 )
+from popclient.admin.requests import PAGE, new_plan_id, order_request, selection_request
 from popclient.errors import NotFound
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -26,6 +26,63 @@ from popproto.v2 import definition_pb2 as pb
 DRAFT: Final = "DRAFT"
 DONE: Final = "DONE"
 FINISHED: Final = frozenset({DONE, "CANCELLED"})
+
+
+class DeadLetters(Calls):
+    """The calls about dead letters."""
+
+    def list_dead_letters(
+        self,
+        of: str | DeadLetterSelection,
+        *,
+        after_id: int = 0,
+        max_messages: int = PAGE,
+        without_bodies: bool = False,
+    ) -> DeadLetterPage:
+        """One page, oldest first, of a group's dead letters or of those selected; those with an id above `after_id`."""
+        request = wire.ListDeadLettersRequest(
+            selection=selection_request(of, self._config.namespace),
+            after_id=after_id,
+            max=max_messages,
+            without_bodies=without_bodies,
+        )
+        answer = self._call(lambda link: link.admin.ListDeadLetters, request)
+        return dead_letter_page_of(answer)
+
+    def dead_letters(
+        self, of: str | DeadLetterSelection, *, after_id: int = 0, without_bodies: bool = False
+    ) -> Iterator[DeadLetter]:
+        """All of them, oldest first, page by page. Without bodies, messages hold an empty one; that is quicker."""
+        page_size = STEP_MAX if without_bodies else PAGE
+        at: int | None = after_id
+        while at is not None:
+            page = self.list_dead_letters(of, after_id=at, max_messages=page_size, without_bodies=without_bodies)
+            yield from page.dead_letters
+            at = page.next_after_id
+
+    def get_dead_letter(self, group: str, message_id: str) -> DeadLetter:
+        """By the id of its message; the newest one, if several of that name died."""
+        request = wire.GetDeadLetterRequest(group=self._named(group), message_id=message_id)
+        answer = self._call(lambda link: link.admin.GetDeadLetter, request)
+        return dead_letter_of(answer.dead_letter)
+
+    def purge_dead_letters(self, of: str | DeadLetterSelection, *, told: Callable[[int], None] | None = None) -> int:
+        """Removes dead letters with their copies, for ever; how many. What was redriven and is not done yet stays.
+
+        In steps of at most 1,000, each a transaction; after each one `told` hears how many are gone so far. Repeated
+        after a failure it goes on.
+        """
+        selection = selection_request(of, self._config.namespace)
+        purged, after_id = 0, 0
+        while True:
+            request = wire.PurgeDeadLettersRequest(selection=selection, after_id=after_id, max=STEP_MAX)
+            answer = self._call(lambda link: link.admin.PurgeDeadLetters, request)
+            purged += answer.purged
+            if told is not None:
+                told(purged)
+            if not answer.HasField("next_after_id"):
+                return purged
+            after_id = answer.next_after_id
 
 
 class Redrives(Calls):
@@ -41,7 +98,7 @@ class Redrives(Calls):
         """
         request = wire.PlanRedriveRequest(
             plan_id=plan_id or new_plan_id(),
-            selection=selection_wire(of, self._config.namespace),
+            selection=selection_request(of, self._config.namespace),
             reason=reason,
             target=self._target(target),
         )
@@ -71,7 +128,8 @@ class Redrives(Calls):
     def cancel_redrive(self, plan_id: str) -> RedrivePlan:
         """What the plan has not sent back yet stays a dead letter."""
         request = wire.CancelRedriveRequest(plan_id=plan_id)
-        return redrive_plan_of(self._call(lambda link: link.admin.CancelRedrive, request).plan)
+        answer = self._call(lambda link: link.admin.CancelRedrive, request)
+        return redrive_plan_of(answer.plan)
 
     def redrive_dead_letters(
         self,
@@ -90,21 +148,24 @@ class Redrives(Calls):
         request = wire.RedriveDeadLettersRequest(
             plan_id=plan_id,
             group=self._named(group),
-            orders=map(_order_wire, orders),
+            orders=map(order_request, orders),
             target=self._target(target),
             reason=reason,
         )
-        return [redrive_of(each) for each in self._call(lambda link: link.admin.RedriveDeadLetters, request).redrives]
+        answer = self._call(lambda link: link.admin.RedriveDeadLetters, request)
+        return [redrive_of(each) for each in answer.redrives]
 
     def redrive_plans(self, group: str | None = None) -> list[RedrivePlan]:
         """Newest first, of one group or of all. Servers bound the list."""
         request = wire.ListRedrivePlansRequest(group=None if group is None else self._named(group))
-        return [redrive_plan_of(each) for each in self._call(lambda link: link.admin.ListRedrivePlans, request).plans]
+        answer = self._call(lambda link: link.admin.ListRedrivePlans, request)
+        return [redrive_plan_of(each) for each in answer.plans]
 
     def redrive_plan(self, plan_id: str) -> RedrivePlan:
         """Raises `NotFound` for one there is not."""
         request = wire.ListRedrivePlansRequest(plan_id=plan_id)
-        plans = self._call(lambda link: link.admin.ListRedrivePlans, request).plans
+        answer = self._call(lambda link: link.admin.ListRedrivePlans, request)
+        plans = answer.plans
         if not plans:
             raise NotFound(f"redrive plan '{plan_id}' does not exist; list them with: popmq dlq plans")
         return redrive_plan_of(plans[0])
@@ -112,7 +173,8 @@ class Redrives(Calls):
     def list_redrives(self, plan_id: str, *, after_id: int = 0, max_messages: int = STEP_MAX) -> list[Redrive]:
         """One page of a plan's messages; the last one's `dead_letter_id`, given as `after_id`, leads to the next."""
         request = wire.ListRedrivesRequest(plan_id=plan_id, after_id=after_id, max=max_messages)
-        return [redrive_of(each) for each in self._call(lambda link: link.admin.ListRedrives, request).redrives]
+        answer = self._call(lambda link: link.admin.ListRedrives, request)
+        return [redrive_of(each) for each in answer.redrives]
 
     def redrives(self, plan_id: str) -> Iterator[Redrive]:
         """All messages of a plan, by dead letter, page by page."""
@@ -123,25 +185,3 @@ class Redrives(Calls):
 
     def _target(self, topic: str | None) -> pb.Resource | None:
         return None if topic is None else self._named(topic)
-
-
-def new_plan_id() -> str:
-    """`20261120T140211-9f3a5c`: by this machine's clock, to the second, and 24 random bits."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-
-
-def _order_wire(order: RedriveOrder) -> wire.RedriveOrder:
-    return wire.RedriveOrder(
-        dead_letter_id=order.dead_letter_id,
-        repair=None if order.repair is None else _repair_wire(order.repair),
-        reason=order.reason,
-    )
-
-
-def _repair_wire(repair: Repair) -> wire.Repair:
-    return wire.Repair(
-        body=repair.body.encode() if isinstance(repair.body, str) else repair.body,
-        tag=repair.tag,
-        keys=None if repair.keys is None else wire.Words(words=repair.keys),
-        properties=None if repair.properties is None else wire.Pairs(pairs=repair.properties),
-    )

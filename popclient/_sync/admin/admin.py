@@ -1,0 +1,39 @@
+# Made by scripts/unasync.py from popclient/aio/admin/admin.py. Do not edit.
+"""The administration of one server, all its subjects together."""
+
+from __future__ import annotations
+
+from popclient._sync.admin.access import Access
+from popclient._sync.admin.catalog import Groups, Topics
+from popclient._sync.admin.clients import Clients
+from popclient._sync.admin.dead_letters import DeadLetters, Redrives
+from popclient._sync.admin.messages import Messages, Scheduled
+from popclient._sync.admin.progress import Progress
+from popclient.admin.answers import status_of
+from popclient.admin.facts import Status
+from popproto.v1 import admin_pb2 as wire
+
+
+class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters, Redrives, Access):
+    """The administration of one server. Safe in threads.
+
+    endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
+    connect_timeout: seconds to wait for a server that has not answered yet; then Unreachable.
+    transport: another way to the server than the endpoints.
+
+    Every method raises a PopError: BadRequest, NotFound, Unreachable, UnsupportedByServer and so on.
+    """
+
+    __module__ = "popclient.admin"
+
+    def status(self) -> Status:
+        answer = self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
+        return status_of(answer)
+
+    def confirm_clock(self) -> str:
+        """Says that the server's system clock is right, so that what is old by it is removed; what that changes.
+
+        After a long stop, or when the clock was set ahead, the server waits for this, for an hour at most.
+        """
+        answer = self._call(lambda link: link.admin.ConfirmClock, wire.ConfirmClockRequest())
+        return answer.sentence

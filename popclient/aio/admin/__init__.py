@@ -1,0 +1,1 @@
+"""The administration client for asyncio; its facts are those of `popclient.admin`."""

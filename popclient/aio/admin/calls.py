@@ -1,0 +1,68 @@
+"""How the administration calls its server: one call at a time, each with its own timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from popclient import _convert as convert
+from popclient._loop import Here
+from popclient._transport import Link, Transport, new_client_id
+from popclient.config import ClientConfig
+from popclient.errors import UnsupportedByServer, check
+from popproto.v2 import definition_pb2 as pb
+
+Answer = TypeVar("Answer")
+
+
+class Calls:
+    """What the calls of every subject share: the server, and the namespace of the names."""
+
+    def __init__(
+        self,
+        endpoints: str | ClientConfig | None = None,
+        *,
+        connect_timeout: float = 1.0,
+        transport: Transport | None = None,
+    ) -> None:
+        self._config = ClientConfig.of(endpoints)
+        self._connect_timeout = connect_timeout
+        self._bridge = Here()
+        self._transport = transport or Transport(self._config, new_client_id())
+
+    async def close(self) -> None:
+        """Closing twice is fine."""
+        await self._bridge.run(self._transport.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _named(self, name: str) -> pb.Resource:
+        return convert.resource(name, self._config.namespace)
+
+    async def _call(
+        self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, takes: float = 0.0
+    ) -> Answer:
+        """takes: seconds that the server may need for the answer."""
+        patience = await self._patience(takes)
+        try:
+            answer = await self._bridge.run(lambda: self._transport.unary(pick, request, patience))
+        except UnsupportedByServer as refusal:
+            raise UnsupportedByServer(
+                f"the server at {self._transport.where} has no popmq.v1.Admin; only PopMQ offers it", name=refusal.name
+            ) from None
+        check(answer.status)  # type: ignore[attr-defined]
+        return answer
+
+    async def _patience(self, takes: float = 0.0) -> float:
+        """Seconds for the next call: a missing server is noticed early, an answer may take longer."""
+        timeout, to_connect = max(self._config.request_timeout, takes), self._connect_timeout
+        if self._transport.reached or await self._bridge.run(lambda: self._transport.connects(to_connect)):
+            return timeout
+        return min(timeout, to_connect)

@@ -1,0 +1,50 @@
+"""Clients: who is there, and what an operator may ask of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from popclient.admin.answers import client_facts_of, trial_of
+from popclient.admin.facts import ClientFacts, Trial
+from popclient.aio.admin.calls import Calls
+from popproto.v1 import admin_pb2 as wire
+
+# The server waits for the client's answer 5 s, and 15 s where a listener consumes a message.
+PATIENCE: Final = 8.0
+TRIAL_PATIENCE: Final = 20.0
+
+
+class Clients(Calls):
+    """The calls about clients. Of several servers each knows those that have a session with it."""
+
+    async def list_clients(self, group: str | None = None) -> list[ClientFacts]:
+        """Those that are there, by id, at most 1,000; with a group its consumers alone."""
+        request = wire.ListClientsRequest(group=None if group is None else self._named(group))
+        answer = await self._call(lambda link: link.admin.ListClients, request)
+        return list(map(client_facts_of, answer.clients))
+
+    async def print_threads(self, client_id: str) -> str:
+        """The stack traces of the client's threads, as it wrote them; at most 256 Ki characters.
+
+        Raises NotFound for a client without a session here, RequestTimeout where it has not answered within 5 s.
+        """
+        request = wire.PrintThreadsRequest(client_id=client_id)
+        answer = await self._call(lambda link: link.admin.PrintThreads, request, PATIENCE)
+        return answer.stack_trace
+
+    async def verify_message(self, client_id: str, message_id: str, topic: str | None = None) -> Trial:
+        """Has a push consumer's listener consume a stored message on trial. Nothing of its group changes.
+
+        The listener does whatever it does with a message. Without a topic all are searched for the message. Raises as
+        `print_threads`, but after 15 s.
+        """
+        request = wire.VerifyMessageRequest(
+            client_id=client_id, message_id=message_id, topic=None if topic is None else self._named(topic)
+        )
+        answer = await self._call(lambda link: link.admin.VerifyMessage, request, TRIAL_PATIENCE)
+        return trial_of(answer)
+
+    async def reconnect_client(self, client_id: str) -> None:
+        """Has the client open its session anew; returns when it was told. Raises NotFound."""
+        request = wire.ReconnectClientRequest(client_id=client_id)
+        await self._call(lambda link: link.admin.ReconnectClient, request, PATIENCE)

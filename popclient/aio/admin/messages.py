@@ -1,0 +1,87 @@
+"""Messages: stored ones are read, explained and tried against a filter; scheduled ones are listed and cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+
+from popclient._arguments import as_timedelta
+from popclient.admin.answers import filter_trial_of, message_facts_of, scheduled_message_of, views_of, why_of
+from popclient.admin.facts import FilterTrial, MessageFacts, ScheduledMessage, Why
+from popclient.admin.requests import PAGE
+from popclient.aio.admin.calls import Calls
+from popclient.message import MessageView
+from popproto.v1 import admin_pb2 as wire
+
+
+class Messages(Calls):
+    """The calls that look at stored messages."""
+
+    async def peek_messages(
+        self, topic: str, *, queue_id: int | None = None, from_offset: int | None = None, max_messages: int = 32
+    ) -> list[MessageView]:
+        """Reads without holding: no group's progress changes. Without a queue all of them, from their oldest on."""
+        request = wire.PeekMessagesRequest(
+            topic=self._named(topic), queue_id=queue_id, from_offset=from_offset, max=max_messages
+        )
+        answer = await self._call(lambda link: link.admin.PeekMessages, request)
+        return views_of(answer.messages)
+
+    async def get_message(self, message_id: str, topic: str | None = None) -> MessageFacts:
+        """A message with its states and history; without a topic all of them are searched."""
+        request = wire.GetMessageRequest(topic=None if topic is None else self._named(topic), message_id=message_id)
+        answer = await self._call(lambda link: link.admin.GetMessage, request)
+        return message_facts_of(answer)
+
+    async def why(self, message_id: str, group: str, topic: str | None = None) -> Why:
+        """Why the message is where it is in that group; without a topic all of them are searched."""
+        request = wire.WhyRequest(
+            topic=None if topic is None else self._named(topic), group=self._named(group), message_id=message_id
+        )
+        answer = await self._call(lambda link: link.admin.Why, request)
+        return why_of(answer)
+
+    async def try_filter(
+        self, expression: str, topic: str, *, last: float | timedelta | None = None, max_messages: int = 10
+    ) -> FilterTrial:
+        """What a SQL filter would have wanted of the messages stored in the `last` time, or of all. Nothing changes.
+
+        `last` is seconds or a timedelta; at most the newest 100,000 messages are examined. Raises BadRequest, saying
+        where, for an expression that is illegal.
+        """
+        request = wire.TryFilterRequest(topic=self._named(topic), expression=expression, max=max_messages)
+        if last is not None:
+            request.last.FromTimedelta(as_timedelta("last", last))
+        answer = await self._call(lambda link: link.admin.TryFilter, request)
+        return filter_trial_of(answer)
+
+
+class Scheduled(Calls):
+    """The calls about delayed and half messages."""
+
+    async def list_scheduled(
+        self, topic: str, *, after: ScheduledMessage | None = None, max_messages: int = PAGE
+    ) -> list[ScheduledMessage]:
+        """One page of delayed and half messages, by due time; the last one, given as `after`, leads to the next."""
+        request = wire.ListScheduledRequest(topic=self._named(topic), max=max_messages)
+        if after is not None:
+            request.after_due_at.FromDatetime(after.due_at)
+            request.after_id = after.id
+        answer = await self._call(lambda link: link.admin.ListScheduled, request)
+        return [scheduled_message_of(each) for each in answer.messages]
+
+    async def scheduled(self, topic: str) -> AsyncIterator[ScheduledMessage]:
+        """All of them, by due time, page by page."""
+        page = await self.list_scheduled(topic)
+        while page:
+            for each in page:
+                yield each
+            page = await self.list_scheduled(topic, after=page[-1])
+
+    async def cancel_scheduled(
+        self, topic: str, message_ids: Iterable[str] = (), *, key: str | None = None
+    ) -> list[str]:
+        """Removes delayed and half messages, by id or (at most 1,000 at once) by key; the ids of what was there."""
+        request = wire.CancelScheduledRequest(topic=self._named(topic), message_ids=message_ids, key=key)
+        answer = await self._call(lambda link: link.admin.CancelScheduled, request)
+        return list(answer.message_ids)

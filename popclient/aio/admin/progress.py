@@ -1,0 +1,89 @@
+"""A group's progress: seen queue by queue, moved, given to another group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+from popclient.admin.answers import moved_offset_of, queue_lag_of
+from popclient.admin.facts import MovedOffset, QueueLag
+from popclient.aio.admin.calls import Calls
+from popproto.v1 import admin_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+
+
+class Progress(Calls):
+    """The calls about groups' progress."""
+
+    async def list_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """The queues in which the group has progress, by topic and number. Servers bound the list of several topics."""
+        request = wire.ListLagRequest(group=self._named(group), topic=None if topic is None else self._named(topic))
+        answer = await self._call(lambda link: link.admin.ListLag, request)
+        return [queue_lag_of(each) for each in answer.queues]
+
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        to: Literal["BEGINNING", "END"] | datetime | int,
+        *,
+        queue_id: int | None = None,
+        dry_run: bool = False,
+    ) -> list[MovedOffset]:
+        """Moves a group to another offset, in one queue or in all of the topic; its members that are online follow.
+
+        to: an end, the first message stored at a moment or later (without a time zone: this machine's), or the offset
+        of the queue named. From there on every message is READY, whatever became of it before; what is before it is
+        done. Handles from before hold nothing any more. With `dry_run` nothing changes.
+        Raises IllegalOffset for an offset beyond the queue's ends, BadRequest for a queue that is not there.
+        """
+        request = wire.ResetOffsetsRequest(
+            group=self._named(group), topic=self._named(topic), queue_id=queue_id, dry_run=dry_run
+        )
+        if isinstance(to, datetime):
+            request.timestamp.FromDatetime(to.astimezone(UTC))
+        elif isinstance(to, int):
+            request.offset = to
+        else:
+            request.policy = pb.QueryOffsetPolicy.Value(to)
+        answer = await self._call(lambda link: link.admin.ResetOffsets, request)
+        return [moved_offset_of(each) for each in answer.moved]
+
+    async def skip_message(self, group: str, message_id: str, topic: str | None = None) -> str:
+        """Marks one message as consumed by the group without delivering it; messages behind it go on.
+
+        Returns the state that the message had. Raises BadRequest, which says why and what to do, if the message is
+        held, is done already, or is not the next one that the group would read.
+        """
+        request = wire.SkipMessageRequest(
+            group=self._named(group), topic=None if topic is None else self._named(topic), message_id=message_id
+        )
+        answer = await self._call(lambda link: link.admin.SkipMessage, request)
+        return answer.from_state
+
+    async def clone_offsets(self, source: str, group: str, topic: str | None = None) -> list[MovedOffset]:
+        """Starts a group at the progress of another one, in one topic or in all of its topics.
+
+        In each queue that is the first message that the source is not done with: some that it has acked may repeat,
+        none is lost. Raises BadRequest where the group has progress in the topic already.
+        """
+        request = wire.CloneOffsetsRequest(
+            source=self._named(source),
+            group=self._named(group),
+            topic=None if topic is None else self._named(topic),
+        )
+        answer = await self._call(lambda link: link.admin.CloneOffsets, request)
+        return [moved_offset_of(each) for each in answer.moved]
+
+    async def import_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> list[MovedOffset]:
+        """Sets the group's progress to offsets kept elsewhere: by topic and queue id, the next one to consume.
+
+        All of them, or none. Raises BadRequest for a group of mode POP, IllegalOffset beyond a queue's ends.
+        """
+        request = wire.ImportOffsetsRequest(group=self._named(group))
+        for topic, of_topic in offsets.items():
+            for queue_id, offset in of_topic.items():
+                request.offsets.add(topic=self._named(topic), queue_id=queue_id, to_offset=offset)
+        answer = await self._call(lambda link: link.admin.ImportOffsets, request)
+        return [moved_offset_of(each) for each in answer.moved]
