@@ -11,9 +11,15 @@ import pytest
 
 import popclient
 from popclient import aio
+from popclient.admin import Admin
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "unasync.py"
-CLIENTS = ("Producer", "PullConsumer", "PushConsumer", "QueuePushConsumer", "SimpleConsumer", "Transaction")
+NAMES = ("Producer", "PullConsumer", "PushConsumer", "QueuePushConsumer", "SimpleConsumer", "Transaction")
+CLIENTS: list[tuple[type, type]] = [
+    *((getattr(popclient, name), getattr(aio, name)) for name in NAMES),
+    (Admin, aio.Admin),
+]
+PLAIN = [plain for plain, _ in CLIENTS]
 
 
 def test_they_are_up_to_date() -> None:
@@ -21,10 +27,8 @@ def test_they_are_up_to_date() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_both_have_the_same_public_names_and_parameters(name: str) -> None:
-    plain, asynchronous = getattr(popclient, name), getattr(aio, name)
-    assert (plain.__module__, asynchronous.__module__) == ("popclient", "popclient.aio")
+@pytest.mark.parametrize(("plain", "asynchronous"), CLIENTS, ids=[plain.__name__ for plain in PLAIN])
+def test_both_have_the_same_public_names_and_parameters(plain: type, asynchronous: type) -> None:
     methods = public_methods(plain)
     assert methods == public_methods(asynchronous)
     for method in (*methods, "__init__"):
@@ -32,12 +36,18 @@ def test_both_have_the_same_public_names_and_parameters(name: str) -> None:
         assert parameters[0] == parameters[1], method
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_documentation_speaks_of_one_of_them(name: str) -> None:
-    plain = getattr(popclient, name)
-    words = " ".join(inspect.getdoc(each) or "" for each in (plain, *vars(plain).values()) if callable(each))
-    assert not {"async", "await", "coroutine", "task", "tasks"}.intersection(words.replace("`", " ").split())
+@pytest.mark.parametrize(("plain", "asynchronous"), CLIENTS, ids=[plain.__name__ for plain in PLAIN])
+def test_each_is_at_home_where_users_import_it(plain: type, asynchronous: type) -> None:
+    assert plain.__module__ == ("popclient.admin" if plain is Admin else "popclient")
+    assert asynchronous.__module__ == "popclient.aio"
+
+
+@pytest.mark.parametrize("plain", PLAIN, ids=lambda plain: plain.__name__)
+def test_documentation_speaks_of_one_of_them(plain: type) -> None:
+    documented = [plain, *(getattr(plain, name) for name in public_methods(plain))]
+    words = " ".join(inspect.getdoc(each) or "" for each in documented).replace("`", " ").split()
+    assert {"async", "await", "coroutine", "task"}.isdisjoint(words)
 
 
 def public_methods(client: type) -> list[str]:
-    return sorted(name for name, found in vars(client).items() if callable(found) and not name.startswith("_"))
+    return sorted(name for name in dir(client) if callable(getattr(client, name)) and not name.startswith("_"))
