@@ -26,7 +26,7 @@ def resource(name: str, namespace: str) -> pb.Resource:
 
 
 class Outbound(NamedTuple):
-    """A message on its way: its place among the lanes, and the bytes that go on the wire."""
+    """A message on its way: its destination, and the bytes that go on the wire."""
 
     topic: str
     kind: pb.MessageType.ValueType

@@ -11,9 +11,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from popclient import _convert as convert
 from popclient._arguments import MILLISECOND, as_timedelta
-from popclient._carrier import Carrier
+from popclient._batching import Batcher, BatchLimits, BatchQueue, BatchSender, Call, CombinedReply, Reply, settle
 from popclient._convert import Outbound
-from popclient._lanes import Call, Joint, Lane, Lanes, Limits, Reply, settle
 from popclient._session import Session
 from popclient._tasks import Tasks
 from popclient._transactions import RESOLUTIONS, Checks, Decide, HalfMessage
@@ -73,8 +72,8 @@ class ProducerCore:
             self._end_transaction, decide, as_timedelta("checker_timeout", checker_timeout, MILLISECOND).total_seconds()
         )
         self.session.on_orphan = self._checks.asked
-        self._carrier = Carrier(self.session, self._exchange)
-        self._lanes: Lanes[Outbound] = Lanes(self._new_lane)
+        self._sender = BatchSender(self.session, self._exchange)
+        self._batcher: Batcher[Outbound] = Batcher(self._new_queue)
         self._opening: dict[str, list[Call[Outbound]]] = {}
         self._tasks = Tasks()
         self._closing = False
@@ -100,9 +99,9 @@ class ProducerCore:
 
     def submit_all(self, messages: Sequence[Outbound], reply: Reply) -> None:
         """Sends them; the reply gets the list of outcomes."""
-        joint = Joint(len(messages), reply)
+        combined = CombinedReply(len(messages), reply)
         for index, message in enumerate(messages):
-            self.submit(message, joint.part(index))
+            self.submit(message, combined.part(index))
 
     async def _open(self, topic: str) -> None:
         """Learns the route, then lets go what has gathered meanwhile, in order."""
@@ -112,11 +111,11 @@ class ProducerCore:
             self._hand_over(call)
 
     def _hand_over(self, call: Call[Outbound]) -> None:
-        """To the message's lane; not where its idempotency key would be without effect."""
+        """To the queue of its destination, unless the server would ignore its idempotency key."""
         if call.item.has_key and IDEMPOTENCY not in self.session.capabilities:
             settle([call], [self._no_keys()])
         else:
-            self._lanes.submit(self._destination(call.item), call)
+            self._batcher.submit(self._destination(call.item), call)
 
     def _no_keys(self) -> PopError:
         where = self.session.transport.where
@@ -185,7 +184,7 @@ class ProducerCore:
                 return answer
         raise AssertionError("unreachable")
 
-    # ---- Lanes ----
+    # ---- Batcher ----
 
     @property
     def batches(self) -> bool:
@@ -193,18 +192,18 @@ class ProducerCore:
         return "batch" in self.session.capabilities
 
     def _destination(self, message: Outbound) -> tuple[str, int, str]:
-        """Without batches each message group needs a lane of its own, or one request at a time would serve them all."""
+        """Without batches each message group has a queue of its own: one request at a time would delay the others."""
         return message.topic, message.kind, "" if self.batches else message.message_group
 
-    def _new_lane(self, destination: tuple[str, int, str]) -> Lane[Outbound]:
+    def _new_queue(self, destination: tuple[str, int, str]) -> BatchQueue[Outbound]:
         if destination[1] == pb.FIFO:
-            return Lane(self._carrier.carry_in_order, lambda: self._limits()._replace(in_flight=1))
-        return Lane(self._carrier.carry, self._limits)
+            return BatchQueue(self._sender.send_in_order, lambda: self._limits()._replace(in_flight=1))
+        return BatchQueue(self._sender.send, self._limits)
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> BatchLimits:
         if self.batches:
-            return Limits(MESSAGES_PER_REQUEST, BODIES_PER_REQUEST, REQUESTS_AT_ONCE)
-        return Limits(1, BODIES_PER_REQUEST, SINGLE_REQUESTS_AT_ONCE)
+            return BatchLimits(MESSAGES_PER_REQUEST, BODIES_PER_REQUEST, REQUESTS_AT_ONCE)
+        return BatchLimits(1, BODIES_PER_REQUEST, SINGLE_REQUESTS_AT_ONCE)
 
     async def _exchange(self, messages: Sequence[Outbound]) -> Sequence[Any]:
         request = convert.send_request(messages)
@@ -236,13 +235,13 @@ class ProducerCore:
             patience = deadline - clock()
         finally:
             self._tasks.cancel()
-            self._lanes.abandon()
-            self._carrier.abandon()
+            self._batcher.abandon()
+            self._sender.abandon()
             self._checks.abandon()
             await self.session.close(patience)
 
     async def _flush(self) -> None:
         await self._tasks.ended()
-        await self._lanes.flush()
-        await self._carrier.flush()
+        await self._batcher.flush()
+        await self._sender.flush()
         await self._checks.flush()

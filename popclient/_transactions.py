@@ -7,8 +7,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from popclient._batching import Reply, unwrap
 from popclient._convert import Outbound
-from popclient._lanes import Reply, unwrap
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.errors import PopError

@@ -1,6 +1,6 @@
 """What consumers of either kind say of the messages they hold: done, later, given back, given up.
 
-Acks travel together (see `_lanes`), everything else goes message by message.
+Acks share requests (see `_batching`); all other calls are of one message each.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from popclient import _convert as convert
-from popclient._carrier import Carrier
-from popclient._lanes import Call, Lane, Lanes, Limits, Reply
+from popclient._batching import Batcher, BatchLimits, BatchQueue, BatchSender, Call, Reply
 from popclient._session import Session
 from popclient._version import log
 from popclient.errors import PopError, UnexpectedAnswer, check, error_of
@@ -32,8 +31,8 @@ class Settling:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = convert.resource(group, session.config.namespace)
-        self._carrier = Carrier(session, self._exchange_acks)
-        self._acks: Lanes[tuple[str, str, str]] = Lanes(self._new_ack_lane)
+        self._sender = BatchSender(session, self._exchange_acks)
+        self._acks: Batcher[tuple[str, str, str]] = Batcher(self._new_ack_queue)
 
     # ---- Acks ----
 
@@ -41,8 +40,8 @@ class Settling:
         """Acks it; the reply gets None or a PopError."""
         self._acks.submit(view.topic, Call((view.topic, view.message_id, view.receipt_handle), 0, reply))
 
-    def _new_ack_lane(self, _topic: str) -> Lane[tuple[str, str, str]]:
-        return Lane(self._carrier.carry, lambda: Limits(ENTRIES_PER_ACK, 1, ACK_REQUESTS_AT_ONCE))
+    def _new_ack_queue(self, _topic: str) -> BatchQueue[tuple[str, str, str]]:
+        return BatchQueue(self._sender.send, lambda: BatchLimits(ENTRIES_PER_ACK, 1, ACK_REQUESTS_AT_ONCE))
 
     async def _exchange_acks(self, entries: Sequence[tuple[str, str, str]]) -> Sequence[Any]:
         request = rpc.AckMessageRequest(group=self._group, topic=self._resource(entries[0][0]))
@@ -120,11 +119,11 @@ class Settling:
     async def flush(self) -> None:
         """Returns when every ack submitted so far has its outcome."""
         await self._acks.flush()
-        await self._carrier.flush()
+        await self._sender.flush()
 
     def abandon(self) -> None:
         self._acks.abandon()
-        self._carrier.abandon()
+        self._sender.abandon()
 
 
 def _by_handle(handles: Sequence[str], entries: Sequence[rpc.AckMessageResultEntry]) -> list[PopError | None]:

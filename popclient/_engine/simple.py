@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from popclient import _convert as convert
+from popclient._batching import CombinedReply, Reply
 from popclient._engine.options import SimpleOptions
 from popclient._engine.polls import Asking, Poll, Polls
 from popclient._engine.settle import Settling
-from popclient._lanes import Joint, Reply
 from popclient._loop import Here, LoopThread
 from popclient._session import Session
 from popclient._tasks import Tasks
@@ -212,9 +212,9 @@ class SimpleConsumerCore:
 
     def submit_acks(self, views: Sequence[MessageView], reply: Reply) -> None:
         """Acks them; the reply gets the list of outcomes."""
-        joint = Joint(len(views), reply)
+        combined = CombinedReply(len(views), reply)
         for index, view in enumerate(views):
-            self.submit_ack(view, joint.part(index))
+            self.submit_ack(view, combined.part(index))
 
     async def change_invisible_duration(self, view: MessageView, duration: timedelta) -> None:
         """Restarts the hold; the view gets the new handle, or keeps the old one when this fails."""

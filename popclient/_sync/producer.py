@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, overload
 
+from popclient._batching import unwrap
 from popclient._convert import outbound
-from popclient._lanes import unwrap
 from popclient._loop import LoopThread, loop_thread
 from popclient._producing import ProducerCore, as_message
 from popclient._sync.callbacks import checker_of

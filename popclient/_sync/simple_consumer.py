@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from popclient._arguments import as_timedelta
+from popclient._batching import unwrap
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
 from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
-from popclient._lanes import unwrap
 from popclient._loop import loop_thread
 from popclient._tracing import acking
 from popclient.config import ClientConfig

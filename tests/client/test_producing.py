@@ -339,7 +339,7 @@ async def test_a_defect_in_a_retry_is_told(server: ScriptedServer) -> None:
             except StopIteration:
                 raise KeyError("a defect") from None
 
-        producer._core._carrier._exchange = exchange
+        producer._core._sender._exchange = exchange
         with pytest.raises(PopError, match="a defect") as told:
             await producer.send("t", b"x")
     assert not told.value.retryable

@@ -1,4 +1,4 @@
-"""Calls that travel together: when they leave, with whom, and what a caller who gives up changes."""
+"""Calls that share a request: when it is sent, which calls it holds, and callers that give up."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from popclient import ClientClosed, PopError
-from popclient._lanes import Call, Joint, Lane, Limits, settle
+from popclient._batching import BatchLimits, BatchQueue, Call, CombinedReply, settle
 
-FOUR = Limits(4, 100, 1)
+FOUR = BatchLimits(4, 100, 1)
 
 
 class Road:
     """Records what leaves; lets it arrive when told."""
 
-    def __init__(self, limits: Limits = FOUR) -> None:
+    def __init__(self, limits: BatchLimits = FOUR) -> None:
         self.left: list[list[Any]] = []
         self.gate = asyncio.Event()
-        self.lane: Lane[Any] = Lane(self._carry, lambda: limits)
+        self.queue: BatchQueue[Any] = BatchQueue(self._carry, lambda: limits)
 
     async def _carry(self, batch: Sequence[Call[Any]]) -> None:
         self.left.append([call.item for call in batch])
@@ -29,7 +29,7 @@ class Road:
 
     def submit(self, item: Any, size: int = 1) -> asyncio.Future[Any]:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.lane.submit(Call(item, size, reply))
+        self.queue.submit(Call(item, size, reply))
         return reply
 
 
@@ -38,7 +38,7 @@ async def turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_idle_lane_lets_a_call_go_at_once() -> None:
+async def test_an_idle_queue_lets_a_call_go_at_once() -> None:
     road = Road()
     reply = road.submit(1)
     await turns()
@@ -85,7 +85,7 @@ async def test_a_request_weighs_no_more_than_its_limit_but_one_heavy_call_may_tr
 
 
 async def test_a_full_request_need_not_wait_for_the_one_before() -> None:
-    road = Road(Limits(2, 100, 2))
+    road = Road(BatchLimits(2, 100, 2))
     replies = [road.submit(item) for item in range(3)]
     await turns()
     assert road.left == [[0, 1]], "two are on their way, the third is alone and waits"
@@ -123,26 +123,26 @@ async def test_abandoning_settles_everyone() -> None:
     road = Road()
     replies = [road.submit(item) for item in range(6)]
     await turns()
-    road.lane.abandon()
+    road.queue.abandon()
     outcomes = await asyncio.gather(*replies)
     assert [type(outcome) for outcome in outcomes] == [ClientClosed] * 6
-    assert road.lane.idle
+    assert road.queue.idle
 
 
 async def test_a_defect_leaves_no_caller_waiting() -> None:
     async def broken(_: Sequence[Call[Any]]) -> None:
         raise KeyError("oops")
 
-    lane: Lane[Any] = Lane(broken, lambda: Limits(4, 100, 1))
+    queue: BatchQueue[Any] = BatchQueue(broken, lambda: BatchLimits(4, 100, 1))
     reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    lane.submit(Call(1, 1, reply))
+    queue.submit(Call(1, 1, reply))
     assert type(await reply) is PopError
 
 
 async def test_flush_waits_for_all() -> None:
     road = Road()
     replies = [road.submit(item) for item in range(9)]
-    flushed = asyncio.ensure_future(road.lane.flush())
+    flushed = asyncio.ensure_future(road.queue.flush())
     await turns()
     assert not flushed.done()
     road.gate.set()
@@ -153,7 +153,7 @@ async def test_flush_waits_for_all() -> None:
 @pytest.mark.parametrize("count", [0, 1, 3])
 async def test_a_joint_reply_has_all_outcomes_in_order(count: int) -> None:
     reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    joint = Joint(count, reply)
+    combined = CombinedReply(count, reply)
     for index in reversed(range(count)):
-        joint.part(index).set_result(index)
+        combined.part(index).set_result(index)
     assert await reply == list(range(count))
