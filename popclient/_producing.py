@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from popclient import _convert as convert
 from popclient._arguments import MILLISECOND, as_timedelta
@@ -19,6 +19,7 @@ from popclient._transactions import RESOLUTIONS, Checks, Decide, HalfMessage
 from popclient._transport import Link
 from popclient.config import ClientConfig
 from popclient.errors import (
+    Answered,
     ClientClosed,
     PopError,
     UnexpectedAnswer,
@@ -32,14 +33,6 @@ from popclient.message import Message, SendReceipt
 from popclient.transaction import TransactionResolution
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-
-
-class Answered(Protocol):
-    """An answer that says how the call ended."""
-
-    @property
-    def status(self) -> pb.Status: ...
-
 
 Answer = TypeVar("Answer", bound=Answered)
 MESSAGES_PER_REQUEST: Final = 128

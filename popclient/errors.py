@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from popproto.v2 import definition_pb2 as pb
 
@@ -235,6 +235,13 @@ def for_caller(failure: BaseException) -> PopError:
     told = PopError(f"the client failed: {failure!r}")
     told.__cause__ = failure
     return told
+
+
+class Answered(Protocol):
+    """An answer that says how the call ended."""
+
+    @property
+    def status(self) -> pb.Status: ...
 
 
 def check(status: pb.Status) -> None:

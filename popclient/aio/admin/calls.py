@@ -10,10 +10,10 @@ from popclient import _convert as convert
 from popclient._loop import Here
 from popclient._transport import Link, Transport, new_client_id
 from popclient.config import ClientConfig
-from popclient.errors import UnsupportedByServer, check
+from popclient.errors import Answered, UnsupportedByServer, check
 from popproto.v2 import definition_pb2 as pb
 
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", bound=Answered)
 
 
 class Calls:
@@ -57,7 +57,7 @@ class Calls:
             raise UnsupportedByServer(
                 f"the server at {self._transport.where} has no popmq.v1.Admin; only PopMQ offers it", name=refusal.name
             ) from None
-        check(answer.status)  # type: ignore[attr-defined]
+        check(answer.status)
         return answer
 
     async def _patience(self, takes: float = 0.0) -> float:
