@@ -1,6 +1,6 @@
-"""Doing a message's work once: what was done stands beside the work, in the user's own database and transaction.
+"""Does the work of each message once: the message's id is committed with the work, in the user's own database.
 
-A broker delivers at least once. An ack that gets lost brings a message again whose work is done; its id tells.
+A broker delivers at least once. When an ack is lost, a message comes again although its work is done; the id shows it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from popclient._arguments import is_async
 from popclient.listening import ConsumeResult
 from popclient.message import MessageView
-from popclient.sql.doors import Door, through
+from popclient.sql.connection import Handle, run_on
 from popclient.sql.tables import processed
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-    from popclient.sql.doors import AsyncDoor
+    from popclient.sql.connection import AsyncHandle
 
 Handler = Callable[[MessageView, Session], object]
 AsyncHandler = Callable[[MessageView, "AsyncSession"], Awaitable[object]]
@@ -42,11 +42,11 @@ def idempotent(
     sessions: async_sessionmaker[Any], *, group: str
 ) -> Callable[[AsyncHandler], Callable[[MessageView], Awaitable[ConsumeResult]]]: ...
 def idempotent(sessions: Any, *, group: str) -> Callable[[Any], Any]:
-    """Makes a listener of a handler that takes a message and a session, and has it do each message's work once.
+    """Turns a handler, which takes a message and a session, into a listener that does each message's work once.
 
-    The message's id and what the handler writes are committed together; a message whose id is there already is not
-    handed on. The listener returns SUCCESS for either, so ack it; when the handler returns FAILURE or raises, all is
-    rolled back. `sessions` is a sessionmaker, or an async_sessionmaker with an asynchronous handler. Needs the table
+    The message's id is committed together with the handler's writes; the handler is not called for a message whose id
+    is there already. The listener returns SUCCESS for both, so ack it. When the handler returns FAILURE or raises, all
+    is rolled back. `sessions` is a sessionmaker, or an async_sessionmaker with an asynchronous handler. Needs the table
     `popmq_processed` (`popclient.sql.metadata`).
 
         @idempotent(Session, group="billing")
@@ -71,13 +71,13 @@ def idempotent(sessions: Any, *, group: str) -> Callable[[Any], Any]:
 
 
 @overload
-def first_time(session: Door, message: MessageView, /, *, group: str) -> bool: ...
+def first_time(session: Handle, message: MessageView, /, *, group: str) -> bool: ...
 @overload
-def first_time(session: AsyncDoor, message: MessageView, /, *, group: str) -> Awaitable[bool]: ...
-def first_time(session: Door | AsyncDoor, message: MessageView, /, *, group: str) -> bool | Awaitable[bool]:
-    """Writes down, within the session's transaction, that the group has done this message; False if that stands there.
+def first_time(session: AsyncHandle, message: MessageView, /, *, group: str) -> Awaitable[bool]: ...
+def first_time(session: Handle | AsyncHandle, message: MessageView, /, *, group: str) -> bool | Awaitable[bool]:
+    """Records in the session's transaction that the group has done this message; False if that is recorded already.
 
-    Waits for another transaction that is just doing the same.
+    Waits for another transaction that is recording the same message.
     """
     row = {
         "consumer_group": group,
@@ -85,25 +85,25 @@ def first_time(session: Door | AsyncDoor, message: MessageView, /, *, group: str
         "message_id": message.message_id,
         "processed_at_ms": time.time_ns() // 1_000_000,
     }
-    return through(session, lambda conn: _insert(conn, row))
+    return run_on(session, lambda conn: _insert(conn, row))
 
 
 @overload
-def forget_processed(session: Door, older_than: timedelta, /) -> int: ...
+def forget_processed(session: Handle, older_than: timedelta, /) -> int: ...
 @overload
-def forget_processed(session: AsyncDoor, older_than: timedelta, /) -> Awaitable[int]: ...
-def forget_processed(session: Door | AsyncDoor, older_than: timedelta, /) -> int | Awaitable[int]:
-    """Removes what was done longer ago, within the session's transaction; returns how many messages that were.
+def forget_processed(session: AsyncHandle, older_than: timedelta, /) -> Awaitable[int]: ...
+def forget_processed(session: Handle | AsyncHandle, older_than: timedelta, /) -> int | Awaitable[int]:
+    """Deletes older records in the session's transaction; returns how many.
 
-    Keep it for as long as a message may still come again: the broker's retention, 72 h by default.
+    Keep records as long as their messages may come again: for the broker's retention, 72 h by default.
     """
     before_ms = time.time_ns() // 1_000_000 - older_than // timedelta(milliseconds=1)
     old = delete(processed).where(processed.c.processed_at_ms < before_ms)
-    return through(session, lambda conn: conn.execute(old).rowcount)
+    return run_on(session, lambda conn: conn.execute(old).rowcount)
 
 
 def _require_fit(sessions: Any, handler: Any) -> None:
-    """Raises TypeError where the handler could make nothing of the sessions."""
+    """Raises TypeError unless handler and sessions are both synchronous or both asynchronous."""
     makes_async = hasattr(sessions.class_, "run_sync")
     if is_async(handler) and not makes_async:
         raise TypeError(
@@ -118,7 +118,7 @@ def _require_fit(sessions: Any, handler: Any) -> None:
 
 
 class _Undone(Exception):
-    """The handler has failed without raising."""
+    """The handler has returned FAILURE; raised to roll back."""
 
 
 def _handle(sessions: Any, group: str, handler: Handler, message: MessageView) -> ConsumeResult:
@@ -144,7 +144,7 @@ async def _handle_later(sessions: Any, group: str, handler: AsyncHandler, messag
 def _insert(conn: Connection, row: dict[str, Any]) -> bool:
     unless_there = _INSERT_UNLESS_THERE.get(conn.dialect.name)
     if unless_there is not None:
-        # Of an INSERT it is forgotten unless asked for.
+        # SQLAlchemy keeps the row count of an INSERT only with this option.
         return conn.execute(unless_there, row, execution_options={"preserve_rowcount": True}).rowcount == 1
     try:
         with conn.begin_nested():

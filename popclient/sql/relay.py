@@ -1,7 +1,7 @@
-"""From an outbox table to the broker.
+"""Sends the messages of an outbox table to the broker.
 
-At least once, with the ids that the messages were enqueued with, so that the broker stores each once; in the order of
-the outbox within each message group.
+Sends each at least once, under the id it was enqueued with, so the broker stores it once. Keeps the order of the outbox
+within each message group.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from popclient.sql.tables import outbox
 if TYPE_CHECKING:
     from popclient._sync.producer import Producer
 
-# One step is one request to the broker, so that of a message group all are stored or none.
+# One step is one request to the broker, which stores all messages of a message group or none.
 STEP_ROWS: Final = 128
 STEP_BYTES: Final = 4 * 1024 * 1024
-TOPIC_PAUSE: Final = 5.0  # seconds that a topic waits which the broker does not take messages for
+TOPIC_PAUSE: Final = 5.0  # seconds until a topic is tried again for which the broker takes no messages
 PAUSE_MAX: Final = 5.0  # seconds between two tries to reach the broker or the database
 
-# The message's own fault: no repetition mends it.
+# The message's own fault: trying again does not help.
 _OF_THE_MESSAGE: Final = (BadRequest, PayloadTooLarge, PropertiesTooLarge)
-# Nobody is there to take any message.
-_OF_THE_LINE: Final = (Unreachable, ClientClosed)
+# There is no broker, or no producer.
+_NO_BROKER: Final = (Unreachable, ClientClosed)
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 log = logging.getLogger("popclient.relay")
 
 
 class Step(NamedTuple):
-    """What one look into the outbox came to: messages the broker has taken, refused for good, and left for later."""
+    """The result of one step: how many messages the broker has stored and refused, and how many wait for later."""
 
     moved: int
     refused: int
@@ -52,10 +52,10 @@ class Relay:
     """Moves messages from the outbox table of `engine` to the producer's broker.
 
     engine: of the database with the table `popmq_outbox`. producer: a synchronous one; its namespace counts.
-    poll_interval: seconds between two looks at an empty outbox.
+    poll_interval: seconds between two reads of an empty outbox.
 
-    Inside `with` it runs in a thread of its own; `run` runs it in yours. Several at once do no harm. A message that the
-    broker refuses for its own fault stays in the table with the reason in `refusal`, and the next ones go on.
+    Inside `with` it runs in a thread of its own; `run` runs it in yours. Several relays may work on one outbox. If the
+    broker refuses a message for its own fault, it stays in the table with the reason in `refusal`; the others go on.
     """
 
     def __init__(self, engine: Engine, producer: Producer, *, poll_interval: float = 0.25) -> None:
@@ -69,23 +69,23 @@ class Relay:
     def move(self) -> Step:
         """One step: moves the oldest messages, at most 128 and 4 MiB.
 
-        Raises what keeps all of them from being moved: Unreachable, or the database's own error.
+        Raises the error that stops all of them: Unreachable, or the database's own error.
         """
         with self._engine.connect() as conn:
             rows = conn.execute(_FULL.where(outbox.c.outbox_id.in_(self._next(conn)))).all()
-        # Outside of any transaction: the broker may take its time, and nobody may wait for us meanwhile.
+        # Outside of any transaction: others must not wait for our locks while the broker answers.
         outcomes = self._send(rows)
         taken = [number for number, outcome in outcomes.items() if not isinstance(outcome, PopError)]
         refused = {number: each for number, each in outcomes.items() if isinstance(each, _OF_THE_MESSAGE)}
         if taken or refused:
             self._settle(taken, refused)
         for outcome in outcomes.values():
-            if isinstance(outcome, _OF_THE_LINE):
+            if isinstance(outcome, _NO_BROKER):
                 raise outcome
         return Step(len(taken), len(refused), len(rows) - len(taken) - len(refused))
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Moves messages until `stop` is set. An unreachable broker or database is waited for."""
+        """Moves messages until `stop` is set. Waits for an unreachable broker or database."""
         stop, pause = stop or self._stop, self._poll_interval
         while not stop.is_set():
             try:
@@ -103,14 +103,14 @@ class Relay:
                 stop.wait(pause)
 
     def run_once(self) -> int:
-        """Moves messages until none is left that can be moved now; returns how many. Raises what `move` raises."""
+        """Moves all messages that can be moved now; returns how many. Raises as `move` does."""
         moved = 0
         while (step := self.move()).moved or step.refused:
             moved += step.moved
         return moved
 
     def waiting(self) -> int:
-        """How many messages have still to be moved."""
+        """How many messages are still to be moved."""
         with self._engine.connect() as conn:
             return conn.execute(select(func.count()).where(outbox.c.refusal.is_(None))).scalar_one()
 
@@ -120,7 +120,7 @@ class Relay:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread after its present step."""
+        """Ends the thread after its current step."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -135,7 +135,7 @@ class Relay:
         self.close()
 
     def _next(self, conn: Connection) -> list[int]:
-        """The numbers of the next messages, as many as one request carries."""
+        """The numbers of the next messages, as many as fit into one request."""
         now = time.monotonic()
         self._resting = {topic: until for topic, until in self._resting.items() if until > now}
         query = _NARROW.where(not_(outbox.c.topic.in_(list(self._resting)))) if self._resting else _NARROW
@@ -149,7 +149,7 @@ class Relay:
         return numbers
 
     def _send(self, rows: Sequence[Row[Any]]) -> dict[int, object]:
-        """What became of each message that was tried; one behind a failed one of its message group is not tried."""
+        """The outcome of each message that was sent. Does not send those behind a failed one of their message group."""
         read = {row.outbox_id: _message(row) for row in rows}
         messages = {number: each for number, each in read.items() if isinstance(each, Message)}
         outcomes: dict[int, object] = {number: each for number, each in read.items() if number not in messages}
@@ -166,7 +166,7 @@ class Relay:
         return outcomes
 
     def _rest(self, topic: str, failure: PopError) -> None:
-        if isinstance(failure, _OF_THE_LINE):
+        if isinstance(failure, _NO_BROKER):
             return
         if topic not in self._resting:
             log.warning("topic %s waits: %s", topic, failure)
@@ -182,8 +182,8 @@ class Relay:
 
 
 def _waves(rows: Sequence[Row[Any]], *, in_runs: bool) -> list[list[Row[Any]]]:
-    """What may be sent together. A broker that takes single messages could take the second of a group without the
-    first, so there each wave has one message of each group."""
+    """What may be sent together. A broker without batches could store the second message of a group without the first;
+    for it each wave has one message of each group."""
     if in_runs:
         return [list(rows)] if rows else []
     waves: list[list[Row[Any]]] = []
@@ -203,7 +203,7 @@ def _group_of(row: Row[Any]) -> tuple[str, str]:
 
 
 def _message(row: Row[Any]) -> Message | PopError:
-    """The message of a row; anybody may write to the table, so perhaps what is wrong with it."""
+    """The message of a row. Others may write to the table too: for a row that is no message, the refusal."""
     due = row.deliver_at_ms
     try:
         return Message(
@@ -223,7 +223,7 @@ def _message(row: Row[Any]) -> Message | PopError:
 
 
 def _texts(read: Any, kind: type) -> Any:
-    """What was read of JSON, if it is of that kind and holds nothing but texts."""
+    """Parsed JSON, if it is of that kind and holds only texts."""
     each_of = read.values() if isinstance(read, dict) else read
     if not isinstance(read, kind) or not all(isinstance(each, str) for each in each_of):
         raise TypeError(f"{str(read)[:64]!r} is no JSON {'object' if kind is dict else 'array'} of texts")

@@ -112,7 +112,7 @@ def test_a_handle_that_is_none(broker: EmbeddedBroker, user: Engine) -> None:
 
 
 def _ack_by_handle(user: Engine, handle: str) -> None:
-    from popclient.sql.doors import refusals
+    from popclient.sql.connection import refusals
 
     with user.begin() as conn, refusals():
         conn.execute(text("SELECT popmq_ack(:handle)"), {"handle": handle})

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from popclient import Message, MessageView, PopError, Producer, SimpleConsumer, sql
 from popclient.admin import Admin
-from popclient.sql.doors import refusals
+from popclient.sql.connection import refusals
 from popserver import EmbeddedBroker
 from tests.client.scripted import until_in_thread
 

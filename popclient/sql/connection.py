@@ -1,6 +1,6 @@
-"""The user's session or connection, whichever kind: run on it, tell errors apart, find out what lives in its database.
+"""The user's session or connection, of any kind: runs statements on it, and finds out which tables its database has.
 
-Nothing here begins, commits or rolls back: that is the user's.
+Nothing here begins, commits or rolls back a transaction: the user does.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from popproto.v2 import definition_pb2 as pb
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-    AsyncDoor = AsyncSession | AsyncConnection | async_scoped_session[Any]
+    AsyncHandle = AsyncSession | AsyncConnection | async_scoped_session[Any]
 
-Door = Session | Connection | scoped_session[Any]
+Handle = Session | Connection | scoped_session[Any]
 T = TypeVar("T")
 
 BROKER: Final = "broker"
 OUTBOX: Final = "outbox"
 
-# What the SQL functions refuse with, as the wire would.
+# The SQLSTATEs with which the SQL functions refuse, as codes of the wire.
 _CODES: Final = {
     "PM000": pb.BAD_REQUEST,
     "PM002": pb.ILLEGAL_TOPIC,
@@ -48,16 +48,16 @@ _CODES: Final = {
 _places: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
 
 
-def through(door: Door | AsyncDoor, work: Callable[[Connection], T]) -> T | Awaitable[T]:
-    """The result of `work` on the door's connection; of an asynchronous one, what to await."""
-    if hasattr(door, "run_sync"):
-        return door.run_sync(lambda inner: work(_connection(inner)))
-    return work(_connection(door))
+def run_on(handle: Handle | AsyncHandle, work: Callable[[Connection], T]) -> T | Awaitable[T]:
+    """The result of `work` on the handle's connection; an awaitable if the handle is asynchronous."""
+    if hasattr(handle, "run_sync"):
+        return handle.run_sync(lambda inner: work(_connection(inner)))
+    return work(_connection(handle))
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turns a refusal of the SQL functions into the PopError it means."""
+    """Raises a refusal of the SQL functions as a PopError."""
     try:
         yield
     except DBAPIError as error:
@@ -67,18 +67,18 @@ def refusals() -> Iterator[None]:
 
 
 def place_of(conn: Connection) -> str:
-    """Where messages go from this database: to the BROKER whose it is, or into an OUTBOX.
+    """Where this database sends messages: to its own BROKER, or into an OUTBOX.
 
-    Raises UnsupportedByStore where there is neither. An answer is remembered, a refusal is not.
+    Raises UnsupportedByStore for a database that has neither. Keeps an answer, but not a refusal.
     """
     found = _places.get(conn.engine)
     if found is None:
-        found = _places[conn.engine] = _look(conn)
+        found = _places[conn.engine] = _find_place(conn)
     return found
 
 
 def require_broker(conn: Connection) -> None:
-    """Raises UnsupportedByStore unless the broker's Postgres is behind the connection."""
+    """Raises UnsupportedByStore unless the connection is to a broker's Postgres."""
     if _places.get(conn.engine) == BROKER:
         return
     if not _is_brokers_postgres(conn):
@@ -89,7 +89,7 @@ def require_broker(conn: Connection) -> None:
     _places[conn.engine] = BROKER
 
 
-def _look(conn: Connection) -> str:
+def _find_place(conn: Connection) -> str:
     if _is_brokers_postgres(conn):
         return BROKER
     tables = set(inspect(conn).get_table_names())
@@ -112,8 +112,8 @@ def _is_brokers_postgres(conn: Connection) -> bool:
     return conn.execute(text("SELECT to_regproc('popmq_enqueue') IS NOT NULL")).scalar_one() is True
 
 
-def _connection(door: Any) -> Connection:
-    return door if isinstance(door, Connection) else door.connection()
+def _connection(handle: Any) -> Connection:
+    return handle if isinstance(handle, Connection) else handle.connection()
 
 
 def _name(conn: Connection) -> str:
@@ -121,7 +121,7 @@ def _name(conn: Connection) -> str:
 
 
 def _refusal(error: DBAPIError) -> PopError | None:
-    state, sentence = _said(error.orig)
+    state, sentence = _state_and_message(error.orig)
     if not state.startswith("PM"):
         return None
     if state == "PM013":
@@ -131,8 +131,8 @@ def _refusal(error: DBAPIError) -> PopError | None:
     return error_of(pb.Status(code=_CODES.get(state, pb.BAD_REQUEST), message=sentence))
 
 
-def _said(error: BaseException | None) -> tuple[str, str]:
-    """SQLSTATE and message, wherever the driver keeps them: psycopg, psycopg2, asyncpg; pg8000."""
+def _state_and_message(error: BaseException | None) -> tuple[str, str]:
+    """SQLSTATE and message, as psycopg, psycopg2, asyncpg and pg8000 keep them."""
     fields = error.args[0] if error is not None and error.args else None
     if isinstance(fields, dict):
         return fields.get("C", ""), fields.get("M", "")

@@ -1,4 +1,4 @@
-"""Sending inside the user's transaction."""
+"""`enqueue` and `ack`: sending and acking inside the user's transaction."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from popclient._arguments import as_timedelta
 from popclient._message_id import new_message_id
 from popclient._tracing import carrying
 from popclient.config import ClientConfig
-from popclient.message import Message
-from popclient.sql.doors import BROKER, Door, place_of, refusals, through
+from popclient.message import Message, MessageView
+from popclient.sql.connection import BROKER, Handle, place_of, refusals, require_broker, run_on
 from popclient.sql.tables import outbox
 
 if TYPE_CHECKING:
-    from popclient.sql.doors import AsyncDoor
+    from popclient.sql.connection import AsyncHandle
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 @overload
-def enqueue(session: Door, message: Message, /, *, namespace: str = "") -> str: ...
+def enqueue(session: Handle, message: Message, /, *, namespace: str = "") -> str: ...
 @overload
 def enqueue(
-    session: Door,
+    session: Handle,
     topic: str,
     body: bytes | str,
     /,
@@ -44,10 +44,10 @@ def enqueue(
     idempotency_key: str | None = None,
 ) -> str: ...
 @overload
-def enqueue(session: AsyncDoor, message: Message, /, *, namespace: str = "") -> Awaitable[str]: ...
+def enqueue(session: AsyncHandle, message: Message, /, *, namespace: str = "") -> Awaitable[str]: ...
 @overload
 def enqueue(
-    session: AsyncDoor,
+    session: AsyncHandle,
     topic: str,
     body: bytes | str,
     /,
@@ -63,7 +63,7 @@ def enqueue(
     idempotency_key: str | None = None,
 ) -> Awaitable[str]: ...
 def enqueue(
-    session: Door | AsyncDoor,
+    session: Handle | AsyncHandle,
     message: Message | str,
     body: bytes | str = b"",
     /,
@@ -73,25 +73,25 @@ def enqueue(
 ) -> str | Awaitable[str]:
     """Sends a message once the session's transaction commits, and never otherwise; returns its id.
 
-    In the broker's own Postgres it enters its topic right after the commit, or at its delivery timestamp. In any other
-    database it is written to the table `popmq_outbox`, and `Relay` sends it, by `outbox_id` among what is committed.
-    Messages of one message group that one transaction enqueues keep their order. Between two transactions order is kept
-    if one began its `enqueue` after the other's commit: take the row lock that orders them, then enqueue.
+    In the broker's own Postgres the message enters its topic right after the commit, or at its delivery timestamp. In
+    any other database it goes into the table `popmq_outbox`, and `Relay` sends the committed messages by `outbox_id`.
+    Messages of one message group keep their order within a transaction. Two transactions keep it if one calls `enqueue`
+    after the other has committed: take the row lock that orders them first, then enqueue.
 
-    namespace: of the topic; with an outbox the relay's producer names it.
+    namespace: of the topic; with an outbox it is that of the relay's producer.
 
-    Raises a PopError for a message the broker would refuse, and UnsupportedByStore for a database that is neither. In
-    Postgres the transaction can then only be rolled back.
+    Raises a PopError for a message that the broker would refuse, and UnsupportedByStore for a database that has neither
+    a broker nor an outbox. In Postgres the transaction can then only be rolled back.
     """
     given = carrying(ClientConfig(), _as_message(message, body, fields))
-    return through(session, lambda conn: _enqueue(conn, given, namespace))
+    return run_on(session, lambda conn: _enqueue(conn, given, namespace))
 
 
 def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
     values = _values(message)
     if place_of(conn) == BROKER:
         with refusals():
-            stored: str = conn.execute(_CALL, values | {"namespace": namespace}).scalar_one()
+            stored: str = conn.execute(_ENQUEUE, values | {"namespace": namespace}).scalar_one()
         return stored
     if namespace:
         raise ValueError(f"namespace {namespace!r} cannot be kept in an outbox; give it to the relay's producer")
@@ -108,7 +108,7 @@ def _as_message(given: Message | str, body: bytes | str, fields: Mapping[str, An
 
 
 def _values(message: Message) -> dict[str, Any]:
-    """What the SQL function takes, by its names."""
+    """The arguments of the SQL function, by name."""
     now_ms = time.time_ns() // 1_000_000
     return {
         "topic": message.topic,
@@ -143,7 +143,7 @@ def _row(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# By name, so that a later argument of the function disturbs no earlier client.
+# By name: an argument that a later version adds does not disturb this one.
 _ARGUMENTS: Final = {
     "topic": "text",
     "body": "bytea",
@@ -158,6 +158,34 @@ _ARGUMENTS: Final = {
     "born_at_ms": "bigint",
     "namespace": "text",
 }
-_CALL: Final = text(
+_ENQUEUE: Final = text(
     f"SELECT popmq_enqueue({', '.join(f'{name} => CAST(:{name} AS {kind})' for name, kind in _ARGUMENTS.items())})"
 )
+
+
+@overload
+def ack(session: Handle, messages: MessageView | Iterable[MessageView], /) -> None: ...
+@overload
+def ack(session: AsyncHandle, messages: MessageView | Iterable[MessageView], /) -> Awaitable[None]: ...
+def ack(session: Handle | AsyncHandle, messages: MessageView | Iterable[MessageView], /) -> Awaitable[None] | None:
+    """Says that the message, or each of several, is done, as a part of the session's transaction.
+
+    Your writes and the ack are committed together or not at all: exactly once, even if the process dies in between.
+    Until your commit no other consumer gets the message. Do not ack it with its consumer as well.
+
+    Raises HoldLost when the hold is over: the message is done already, or was delivered again. Raises OutOfOrder for a
+    message with an un-acked one before it in its message group. After either, roll the transaction back. Raises
+    UnsupportedByStore unless the database is the broker's Postgres.
+    """
+    listed = [messages] if isinstance(messages, MessageView) else list(messages)
+    return run_on(session, lambda conn: _ack(conn, listed))
+
+
+def _ack(conn: Connection, messages: list[MessageView]) -> None:
+    require_broker(conn)
+    with refusals():
+        for message in messages:
+            conn.execute(_ACK, {"receipt_handle": message.receipt_handle})
+
+
+_ACK: Final = text("SELECT popmq_ack(CAST(:receipt_handle AS text))")
