@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
+from popclient.cli.arguments import UsageError, in_options, is_about_tls
 from popclient.cli.output import complain, visible
-from popclient.cli.tls_words import in_options, is_about_tls
 from popclient.config import parse_endpoints
 from popclient.errors import NotFound, PopError, Unauthorized, Unreachable
 
@@ -59,10 +59,6 @@ def parser() -> argparse.ArgumentParser:
         else:
             add_commands(commands)
     return root
-
-
-class UsageError(Exception):
-    """What was typed cannot be meant; the sentence says why."""
 
 
 def _run(arguments: argparse.Namespace) -> int:

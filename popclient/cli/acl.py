@@ -11,8 +11,8 @@ from importlib import metadata
 from typing import Any
 
 from popclient.admin import Admin, Policy, User
-from popclient.cli import OK, REFUSED, UsageError
-from popclient.cli.arguments import client_config, confirm
+from popclient.cli import OK, REFUSED
+from popclient.cli.arguments import UsageError, client_config, confirm
 from popclient.cli.output import hint_lines, local, say, table, utc
 
 OFFLINE = "popmq.offline"  # the entry points of what can be done without a server

@@ -1,4 +1,4 @@
-"""What people type, read: durations, properties, numbers within limits; and the server they mean."""
+"""What people type: durations, properties, numbers within limits, the server; and how a command is laid out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from popclient._arguments import MILLISECOND, parse_duration_ms
-from popclient.cli import UsageError
 from popclient.config import ClientConfig, Tls
 
 if TYPE_CHECKING:
     from popclient.admin.facts import ExponentialBackoff
+from importlib import import_module
+from typing import Final
 
 _RATE = re.compile(r"([0-9]{1,9})/([smh])")
 _RATE_UNIT_S = {"s": 1, "m": 60, "h": 3_600}
@@ -26,6 +27,10 @@ _EDGES = ("BEGINNING", "END")
 CLASSIFIERS = ("reason", "tag", "topic", "attempt", "message_group")
 PROPERTY = "property:"
 _RESOURCE_KINDS = ("topic", "group")
+
+
+class UsageError(Exception):
+    """The arguments cannot be meant; the sentence says why."""
 
 
 def duration(written: str) -> timedelta:
@@ -235,3 +240,54 @@ def confirm(arguments: argparse.Namespace, what: str) -> bool:
         raise UsageError(f"{what} cannot be undone; confirm it with --yes")
     print(f"{what} cannot be undone. Type {arguments.name} to go on: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == str(arguments.name)
+
+
+_TRUST: Final = "with --ca FILE, or take whatever it shows with --ca any"
+_OPTIONS: Final = (
+    ("; set tls if it speaks TLS", f"; if it speaks TLS, name the CA, or the server's own certificate, {_TRUST}"),
+    ("with Tls(ca=…), or take whatever it shows with Tls(insecure=True)", _TRUST),
+    ("; leave tls out", "; leave out --ca, POPMQ_CA and https://, or start it with --tls permissive"),
+    ("or give it as Tls(server_name=…)", "or take whatever it shows with --ca any"),
+    ("with Tls(cert=…, key=…)", "with --client-cert FILE --client-key FILE"),
+    (", or give its bytes", ""),
+)
+
+
+def in_options(sentence: str) -> str:
+    """The sentence as a user of the command line can act on it; any other is left as it is."""
+    for argument, option in _OPTIONS:
+        sentence = sentence.replace(argument, option)
+    return sentence
+
+
+def is_about_tls(sentence: str) -> bool:
+    """Whether somebody is there, who was not understood."""
+    return "TLS" in sentence or "certificate" in sentence
+
+
+def add_actions(commands: Any, name: str, text: str) -> Any:
+    """A command that has commands of its own."""
+    return commands.add_parser(name, help=text, description=text).add_subparsers(
+        title="actions", metavar="ACTION", dest="action", required=True
+    )
+
+
+def add_command(commands: Any, name: str, text: str, work: str, *, alias: str | None = None) -> argparse.ArgumentParser:
+    """A command, and where its work is done: `module:function`, loaded when it is run."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        aliases=() if alias is None else (alias,),
+        help=text,
+        description=text,
+        epilog="Everywhere: --endpoint, --namespace, --json; see popmq --help.",
+    )
+    parser.set_defaults(run=_later(*work.split(":")))
+    return parser
+
+
+def _later(module: str, function: str) -> Callable[[argparse.Namespace], int]:
+    def run(arguments: argparse.Namespace) -> int:
+        status: int = getattr(import_module(f"popclient.cli.{module}"), function)(arguments)
+        return status
+
+    return run

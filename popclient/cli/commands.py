@@ -6,9 +6,18 @@ import argparse
 from typing import Any
 
 from popclient.cli.arguments import actions as actions_named
-from popclient.cli.arguments import duration, key_value, number, place, resource, retry_intervals, secret_source
+from popclient.cli.arguments import (
+    add_actions,
+    add_command,
+    duration,
+    key_value,
+    number,
+    place,
+    resource,
+    retry_intervals,
+    secret_source,
+)
 from popclient.cli.dlq_commands import add_dlq
-from popclient.cli.parsers import add_actions, add_command
 
 QUEUES_MAX = 2**31 - 1  # of the wire; what a topic may have, the server says
 ATTEMPTS_MAX = 2**31 - 1
@@ -32,8 +41,8 @@ def add_commands(commands: Any) -> None:
     _add_relay(commands)
     _add_why(commands)
     clock = add_actions(commands, "clock", "the clock that the server goes by")
-    add_command(clock, "confirm", "it is right: remove what is old by it", "status:confirm_clock")
-    add_command(commands, "status", "the server in numbers, and how far each group is behind", "status:show")
+    add_command(clock, "confirm", "it is right: remove what is old by it", "groups:confirm_clock")
+    add_command(commands, "status", "the server in numbers, and how far each group is behind", "groups:show_server")
 
 
 def _add_topic(actions: Any) -> None:
@@ -109,10 +118,10 @@ def _add_progress(actions: Any) -> None:
     clone.add_argument("--topic", help="in that one alone")
 
     offsets = add_actions(actions, "offsets", "a group's progress as a file")
-    export = add_command(offsets, "export", "write it, as the classic JSON", "offsets:write")
+    export = add_command(offsets, "export", "write it, as the classic JSON", "progress:write")
     export.add_argument("group", metavar="GROUP")
     export.add_argument("file", metavar="FILE", nargs="?", default="-", help="(standard output)")
-    load = add_command(offsets, "import", "set it to what such a file says", "offsets:read")
+    load = add_command(offsets, "import", "set it to what such a file says", "progress:read")
     load.add_argument("group", metavar="GROUP")
     load.add_argument("file", metavar="FILE", help="- reads standard input")
     load.add_argument("--as", dest="name_in_file", metavar="NAME", help="what the file calls the group (GROUP)")
@@ -158,11 +167,11 @@ def _add_message(actions: Any) -> None:
     )
     _add_max(peek)
 
-    scheduled = add_command(actions, "scheduled", "delayed messages and halves of transactions", "scheduled:list_all")
+    scheduled = add_command(actions, "scheduled", "delayed messages and halves of transactions", "messages:list_all")
     scheduled.add_argument("--topic", required=True)
     scheduled.add_argument("--max", type=number(1, SEND_MAX), default=100, help="how many to show, by due time (100)")
 
-    cancel = add_command(actions, "cancel", "take back what is scheduled; it cannot be undone", "scheduled:cancel")
+    cancel = add_command(actions, "cancel", "take back what is scheduled; it cannot be undone", "messages:cancel")
     cancel.add_argument("message_id", metavar="ID", nargs="*", help="a message's id")
     cancel.add_argument("--topic", required=True)
     cancel.add_argument("--key", help="all that have this key, at most 1,000 at once")
@@ -183,14 +192,14 @@ def _add_filter(actions: Any) -> None:
 
 
 def _add_why(commands: Any) -> None:
-    why = add_command(commands, "why", "why a message is where it is, in one sentence", "why:explain")
+    why = add_command(commands, "why", "why a message is where it is, in one sentence", "messages:explain")
     why.add_argument("message_id", metavar="ID")
     why.add_argument("--group", required=True, help="the consumer group that waits for it")
     why.add_argument("--topic", help="look there alone")
 
 
 def _add_relay(commands: Any) -> None:
-    relay = add_command(commands, "relay", "send what an outbox table holds, until stopped", "outbox:relay")
+    relay = add_command(commands, "relay", "send what an outbox table holds, until stopped", "relay:relay")
     relay.add_argument(
         "--database-url", required=True, metavar="URL", help="SQLAlchemy's URL of the database with the outbox"
     )

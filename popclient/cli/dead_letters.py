@@ -1,17 +1,31 @@
-"""`popmq dlq list|show|purge`"""
+"""`popmq dlq list|show|purge|classify`"""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from popclient.admin import Admin, DeadLetter, DeadLetterSelection
 from popclient.cli import OK, REFUSED
-from popclient.cli.ids import in_any_case
-from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
-from popclient.cli.selection import GONE, admin_of, selection_of
-from popclient.cli.telling import Telling
+from popclient.cli.arguments import PROPERTY
+from popclient.cli.messages import in_any_case
+from popclient.cli.output import (
+    ProgressLog,
+    excerpt,
+    fields,
+    local,
+    message_document,
+    message_fields,
+    say,
+    table,
+    utc,
+    whole,
+)
+from popclient.cli.selection import GONE, UserFunction, admin_of, selection_of
 from popclient.errors import NotFound
 
 
@@ -60,8 +74,8 @@ def purge(arguments: Namespace) -> int:
     with admin_of(arguments) as admin:
         if not arguments.yes:
             return _would_purge(arguments, admin, selection)
-        telling = Telling()
-        purged = admin.purge_dead_letters(selection, told=lambda so_far: telling.progress(f"{so_far} removed"))
+        progress_log = ProgressLog()
+        purged = admin.purge_dead_letters(selection, told=lambda so_far: progress_log.progress(f"{so_far} removed"))
     lines = [f"removed {purged} dead letters of {arguments.group}"]
     return say(arguments, {"group": arguments.group, "purged": purged}, lines)
 
@@ -103,3 +117,86 @@ def _document(found: DeadLetter) -> dict[str, Any]:
         "plan_id": found.plan_id,
         "message": message_document(found.message) if found.message else None,
     }
+
+
+Classifier = Callable[[DeadLetter], object | None]
+
+
+@dataclass(slots=True)
+class Class:
+    """What is known of the dead letters of one kind."""
+
+    example_id: str
+    oldest: datetime
+    newest: datetime
+    count: int = 0
+
+    def add(self, letter: DeadLetter) -> None:
+        self.count += 1
+        self.oldest = min(self.oldest, letter.dead_at)
+        self.newest = max(self.newest, letter.dead_at)
+
+
+def classify(arguments: Namespace) -> int:
+    classes_by: Classifier = _by(arguments.by)
+    if arguments.function:
+        classes_by = UserFunction(arguments.function, str)
+    with admin_of(arguments) as admin:
+        letters = admin.dead_letters(selection_of(arguments), without_bodies=not arguments.function)
+        classes = classified(letters, classes_by)
+    return _say(arguments, classes)
+
+
+def classified(letters: Iterable[DeadLetter], by: Classifier) -> dict[object | None, Class]:
+    """The largest class first; None is what the classifier has no word for."""
+    classes: dict[object | None, Class] = {}
+    for letter in letters:
+        name = by(letter)
+        if name not in classes:
+            classes[name] = Class(letter.origin_message_id, letter.dead_at, letter.dead_at)
+        classes[name].add(letter)
+    return dict(sorted(classes.items(), key=lambda each: -each[1].count))
+
+
+def _by(what: str) -> Classifier:
+    if what.startswith(PROPERTY):
+        name = what.removeprefix(PROPERTY)
+        return lambda letter: letter.message and letter.message.properties.get(name)
+    return {
+        "reason": lambda letter: letter.reason or None,
+        "topic": lambda letter: letter.topic or None,
+        "attempt": lambda letter: letter.delivery_attempt,
+        "tag": lambda letter: letter.message and letter.message.tag,
+        "message_group": lambda letter: letter.message and letter.message.message_group,
+    }[what]
+
+
+def _say(arguments: Namespace, classes: dict[object | None, Class]) -> int:
+    total = sum(each.count for each in classes.values())
+    columns = ["class", "count", "share", "oldest", "newest", "example"]
+    rows = [
+        (
+            "(none)" if name is None else name,
+            each.count,
+            f"{each.count / total:.1%}",
+            local(each.oldest),
+            local(each.newest),
+            each.example_id,
+        )
+        for name, each in classes.items()
+    ]
+    documents = [
+        {
+            "class": name,
+            "count": each.count,
+            "share": each.count / total,
+            "oldest_at": utc(each.oldest),
+            "newest_at": utc(each.newest),
+            "example_id": each.example_id,
+        }
+        for name, each in classes.items()
+    ]
+    lines = table(columns, rows, "no dead letters")
+    if total:
+        lines += ["", f"{total} dead letters in {len(classes)} classes"]
+    return say(arguments, {"group": arguments.group, "count": total, "classes": documents}, lines)

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from popclient.cli.arguments import classifier, moment, number, numbers, rate
-from popclient.cli.parsers import add_command
+from popclient.cli.arguments import add_command, classifier, moment, number, numbers, rate
 
 ID_MAX: Final = 2**63 - 1
 SHOWN_MAX: Final = 1_000_000
@@ -26,7 +25,7 @@ def add_dlq(actions: Any) -> None:
     show.add_argument("message_id", metavar="ID", help="the message's id, or the dead letter's number")
     show.add_argument("--group", required=True, help="the consumer group that gave it up")
 
-    classify = add_command(actions, "classify", "how many there are of each kind", "dlq_classify:classify")
+    classify = add_command(actions, "classify", "how many there are of each kind", "dead_letters:classify")
     _add_selection(classify)
     by = classify.add_mutually_exclusive_group()
     by.add_argument(
@@ -40,7 +39,7 @@ def add_dlq(actions: Any) -> None:
 
     _add_redrive(actions)
 
-    export = add_command(actions, "export", "write them to a file", "dlq_export:export")
+    export = add_command(actions, "export", "write them to a file", "dead_letter_export:export")
     _add_selection(export)
     export.add_argument("--to", required=True, type=Path, metavar="FILE", help="FILE.parquet or FILE.jsonl")
     export.add_argument("--force", action="store_true", help="in place of a file that is there")
@@ -51,7 +50,7 @@ def add_dlq(actions: Any) -> None:
 
 
 def _add_redrive(actions: Any) -> None:
-    redrive = add_command(actions, "redrive", "send them back, by a plan; see --dry-run", "redrives:redrive")
+    redrive = add_command(actions, "redrive", "send them back, by a plan; see --dry-run", "redrive:redrive")
     _add_selection(redrive, needed=False)
     redrive.add_argument("--dry-run", action="store_true", help="plan it and show the plan; nothing moves")
     redrive.add_argument("--plan", metavar="PLAN", help="run this plan, or go on with it (a new one)")
@@ -65,12 +64,12 @@ def _add_redrive(actions: Any) -> None:
     )
     _add_max(redrive, 32, "of a dry run, show at most so many (32)")
 
-    plans = add_command(actions, "plans", "what was sent back, or is to be; newest first", "redrives:list_plans")
+    plans = add_command(actions, "plans", "what was sent back, or is to be; newest first", "redrive:list_plans")
     plans.add_argument("--group", help="of that group alone")
-    plan = add_command(actions, "plan", "one plan: its messages, and what became of each", "redrives:show_plan")
+    plan = add_command(actions, "plan", "one plan: its messages, and what became of each", "redrive:show_plan")
     plan.add_argument("plan", metavar="PLAN")
     _add_max(plan, 100)
-    cancel = add_command(actions, "cancel", "leave the rest of a plan where it is", "redrives:cancel")
+    cancel = add_command(actions, "cancel", "leave the rest of a plan where it is", "redrive:cancel")
     cancel.add_argument("plan", metavar="PLAN")
 
 

@@ -1,22 +1,21 @@
-"""`popmq message …`"""
+"""`popmq message …`: stored messages and scheduled ones."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 from popclient._sync.producer import Producer
 from popclient._sync.simple_consumer import SimpleConsumer
-from popclient.admin import Admin, MessageFacts
-from popclient.cli import UsageError
-from popclient.cli.arguments import client_config
-from popclient.cli.history import history_document, history_lines
-from popclient.cli.ids import in_any_case
+from popclient.admin import Admin, HistoryEntry, MessageFacts, ScheduledMessage
+from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
-from popclient.errors import PopError
+from popclient.errors import NotFound, PopError
 from popclient.message import FilterExpression, Message, MessageView, SendReceipt
 
 SENT_TOGETHER = 1_000
@@ -167,3 +166,114 @@ def _facts_lines(facts: MessageFacts) -> list[str]:
         "",
         *whole(facts.message),
     ]
+
+
+Found = TypeVar("Found")
+
+# The layout that clients give their ids, in capitals; an id may be any other text as well.
+_ID_V1 = re.compile(r"01[0-9A-F]{32}")
+
+
+def in_any_case(look: Callable[[str], Found], written: str) -> Found:
+    """What `look` finds under the id as it was typed, else under the same digits in capitals; raises `NotFound`."""
+    capitals = written.upper()
+    if capitals == written or not _ID_V1.fullmatch(capitals):
+        return look(written)
+    try:
+        return look(written)
+    except NotFound:
+        return look(capitals)
+
+
+_COLUMNS = ["at", "group", "event", "from", "to", "attempt", "client", "reason"]
+
+
+def history_document(steps: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "at": utc(each.at),
+            "group": each.group,
+            "event": each.event,
+            "from_state": each.from_state,
+            "to_state": each.to_state,
+            "delivery_attempt": each.delivery_attempt,
+            "client_id": each.client_id,
+            "reason": each.reason,
+        }
+        for each in steps
+    ]
+
+
+def history_lines(steps: Iterable[HistoryEntry]) -> list[str]:
+    rows = [
+        (
+            local(each.at),
+            each.group,
+            each.event,
+            each.from_state,
+            each.to_state,
+            each.delivery_attempt,
+            each.client_id,
+            each.reason,
+        )
+        for each in steps
+    ]
+    return table(_COLUMNS, rows, "no history")
+
+
+def explain(arguments: Namespace) -> int:
+    """One sentence, then what it rests on."""
+    with Admin(client_config(arguments)) as admin:
+        found = in_any_case(lambda each: admin.why(each, arguments.group, arguments.topic), arguments.message_id)
+    document = {
+        "sentence": found.sentence,
+        "evidence": found.evidence,
+        "history": history_document(found.history),
+    }
+    lines = [found.sentence, "", *fields(found.evidence.items()), "", *history_lines(found.history)]
+    return say(arguments, document, lines)
+
+
+def list_all(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        found = list(islice(admin.scheduled(arguments.topic), arguments.max))
+    columns = ["message id", "kind", "due", "checks", "tag", "keys", "body"]
+    rows = [
+        (
+            each.message.message_id,
+            each.kind,
+            local(each.due_at),
+            each.checks if each.kind == "HALF" else "",
+            each.message.tag,
+            ",".join(each.message.keys),
+            excerpt(each.message),
+        )
+        for each in found
+    ]
+    return say(arguments, [_document(each) for each in found], table(columns, rows, "nothing is scheduled"))
+
+
+def cancel(arguments: Namespace) -> int:
+    """By id or by key; exit code 4 where there is nothing to cancel."""
+    if bool(arguments.message_id) == (arguments.key is not None):
+        raise UsageError("name the messages by their ids, or all with a key by --key")
+    with Admin(client_config(arguments)) as admin:
+        cancelled = admin.cancel_scheduled(arguments.topic, arguments.message_id, key=arguments.key)
+    if not cancelled:
+        named = ", ".join(arguments.message_id) or f"with key {arguments.key}"
+        raise NotFound(f"nothing of that name is scheduled in {arguments.topic}: {named}")
+    lines = [f"cancelled {each}" for each in cancelled]
+    return say(arguments, {"topic": arguments.topic, "cancelled": cancelled}, lines)
+
+
+def _document(each: ScheduledMessage) -> dict[str, Any]:
+    return {
+        **message_document(each.message),
+        # It has no place yet.
+        "queue_id": None,
+        "queue_offset": None,
+        "kind": each.kind,
+        "due_at": utc(each.due_at),
+        "checks": each.checks,
+        "transaction_id": each.transaction_id,
+    }

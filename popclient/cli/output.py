@@ -11,10 +11,11 @@ import base64
 import json
 import re
 import sys
+import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from popclient.message import MessageView
 
@@ -201,3 +202,27 @@ def _cell(value: Any) -> str:
 def _escaped(text: str) -> str:
     """JSON without control characters; the encoder leaves those beyond ASCII as they are."""
     return text if text.isprintable() else _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+EVERY_S: Final = 1.0
+
+
+class ProgressLog:
+    """Writes the progress of long work to standard error: every sentence given to `say`, one `progress` a second.
+
+    `is_under_way` is True once there was any progress.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._said_at = now()
+        self.is_under_way = False
+
+    def say(self, sentence: str) -> None:
+        self._said_at = self._now()
+        complain(sentence)
+
+    def progress(self, sentence: str) -> None:
+        self.is_under_way = True
+        if self._now() - self._said_at >= EVERY_S:
+            self.say(sentence)

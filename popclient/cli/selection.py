@@ -1,14 +1,19 @@
-"""Which dead letters a command of `popmq dlq` was asked about, and of whom."""
+"""Which dead letters a command of `popmq dlq` works on, of which server, and with which function of the user."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 
-from popclient.admin import Admin, DeadLetterSelection
-from popclient.cli import UsageError
-from popclient.cli.arguments import client_config
+from popclient._arguments import is_async
+from popclient.admin import Admin, DeadLetter, DeadLetterSelection
+from popclient.cli.arguments import UsageError, client_config
+from popclient.errors import PopError
 
 GONE: Final = "(deleted)"
 # Steps over many dead letters take their time; whether a server is there at all is still told fast.
@@ -47,3 +52,58 @@ def narrows(arguments: Namespace) -> list[str]:
         "--id": arguments.ids,
     }
     return [name for name, value in given.items() if value]
+
+
+Result = TypeVar("Result")
+
+
+class FunctionFailed(PopError):
+    """A user's function raised, or returned what it must not."""
+
+
+class UserFunction(Generic[Result]):
+    """Takes a DeadLetter, returns a `kind` or None. What goes wrong in it is told with the dead letter it was given."""
+
+    def __init__(self, written: str, kind: type[Result]) -> None:
+        self._written = written
+        self._kind = kind
+        self._call = _loaded(written)
+
+    def __call__(self, letter: DeadLetter) -> Result | None:
+        try:
+            result = self._call(letter)
+        except Exception as error:
+            raise FunctionFailed(f"{self._at(letter)} raised {type(error).__name__}: {error}") from error
+        if result is not None and not isinstance(result, self._kind):
+            raise FunctionFailed(f"{self._at(letter)} returned {result!r}; it must be a {self._kind.__name__} or None")
+        return result
+
+    def _at(self, letter: DeadLetter) -> str:
+        return f"{self._written}, given dead letter {letter.id} (message {letter.origin_message_id}),"
+
+
+def _loaded(written: str) -> Callable[[DeadLetter], Any]:
+    module_name, colon, name = written.partition(":")
+    if not colon or not module_name or not name:
+        raise UsageError(f"'{written}' names no function; write module:function, such as fixes:repair")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
+            raise UsageError(f"module '{module_name}' needs '{missing.name}', which is not installed here") from missing
+        raise UsageError(
+            f"module '{missing.name}' is not found; it is looked for in {here} and among what is installed"
+        ) from None
+    except Exception as error:
+        raise UsageError(f"module '{module_name}' cannot be loaded: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        what = "no" if function is None else "no callable"
+        raise UsageError(f"module '{module_name}' has {what} '{name}'; define it there: def {name}(letter): ...")
+    if is_async(function):
+        raise UsageError(f"{written} is a coroutine function; it must be an ordinary one")
+    found: Callable[[DeadLetter], Any] = function
+    return found

@@ -6,8 +6,8 @@ from argparse import Namespace
 from typing import Any
 
 from popclient.admin import Admin, Topic
-from popclient.cli import OK, REFUSED, UsageError
-from popclient.cli.arguments import client_config, confirm
+from popclient.cli import OK, REFUSED
+from popclient.cli.arguments import UsageError, client_config, confirm
 from popclient.cli.output import fields, local, say, table, utc
 
 

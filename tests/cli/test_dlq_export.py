@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from popclient import Producer
-from popclient.cli import dlq_export, dlq_files
+from popclient.cli import dead_letter_export
 from tests.cli.shell import Shell
 
 pa = pytest.importorskip("pyarrow", reason="Parquet is written by pyarrow")
@@ -91,7 +91,7 @@ def test_a_file_of_nothing(shell: Shell, tmp_path: Path, name: str) -> None:
 def test_many_come_in_row_groups(
     shell: Shell, dead: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dlq_files, "ROWS_HELD", 2)
+    monkeypatch.setattr(dead_letter_export, "ROWS_HELD", 2)
     export(shell, tmp_path / "letters.parquet")
     assert parquet.ParquetFile(tmp_path / "letters.parquet").num_row_groups == 2
 
@@ -116,7 +116,7 @@ def test_what_breaks_off_leaves_nothing(
     def full(_letter: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dlq_files, "row_of", full)
+    monkeypatch.setattr(dead_letter_export, "row_of", full)
     said = shell("dlq", "export", "--group", "counters", "--to", str(to), "--force")
     assert (said.status, said.out) == (1, "")
     assert f"{to} cannot be written: No space left on device" in said.err
@@ -124,7 +124,7 @@ def test_what_breaks_off_leaves_nothing(
 
 
 def test_without_pyarrow(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dlq_export, "find_spec", lambda _name: None)
+    monkeypatch.setattr(dead_letter_export, "find_spec", lambda _name: None)
     said = shell("dlq", "export", "--group", "counters", "--to", str(tmp_path / "letters.parquet"))
     assert said.status == 2
     assert "needs pyarrow, which is not installed: pip install pyarrow, or name a .jsonl file" in said.err

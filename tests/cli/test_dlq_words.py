@@ -8,8 +8,8 @@ import pytest
 
 from popclient.admin import DeadLetter, Repair
 from popclient.cli.arguments import moment, rate
-from popclient.cli.dlq_repair import Repaired, batches
-from popclient.cli.telling import Telling
+from popclient.cli.output import ProgressLog
+from popclient.cli.redrive import Repaired, batches
 from tests.cli.shell import Shell
 
 SELECTING = (["list"], ["classify"], ["redrive"], ["export", "--to", "x.jsonl"], ["purge"])
@@ -90,9 +90,9 @@ def test_a_batch_is_bounded_in_what_goes_back_and_in_bytes() -> None:
 
 def test_progress_is_told_once_a_second(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    telling = Telling(lambda: now)
-    telling.say("begun")
+    progress_log = ProgressLog(lambda: now)
+    progress_log.say("begun")
     for _ in range(12):
         now += 0.25
-        telling.progress(f"at {now}")
+        progress_log.progress(f"at {now}")
     assert capsys.readouterr().err.splitlines() == ["begun", "at 1.0", "at 2.0", "at 3.0"]

@@ -12,7 +12,7 @@ import popclient.cli
 from popclient import Tls
 from popclient._tls import _MEANINGS, hint
 from popclient.cli import REFUSED, UNREACHABLE, USAGE
-from popclient.cli.tls_words import in_options, is_about_tls
+from popclient.cli.arguments import in_options, is_about_tls
 from popserver import embedded
 from popserver.config import check_exposure
 from popserver.domain.errors import CannotListen

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from popclient.admin import DeadLetter
-from popclient.cli import UsageError
-from popclient.cli.user_function import FunctionFailed, UserFunction
+from popclient.cli.arguments import UsageError
+from popclient.cli.selection import FunctionFailed, UserFunction
 
 LETTER = DeadLetter(7, "till", "orders", None, 3, "it burnt", datetime(2026, 11, 20, tzinfo=UTC), "", "01ABC")
 CODE = """

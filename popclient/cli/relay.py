@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from popclient._sync.producer import Producer
-from popclient.cli import OK, UsageError
-from popclient.cli.arguments import client_config
+from popclient.cli import OK
+from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.output import say
 from popclient.errors import PopError
 from popclient.sql.relay import Relay

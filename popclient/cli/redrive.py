@@ -1,19 +1,19 @@
-"""`popmq dlq redrive|plans|plan|cancel`: dead letters sent back by a plan, which is also the record of it."""
+"""`popmq dlq redrive|plans|plan|cancel`: sends dead letters back, as they are or repaired, by plans that are kept."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from popclient.admin import Admin, Redrive, RedrivePlan
+from popclient.admin import Admin, DeadLetter, Redrive, RedriveOrder, RedrivePlan, Repair
+from popclient.admin.pace import Pace
 from popclient.admin.requests import new_plan_id
-from popclient.cli import INTERRUPTED, UsageError
-from popclient.cli.dlq_repair import redrive_repaired
-from popclient.cli.output import fields, local, say, table, utc
-from popclient.cli.selection import admin_of, narrows, selection_of
-from popclient.cli.telling import Telling
+from popclient.cli import INTERRUPTED
+from popclient.cli.arguments import UsageError
+from popclient.cli.output import ProgressLog, fields, local, say, table, utc
+from popclient.cli.selection import GONE, UserFunction, admin_of, narrows, selection_of
 from popclient.errors import PopError
 
 _COLUMNS = ["id", "message id", "from", "target", "change", "reason", "state", "outcome", "note"]
@@ -23,22 +23,22 @@ _DRY = _COLUMNS.index("state")
 def redrive(arguments: Namespace) -> int:
     """Plan and run; with --dry-run plan alone; with --plan go on with one. Exit code 130 where it was interrupted."""
     _require_a_meaning(arguments)
-    telling = Telling()
+    progress_log = ProgressLog()
     plan_id = arguments.plan or new_plan_id()
     with admin_of(arguments) as admin:
         try:
             if arguments.repair:
-                return redrive_repaired(arguments, admin, plan_id, telling)
+                return redrive_repaired(arguments, admin, plan_id, progress_log)
             plan = _planned(arguments, admin, plan_id)
             if arguments.dry_run:
                 return _show_dry_run(arguments, admin, plan)
-            return _run(arguments, admin, plan, telling)
+            return _run(arguments, admin, plan, progress_log)
         except KeyboardInterrupt:
-            telling.say(_go_on(arguments, plan_id))
+            progress_log.say(_go_on(arguments, plan_id))
             return INTERRUPTED
         except PopError:
-            if telling.is_under_way:
-                telling.say(_go_on(arguments, plan_id))
+            if progress_log.is_under_way:
+                progress_log.say(_go_on(arguments, plan_id))
             raise
 
 
@@ -176,11 +176,11 @@ def _show_dry_run(arguments: Namespace, admin: Admin, plan: RedrivePlan) -> int:
     return say(arguments, document, [*redrive_table(plan, shown, dry_run=True), *ends])
 
 
-def _run(arguments: Namespace, admin: Admin, plan: RedrivePlan, telling: Telling) -> int:
-    telling.say(f"plan {plan.plan_id}: {plan.planned} dead letters of {plan.group} to send back")
+def _run(arguments: Namespace, admin: Admin, plan: RedrivePlan, progress_log: ProgressLog) -> int:
+    progress_log.say(f"plan {plan.plan_id}: {plan.planned} dead letters of {plan.group} to send back")
     for step in admin.run_redrive(plan.plan_id, rate=arguments.rate) if plan.planned else ():
         plan = step.plan
-        telling.progress(f"{plan.redriven} sent back, {plan.skipped} skipped, {plan.planned} to go")
+        progress_log.progress(f"{plan.redriven} sent back, {plan.skipped} skipped, {plan.planned} to go")
     line = f"plan {plan.plan_id}: {plan.redriven} sent back, {plan.skipped} skipped, {plan.planned} to go"
     if plan.skipped:
         line += f"; why: popmq dlq plan {plan.plan_id}"
@@ -207,3 +207,146 @@ def _plan_lines(plan: RedrivePlan) -> list[str]:
             ("skipped", plan.skipped),
         ]
     )
+
+
+# Bodies of one request; the server takes four times as much, whatever one more repair adds.
+BATCH_BYTES: Final = 8 * 1024 * 1024
+LEFT: Final = "LEFT"
+
+
+class Repaired(NamedTuple):
+    """A dead letter, and what the function said of it; None: it stays where it is."""
+
+    letter: DeadLetter
+    repair: Repair | None
+
+    @property
+    def change(self) -> str:
+        if self.repair is None:
+            return LEFT
+        return f"REPAIR {','.join(self.repair.changed)}" if self.repair.changed else "NONE"
+
+    @property
+    def order(self) -> RedriveOrder:
+        return RedriveOrder(self.letter.id, self.repair if self.repair and self.repair.changed else None)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its new body, of at most four each where it is text."""
+        body = self.repair.body if self.repair else None
+        return len(body) * (4 if isinstance(body, str) else 1) if body else 0
+
+
+class Tally:
+    """How many went back, were no dead letters any more, and were left."""
+
+    def __init__(self) -> None:
+        self.redriven = 0
+        self.skipped = 0
+        self.left = 0
+
+    def __str__(self) -> str:
+        return f"{self.redriven} sent back, {self.skipped} skipped, {self.left} left where they are"
+
+
+def redrive_repaired(arguments: Namespace, admin: Admin, plan_id: str, progress_log: ProgressLog) -> int:
+    repair = UserFunction(arguments.repair, Repair)
+    letters = admin.dead_letters(selection_of(arguments))
+    judged = (Repaired(letter, repair(letter)) for letter in letters)
+    if arguments.dry_run:
+        return _show(arguments, judged)
+    progress_log.say(f"plan {plan_id}: dead letters of {arguments.group} are repaired and sent back")
+    tally = _send(arguments, admin, plan_id, judged, progress_log)
+    document = {
+        "plan_id": plan_id,
+        "group": arguments.group,
+        "redriven": tally.redriven,
+        "skipped": tally.skipped,
+        "left": tally.left,
+    }
+    line = f"plan {plan_id}: {tally}"
+    if tally.skipped:
+        line += f"; why: popmq dlq plan {plan_id}"
+    return say(arguments, document, [line])
+
+
+def batches(judged: Iterable[Repaired], count: int, size: int = BATCH_BYTES) -> Iterator[list[Repaired]]:
+    """In order, at most `count` that go back in each, and about `size` bytes of new bodies."""
+    batch: list[Repaired] = []
+    orders, bytes_held = 0, 0
+    for each in judged:
+        batch.append(each)
+        orders += each.repair is not None
+        bytes_held += each.size
+        if orders == count or bytes_held >= size:
+            yield batch
+            batch, orders, bytes_held = [], 0, 0
+    if batch:
+        yield batch
+
+
+def _send(
+    arguments: Namespace, admin: Admin, plan_id: str, judged: Iterable[Repaired], progress_log: ProgressLog
+) -> Tally:
+    pace, tally = Pace(arguments.rate), Tally()
+    for batch in batches(judged, pace.step):
+        orders = [each.order for each in batch if each.repair is not None]
+        tally.left += len(batch) - len(orders)
+        if orders:
+            pace.await_turn()
+            redrives = admin.redrive_dead_letters(
+                plan_id, arguments.group, orders, target=arguments.to, reason=arguments.reason
+            )
+            redriven = sum(1 for each in redrives if each.state == "REDRIVEN")
+            pace.spent(redriven)
+            tally.redriven += redriven
+            tally.skipped += len(orders) - redriven
+        progress_log.progress(str(tally))
+    return tally
+
+
+def _show(arguments: Namespace, judged: Iterable[Repaired]) -> int:
+    """Everything is judged, some of it shown."""
+    shown: list[Repaired] = []
+    counts = {"NONE": 0, "REPAIR": 0, LEFT: 0}
+    for each in judged:
+        counts[each.change.partition(" ")[0]] += 1
+        if len(shown) < arguments.max:
+            shown.append(each)
+    target = arguments.to or f"group {arguments.group}"
+    rows = [
+        (
+            each.letter.id,
+            each.letter.origin_message_id,
+            each.letter.topic or GONE,
+            "" if each.repair is None else target,
+            each.change,
+            each.letter.reason,
+        )
+        for each in shown
+    ]
+    lines = table(["id", "message id", "from", "target", "change", "dead because"], rows, "nothing to send back")
+    if (more := sum(counts.values()) - len(shown)) > 0:
+        lines.append(f"… and {more} more; --max shows them")
+    ends = f"{counts['REPAIR']} repaired, {counts['NONE']} as they are, {counts[LEFT]} left; nothing has moved"
+    document = {
+        "dry_run": True,
+        "group": arguments.group,
+        "target": arguments.to,
+        "repaired": counts["REPAIR"],
+        "unchanged": counts["NONE"],
+        "left": counts[LEFT],
+        "redrives": [_document(each, arguments.to) for each in shown],
+    }
+    return say(arguments, document, [*lines, "", ends])
+
+
+def _document(each: Repaired, target: str | None) -> dict[str, Any]:
+    return {
+        "dead_letter_id": each.letter.id,
+        "message_id": each.letter.origin_message_id,
+        "topic": each.letter.topic,
+        "target": None if each.repair is None else target,
+        "change": each.change,
+        "reason": each.letter.reason,
+    }
