@@ -1,4 +1,4 @@
-"""The producer's core, in one event loop; `popclient.Producer` and `popclient.aio.Producer` are its two faces."""
+"""The core of `popclient.Producer` and `popclient.aio.Producer`, in one event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BODIES_PER_REQUEST: Final = 4 * 1024 * 1024  # bytes; a single message may be la
 REQUESTS_AT_ONCE: Final = 4
 # Without the capability "batch" every message has a request of its own, so more of them are needed.
 SINGLE_REQUESTS_AT_ONCE: Final = 64
-IDEMPOTENCY: Final = "idempotency"  # the capability of a server that heeds keys
+IDEMPOTENCY: Final = "idempotency"  # the capability of a server that stores one message of a key
 
 
 def as_message(given: Message | str, body: bytes | str, fields: Mapping[str, object]) -> Message:
@@ -53,7 +53,7 @@ def as_message(given: Message | str, body: bytes | str, fields: Mapping[str, obj
 
 
 class ProducerCore:
-    """Opens topics at first use and sends; see `submit`."""
+    """Looks topics up at their first message, and sends; see `submit`."""
 
     def __init__(
         self, config: ClientConfig, topics: Iterable[str], decide: Decide | None, checker_timeout: float | timedelta
@@ -72,7 +72,7 @@ class ProducerCore:
         self._closing = False
 
     async def start(self) -> None:
-        """Opens the session and looks the known topics up; raises what is wrong with them."""
+        """Opens the session and looks the known topics up; raises NotFound, Unreachable and so on."""
         for topic in sorted(self._topics):
             await self.session.route(topic)
         await self.session.start()
@@ -97,7 +97,7 @@ class ProducerCore:
             self.submit(message, combined.part(index))
 
     async def _open(self, topic: str) -> None:
-        """Learns the route, then lets go what has gathered meanwhile, in order."""
+        """Looks the topic up, then submits the messages that have waited for it, in order."""
         self._topics.add(topic)
         await self.session.route(topic)
         for call in self._opening.pop(topic):
@@ -163,7 +163,7 @@ class ProducerCore:
         return convert.resource(topic, self.config.namespace)
 
     async def _ask(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any) -> Answer:
-        """One call that may be repeated without harm, tried as often as a send."""
+        """A call that may be repeated, tried as often as a send."""
         self.session.require_open()
         for attempt in itertools.count(1):
             try:
@@ -214,13 +214,13 @@ class ProducerCore:
     # ---- The end ----
 
     async def close(self) -> None:
-        """Sends what waits, says goodbye; all within `close_timeout`."""
+        """Sends the waiting messages and says goodbye, within `close_timeout`."""
         if self._closing:
             return
         self._closing = True
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.config.close_timeout
-        patience = 0.0  # whoever interrupts a closing does not wait for the goodbye either
+        patience = 0.0  # an interrupted close does not say goodbye
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):

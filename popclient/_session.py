@@ -1,11 +1,11 @@
-"""A client's standing with its server: routes, settings handshake, heartbeats, and coming back after a break.
+"""A client's session with its server: routes, the handshake of settings, heartbeats, and reconnecting.
 
-The Telemetry stream is the session. While it is up the client is `healthy`. When it breaks it is opened again, with a
-pause that grows to one second, and the settings are told anew; calls meanwhile keep trying until their own deadlines.
+The Telemetry stream is the session. While it is up, the client is `healthy`. When it breaks, the session opens it again
+after a pause that grows to one second, and sends the settings again; calls keep trying until their own deadlines.
 
-A refusal is no break: the server has judged the settings. One that meets the first settings is raised by `start`, and
-nothing is tried again before somebody starts again. One that comes later is told to `on_refused`, and the client asks
-again every 10 s, because rights and groups may come back.
+A refusal is different: the server has rejected the settings. `start` raises a refusal of the first settings, and the
+session tries again only when `start` is called again. A later refusal goes to `on_refused`, and the session asks again
+every 10 s, because rights and groups may come back.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from popproto.v2 import service_pb2 as rpc
 HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
 BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (requirement N2)
 BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
-HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; then go on without
+HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; the client then goes on without
 RECONNECT_PAUSE: Final = (0.05, 1.0)
 REFUSED_PAUSE: Final = 10.0
-# These say that there was no server, or none that was asked; the others are a server's own failure.
+# With these codes no server has answered; the others are failures of a server.
 NO_ANSWER: Final = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -44,19 +44,19 @@ NO_ANSWER: Final = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 ABOUT_THE_CLIENT: Final = (pb.CONSUMER_GROUP_NOT_FOUND, pb.UNAUTHORIZED, pb.FORBIDDEN)
-# By a settings frame with another value of one of these a PopMQ server tells what became of the group.
+# A PopMQ server announces changes of the group by settings with another value of one of these properties.
 NOTICES: Final = ("popmq.members", "popmq.resets")
-# Many clients must not return in step. Not the module's own generator: that is the user's, who may have seeded it.
+# Clients must not reconnect in step. An own generator: the user may have seeded that of the module.
 _CHANCE: Final = random.Random()  # noqa: S311
 
 
 class Session:
     """One client's session. Belongs to one event loop; starts by itself at first use.
 
-    pub_sub: describes what the client publishes or subscribes to; asked whenever settings are sent.
-    client_properties: what the settings tell besides, for PopMQ servers.
-    on_notice: told of each of NOTICES whose value has changed.
-    on_refused: told of a refusal that comes when the session was up before.
+    pub_sub: returns what the client publishes or subscribes to; called whenever settings are sent.
+    client_properties: further properties of the settings, for PopMQ servers.
+    on_notice: called with the name of each of NOTICES whose value has changed.
+    on_refused: called with a refusal that comes after the session was up.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class Session:
         self._connected = False
         self._ever_connected = False
         self._answered = asyncio.Event()
-        self._refusal: PopError | None = None  # what `start` raises
+        self._refusal: PopError | None = None  # raised by `start`
         self._told_refusal = ""
-        self._is_refused = False  # the stream's last end was one
-        self._failure: PopError | None = None  # of the server, the last time that the stream was opened
-        self._judgement: asyncio.Future[None] | None = None  # of the settings that `agree` has told
+        self._is_refused = False  # the stream has last ended by a refusal
+        self._failure: PopError | None = None  # of the server, when the stream was last opened
+        self._judgement: asyncio.Future[None] | None = None  # on the settings that `agree` has sent
         self._waiting = 0  # callers of `start`
         self._started = False
         self._beating = False
         self._tasks = Tasks()
 
-    # ---- Being there ----
+    # ---- Start ----
 
     @property
     def healthy(self) -> bool:
@@ -107,7 +107,7 @@ class Session:
     async def start(self) -> None:
         """Opens the session if it is not open; waits a limited time for the server's settings.
 
-        Raises the server's refusal, or its failure if it has answered the settings with nothing else.
+        Raises the server's refusal, or its failure if that was its only answer to the settings.
         """
         if not self._started:
             self._started = True
@@ -124,25 +124,25 @@ class Session:
                 self._refusal = self._failure
             finally:
                 self._waiting -= 1
-            self._answered.set()  # nobody waits a second time
+            self._answered.set()  # no caller waits a second time
         if self._refusal is not None:
             raise self._refusal
 
     @property
     def settled(self) -> bool:
-        """Has the handshake been made, or been waited for in vain?"""
+        """Is the handshake over, with or without an answer of the server?"""
         return self._answered.is_set() and self._refusal is None
 
     @property
     def is_popmq(self) -> bool:
-        """Does this server do more than RocketMQ's own?"""
+        """Is this a PopMQ server?"""
         return bool(self.capabilities)
 
     @property
     def keeps_order(self) -> bool:
         """Must a push consumer take message groups in order?
 
-        With PopMQ always; elsewhere the server says, and who has not heard it does.
+        With PopMQ always; another server says so in its settings, and before they come the answer is yes.
         """
         return self.is_popmq or self.settings.subscription.fifo or not self.settings.HasField("subscription")
 
@@ -156,7 +156,7 @@ class Session:
         return topic in self._routes
 
     async def route(self, topic: str) -> Sequence[pb.MessageQueue]:
-        """The topic's queues; asked once, then kept fresh in the background."""
+        """The topic's queues; queried once, then refreshed in the background."""
         self.require_open()
         if (known := self._routes.get(topic)) is not None:
             return known
@@ -169,7 +169,7 @@ class Session:
         return found
 
     async def refresh_route(self, topic: str) -> None:
-        """Asks for the topic's queues again, now."""
+        """Queries the topic's queues again, now."""
         self._routes[topic] = await self._query_route(topic)
 
     async def _query_route(self, topic: str) -> Sequence[pb.MessageQueue]:
@@ -187,7 +187,7 @@ class Session:
             try:
                 self._routes[topic] = await self._query_route(topic)
             except NotFound:
-                del self._routes[topic]  # the next use asks again and tells the caller
+                del self._routes[topic]  # the next use queries it again and raises NotFound
             except PopError as failure:
                 log.debug("route of %s not refreshed: %s", topic, failure)
 
@@ -232,7 +232,7 @@ class Session:
                 stream.cancel()
         except (ClientClosed, Unreachable) as failure:
             reason = failure
-        except Exception as defect:  # noqa: BLE001  whatever it is, it must neither end the session nor stay unsaid
+        except Exception as defect:  # noqa: BLE001  no defect may end the session, and each is logged
             reason = for_caller(defect)
             self._refused(reason, is_final=False)
         self._stream = None
@@ -240,7 +240,7 @@ class Session:
         return was_up
 
     def _end_of(self, failure: grpc.aio.AioRpcError, link: Link) -> PopError:
-        """Why the stream has ended. A server may refuse by a gRPC status alone, as RocketMQ's proxy does."""
+        """Why the stream has ended. RocketMQ's proxy refuses by a gRPC status alone."""
         code, details = failure.code(), failure.details() or ""
         if code in REFUSALS:
             refusal = translated(code, details)
@@ -250,12 +250,12 @@ class Session:
         return Unreachable(f"the session with {link.endpoint} broke: {details}")
 
     def _leave_stream(self) -> None:
-        """Another endpoint has become present: the session must follow."""
+        """The transport now uses another endpoint: the session follows."""
         if self._stream is not None:
             self._stream.cancel()
 
     async def tell_settings(self) -> None:
-        """Tells the settings anew, if there is a stream; whatever opens one tells them too."""
+        """Sends the settings again if there is a stream; a new stream begins with them anyway."""
         stream = self._stream
         if stream is None:
             return
@@ -270,9 +270,9 @@ class Session:
         await self._say(rpc.TelemetryCommand(settings=settings))
 
     async def agree(self) -> None:
-        """Tells the settings anew and waits for the server's judgement, if there is a stream; raises its refusal.
+        """Sends the settings again if there is a stream, and waits for the server's answer; raises its refusal.
 
-        After a refusal the caller must take its change back before the session is opened again.
+        After a refusal the caller must undo its change before the session is opened again.
         """
         if self._stream is None:
             return
@@ -285,13 +285,13 @@ class Session:
             self._judgement = None
 
     async def doubt(self, refusal: PopError) -> None:
-        """A call was refused; if that may concern the client as a whole, the server judges its settings anew."""
+        """A call was refused. If that may concern the whole client, the server checks its settings again."""
         if refusal.code in ABOUT_THE_CLIENT:
             await self.tell_settings()
 
     async def _say(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:
-            with _breaking_is_no_matter():
+            with _ignoring_a_broken_stream():
                 await self._stream.write(command)
 
     async def _obey(self, command: rpc.TelemetryCommand) -> None:
@@ -314,7 +314,7 @@ class Session:
         await self._say(rpc.TelemetryCommand(status=await self.on_trial(asked.message), verify_message_result=result))
 
     def _heed(self, refusal: PopError) -> None:
-        """Ends the stream, unless the server has failed for now and what was agreed before still holds."""
+        """Ends the stream, unless the failure passes and earlier settings are still in force."""
         if not (refusal.retryable and self._connected):
             raise _Refused(refusal)
         log.warning("the settings of %s were not taken: %s", self.client_id, refusal)
@@ -345,7 +345,7 @@ class Session:
                 self._call_back(self.on_notice, name)
 
     def _refused(self, refusal: PopError, *, is_final: bool) -> None:
-        """Raised in `start` or `agree` if one of them waits; otherwise logged, but not at each new try."""
+        """Hands the refusal to a caller that waits in `start` or `agree`; otherwise logs it, once."""
         if self._judged(refusal):
             return
         if not self._waiting and str(refusal) != self._told_refusal:
@@ -358,7 +358,7 @@ class Session:
             self._call_back(self.on_refused, refusal)
 
     def _judged(self, refusal: PopError | None) -> bool:
-        """Tells a caller that waits in `agree`. Was there one?"""
+        """Hands the answer to a caller that waits in `agree`. Was there one?"""
         judgement = self._judgement
         if judgement is None or judgement.done():
             return False
@@ -414,7 +414,7 @@ class Session:
     # ---- The end ----
 
     async def close(self, patience: float) -> None:
-        """Says goodbye, if that takes no longer than `patience` seconds, and ends everything."""
+        """Says goodbye for at most `patience` seconds, and ends everything."""
         self.closing = True
         try:
             if self._ever_connected and patience > 0:
@@ -433,7 +433,7 @@ class Session:
                 min(patience, self.config.request_timeout),
             )
         if self._stream is not None:
-            with _breaking_is_no_matter():
+            with _ignoring_a_broken_stream():
                 await self._stream.done_writing()
 
 
@@ -450,14 +450,14 @@ class _Refused(Exception):
 
 
 def _is_cancelled() -> bool:
-    """Cancelling a stream cancels whoever reads or writes it; only a cancelled task is meant to end."""
+    """Is this task itself cancelled? Cancelling a stream raises CancelledError in its reader and writer too."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 @contextlib.contextmanager
-def _breaking_is_no_matter() -> Iterator[None]:
-    """A stream that is just breaking is opened again, and told the settings, by the task that reads it."""
+def _ignoring_a_broken_stream() -> Iterator[None]:
+    """The task that reads a broken stream opens a new one and sends the settings."""
     try:
         yield
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):

@@ -1,4 +1,4 @@
-"""Background tasks that somebody remembers until they end."""
+"""Background tasks, referenced until they end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Tasks:
         self._running: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], if_failed: Callable[[BaseException], None] | None = None) -> None:
-        """Runs it; `if_failed` is told why should it raise or be cancelled, be it before its first step."""
+        """Runs it. `if_failed` gets the exception if it raises or is cancelled, even before its first step."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -22,7 +22,7 @@ class Tasks:
             task.add_done_callback(lambda ended: _tell(ended, if_failed))
 
     async def ended(self) -> None:
-        """Returns when none is left."""
+        """Returns when all have ended."""
         while self._running:
             await asyncio.wait(self._running)
 

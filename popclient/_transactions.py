@@ -54,7 +54,7 @@ class HalfMessage:
         self._receipt = unwrap(await reply)
 
     async def decide(self, resolution: TransactionResolution) -> None:
-        """Says so to the server; a decision that could not be told may be repeated, not changed."""
+        """Tells the server. A decision that did not arrive may be repeated, but not changed."""
         receipt = self.receipt
         if self.resolution not in (None, resolution):
             raise RuntimeError(f"the transaction's decision is {self.resolution.value}; it cannot become another")
@@ -62,7 +62,7 @@ class HalfMessage:
         await self._end(self._message.topic, receipt.message_id, receipt.transaction_id, resolution, pb.SOURCE_CLIENT)
 
     async def leave(self, failed: bool) -> None:
-        """The end of the block: what is undecided is committed, or rolled back if the block failed."""
+        """The end of the block: commits an undecided message, or rolls it back if the block has failed."""
         if self.resolution is not None:
             return
         if not failed:
@@ -71,15 +71,15 @@ class HalfMessage:
         try:
             await self.decide(ROLLBACK)
         except PopError as failure:
-            # What made the block fail is more important; and the server will ask.
+            # The error of the block is more important, and the server will ask.
             log.warning("message %s is not rolled back yet: %s", self.receipt.message_id, failure)
 
 
 class Checks:
-    """Answers what the server asks about half messages that nobody decided.
+    """Answers the server's checks of half messages without a decision.
 
-    decide: asks the user's checker. Without one nothing is answered, and the server asks another producer.
-    timeout: seconds that the checker may take; after that nothing is answered, and the next check has its turn.
+    decide: calls the user's checker. Without one there is no answer, and the server asks another producer.
+    timeout: seconds that the checker may take; after that there is no answer, and the next check follows.
     """
 
     def __init__(self, end: EndTransaction, decide: Decide | None, timeout: float) -> None:
@@ -119,7 +119,7 @@ class Checks:
             log.warning("the server did not take the answer for message %s: %s", message.message_id, failure)
 
     async def _ask(self, decide: Decide, message: MessageView) -> TransactionResolution:
-        """What the checker says in time; UNKNOWN when it says nothing that counts."""
+        """What the checker returns in time; UNKNOWN if it fails or returns anything else."""
         named = f"message {message.message_id} of topic {message.topic!r}"
         limit = asyncio.timeout(self._timeout)
         resolution: object = None
@@ -128,7 +128,7 @@ class Checks:
                 resolution = await decide(message)
         except asyncio.CancelledError:
             raise
-        except BaseException:  # noqa: BLE001  whatever the user's own code raises, SystemExit too
+        except BaseException:  # noqa: BLE001  the user's own code may raise anything, SystemExit too
             if not limit.expired():
                 log.exception("the checker failed on %s; the server will ask again", named)
                 return UNKNOWN
@@ -144,9 +144,9 @@ class Checks:
 
 
 def in_a_thread(checker: Checker) -> Decide:
-    """The checker called in a thread of its own, which keeps no process from ending.
+    """Calls the checker in a daemon thread of its own, so that it does not keep the process from ending.
 
-    Nobody can end a thread: one whose answer is waited for no longer goes on, and what it says is dropped.
+    A thread cannot be cancelled: after the timeout it goes on, and its answer is dropped.
     """
 
     async def decide(message: MessageView) -> TransactionResolution:
@@ -164,8 +164,8 @@ def in_a_thread(checker: Checker) -> Decide:
         def run() -> None:
             try:
                 result = checker(message)
-            except BaseException as failure:  # noqa: BLE001  it belongs to whoever waits
-                # A future takes no StopIteration, and nobody in the loop is to end of a SystemExit.
+            except BaseException as failure:  # noqa: BLE001  it is raised where the answer is awaited
+                # A future takes no StopIteration, and a SystemExit must not end the event loop.
                 wrapped = RuntimeError(f"the checker raised {failure!r}")
                 wrapped.__cause__ = failure
                 loop.call_soon_threadsafe(tell, None, wrapped)

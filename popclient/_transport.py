@@ -1,8 +1,8 @@
-"""The wire itself: channels, headers, signature, deadlines, and the way from a dead endpoint to a living one.
+"""Calls over gRPC: channels, headers, signature, deadlines, and the turn to another endpoint.
 
-A client keeps one channel per endpoint and uses one of them, the present one. When it cannot be reached the next one
-becomes present (requirement N1), and a call goes on trying until its own deadline: a server that restarts is not an
-error of the caller's.
+A client has one channel for each endpoint and uses one of them, the current one. If it cannot be reached, the next one
+becomes current (requirement N1), and a call keeps trying until its own deadline: a restart of the server is no error
+for the caller.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Notices a peer that vanished without a word; servers tolerate a minute.
+    # Detects a peer that has vanished; servers accept one ping a minute.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
@@ -59,7 +59,7 @@ _CLIENTS = itertools.count(1)
 
 
 def new_client_id() -> str:
-    """host@pid@counter@random: no two clients ever share one, be they in one process, forked, or in cloned hosts."""
+    """host@pid@counter@random: unique among clients of one process, of forked processes, and of cloned hosts."""
     return f"{HOSTNAME}@{os.getpid()}@{next(_CLIENTS)}@{secrets.token_hex(4)}"
 
 
@@ -99,7 +99,7 @@ def authorization(access_key: str, access_secret: str, date_time: str) -> str:
 
 
 class Link:
-    """The channel to one endpoint and the calls it offers."""
+    """The channel to one endpoint, with its stubs."""
 
     def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
         self.endpoint = endpoint
@@ -122,23 +122,23 @@ class Link:
 
 
 class Transport:
-    """Makes calls at the present endpoint. Belongs to one event loop."""
+    """Makes calls to the current endpoint. Belongs to one event loop."""
 
     def __init__(self, config: ClientConfig, client_id: str) -> None:
         self.endpoints = parse_endpoints(config.endpoints)
         self.headers = Headers(config, client_id)
-        self.on_turn: Callable[[], None] = lambda: None  # another endpoint has become present
+        self.on_turn: Callable[[], None] = lambda: None  # another endpoint is now the current one
         self.reached = False  # has any server ever answered?
         self._tls = Tls() if config.tls is True else config.tls or None
         self._links: dict[Endpoint, Link] = {}
-        self._present = 0
+        self._current = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def unary(
         self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, timeout: float
     ) -> Answer:
-        """One request, one answer, within `timeout` seconds; raises Unreachable and its kin."""
+        """One request, one answer, within `timeout` seconds; raises a PopError such as Unreachable."""
 
         async def attempt(link: Link, remaining: float) -> Answer:
             return await pick(link)(request, timeout=remaining, metadata=self.headers())
@@ -151,7 +151,7 @@ class Transport:
         deadline = clock() + timeout
 
         def over() -> bool:
-            # gRPC's clock may run out a moment before ours; what is left then is no time for an attempt.
+            # gRPC's deadline may pass a moment before ours; the rest is too short for another attempt.
             return clock() >= deadline - 0.01
 
         for tries in itertools.count(1):
@@ -172,7 +172,7 @@ class Transport:
         raise AssertionError("unreachable")
 
     async def connects(self, timeout: float) -> bool:
-        """Is there a connection to the present endpoint within so many seconds? False as soon as one has failed."""
+        """Is there a connection to the current endpoint within so many seconds? False as soon as one attempt fails."""
         try:
             async with asyncio.timeout(timeout):
                 return await _settled((await self.link()).channel) is grpc.ChannelConnectivity.READY
@@ -180,12 +180,12 @@ class Transport:
             return False
 
     def _share(self, link: Link, remaining: float) -> float:
-        """With other endpoints to turn to, one that does not even connect may not use up all the time."""
+        """The seconds for one attempt: with several endpoints, one that does not connect gets half of the time."""
         patience = remaining if link.connected else remaining / min(len(self.endpoints), 2)
         return max(patience, 0.001)
 
     def _judge(self, link: Link, failure: grpc.aio.AioRpcError, final: bool) -> None:
-        """Turns to the next endpoint if this one is gone; raises when trying again is pointless or too late."""
+        """Turns to the next endpoint if this one is gone; raises if another attempt cannot help or is too late."""
         code, details = failure.code(), failure.details() or ""
         gone = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         slow = code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -207,19 +207,19 @@ class Transport:
         return ";".join(map(str, self.endpoints))
 
     def turn_from(self, endpoint: Endpoint) -> None:
-        """Makes the next endpoint the present one, if this one still is it."""
-        if len(self.endpoints) > 1 and endpoint == self.endpoints[self._present]:
-            self._present = (self._present + 1) % len(self.endpoints)
+        """Makes the next endpoint the current one, if `endpoint` still is."""
+        if len(self.endpoints) > 1 and endpoint == self.endpoints[self._current]:
+            self._current = (self._current + 1) % len(self.endpoints)
             self.on_turn()
 
     async def link(self) -> Link:
-        """The present link; opened when first needed."""
+        """The link to the current endpoint; opened at first use."""
         running = asyncio.get_running_loop()
         if self._loop is not running:
             if self._loop is not None:
                 raise RuntimeError("this client belongs to another event loop; make one client per loop")
             self._loop = running
-        endpoint = self.endpoints[self._present]
+        endpoint = self.endpoints[self._current]
         link = self._links.get(endpoint)
         if link is None:
             if self._closed:
@@ -249,7 +249,7 @@ def translated(code: grpc.StatusCode, details: str) -> PopError:
     return kind(f"gRPC {code.name.lower()}: {details}", name=code.name)
 
 
-# A RocketMQ server puts its own failures into the answer; what arrives as a gRPC status comes from the layers below.
+# A RocketMQ server puts its own failures into the answer; a gRPC status comes from the layers below.
 _KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[PopError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: BadRequest,
     grpc.StatusCode.UNIMPLEMENTED: UnsupportedByServer,
@@ -258,7 +258,7 @@ _KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[PopError]]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequests,
 }
 
-# How a RocketMQ proxy ends the Telemetry stream of settings that it refuses.
+# The statuses with which a RocketMQ proxy ends the Telemetry stream when it refuses the settings.
 REFUSALS: Final = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNAUTHENTICATED,

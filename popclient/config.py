@@ -30,9 +30,9 @@ class Tls:
     """How to speak TLS.
 
     Without `ca` the roots that gRPC ships decide. `ca`, `cert` and `key` are PEM: a path or the bytes; `cert` and
-    `key` identify this client (mutual TLS). `insecure` takes whatever certificate the server shows, as the official
-    Java, Go, C++ and C# clients do: private, but open to whoever can stand in between; only one that has ended is
-    refused. `server_name` is compared with the certificate in place of the host.
+    `key` identify this client (mutual TLS). `insecure` accepts any certificate that has not expired, as the official
+    Java, Go, C++ and C# clients do: it encrypts, but does not stop a man in the middle. `server_name` is compared with
+    the certificate in place of the host.
     """
 
     ca: str | Path | bytes | None = None
@@ -50,23 +50,23 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Everything a client needs to know before it speaks.
+    """How a client reaches its server.
 
-    endpoints: "host:port;host:port"; the first that answers serves, the others stand by (requirement N1).
+    endpoints: "host:port;host:port"; the first one that answers is used (requirement N1).
         A missing port is 8081. Empty: environment ROCKETMQ_ENDPOINTS, else 127.0.0.1:8081.
         "https://" before a host needs `tls`.
-    namespace: prefix of all topics and groups, kept apart by the server.
+    namespace: of all topics and groups; the server keeps namespaces apart.
     access_key, access_secret: sign every call when both are set. Empty: ROCKETMQ_ACCESS_KEY, ROCKETMQ_ACCESS_SECRET.
-    session_token: sent along when set.
+    session_token: sent with every call when set.
     tls: False, True (public roots), or a `Tls`.
-    request_timeout: seconds one request may take, reconnecting included; long polls take their await duration and
-        three seconds more.
+    request_timeout: seconds that one request may take, reconnecting included; a long poll may take three seconds more
+        than its await duration.
     max_attempts: how often a message is tried before `send` fails, the first time included.
     close_timeout: seconds that closing may take.
     tracing: spans in a process with an OpenTelemetry tracer provider; see popclient.otel. "link": processing a message
         is a trace of its own, linked to that of its sending; "child": it continues the sender's; "off": no spans.
     on_disconnect, on_reconnect: called when the session with the server is lost (with the reason) and when it is back.
-        They run in the client's event loop: be quick, do not block.
+        They run in the client's event loop and must not block.
     """
 
     endpoints: str = ""
@@ -105,13 +105,13 @@ class ClientConfig:
 
     @classmethod
     def of(cls, given: str | ClientConfig | None) -> ClientConfig:
-        """The config behind what a constructor was given: endpoints, a config, or nothing."""
+        """The config of a constructor's argument: endpoints, a config, or None."""
         return given if isinstance(given, ClientConfig) else cls(endpoints=given or "")
 
     def with_callbacks(
         self, on_disconnect: Callable[[Exception], None] | None, on_reconnect: Callable[[], None] | None
     ) -> ClientConfig:
-        """This config, with the callbacks that are given in place of its own."""
+        """This config, with the given callbacks in place of its own."""
         return replace(
             self,
             on_disconnect=on_disconnect or self.on_disconnect,

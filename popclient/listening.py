@@ -1,4 +1,4 @@
-"""What a push consumer asks of its user: a listener, and interceptors for those who want to look on."""
+"""What the user of a push consumer writes: a listener, and interceptors if wanted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from popclient.message import MessageView
 
 
 class ConsumeResult(StrEnum):
-    """What a listener returns: SUCCESS acks the message, FAILURE has it come again after the retry interval.
+    """What a listener returns: SUCCESS acks the message; after FAILURE it is delivered again after the retry interval.
 
-    An exception, or nothing returned, is a failure too.
+    An exception, or None, is a failure too.
     """
 
     SUCCESS = "SUCCESS"
@@ -24,7 +24,7 @@ class ConsumeStatus(StrEnum):
     """How a listener ended, for metrics (requirement E7)."""
 
     SUCCESS = "SUCCESS"
-    FAILED = "FAILED"  # it returned FAILURE, or something that is no ConsumeResult
+    FAILED = "FAILED"  # it returned FAILURE, or a value that is no ConsumeResult
     EXCEPTION = "EXCEPTION"
     RETURNNULL = "RETURNNULL"
     TIMEOUT = "TIMEOUT"  # the consumption timeout passed first, in the queue or in the listener
@@ -45,18 +45,18 @@ AsyncBatchListener = Callable[[Sequence[MessageView]], Awaitable[ConsumeResult |
 
 
 class Interceptor:
-    """Looks on while messages are received, consumed and acked (requirement E17). Override what you need.
+    """Is called when messages are received, consumed and acked (requirement E17). Override what you need.
 
-    `before_consume` and `after_consume` run right around the listener, in its thread or task, the latter in reverse
-    order of the interceptors; a message that times out before its turn passes both in the client's event loop. The
-    others run in the event loop too: be quick, do not block. What an interceptor raises is logged and changes nothing.
+    `before_consume` and `after_consume` run right before and after the listener, in its thread or task, the latter in
+    reverse order of the interceptors; for a message that times out before its turn they run in the client's event loop.
+    The other methods run there too and must not block. An exception of an interceptor is logged and changes nothing.
     """
 
     def before_receive(self, topic: str, /) -> None:
-        """The topic is about to be polled."""
+        """The consumer is about to poll the topic."""
 
     def after_receive(self, topic: str, messages: Sequence[MessageView], error: PopError | None, /) -> None:
-        """The poll has brought these messages (perhaps none), or has failed."""
+        """The poll has returned these messages (perhaps none), or has failed."""
 
     def before_consume(self, messages: Sequence[MessageView], /) -> None:
         """The listener is about to get these messages: one, or a batch."""
@@ -65,7 +65,7 @@ class Interceptor:
         """The listener has ended."""
 
     def before_ack(self, message: MessageView, /) -> None:
-        """The message is about to be acked."""
+        """The consumer is about to ack the message."""
 
     def after_ack(self, message: MessageView, error: PopError | None, /) -> None:
-        """The ack was answered; with an error it is repeated, unless the hold is over."""
+        """The server has answered the ack. After an error it is repeated, unless the hold is over."""

@@ -1,4 +1,4 @@
-"""What is sent and what is received."""
+"""Messages to send, receipts, and messages received."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from popclient.errors import MultipleResults, PopError
 from popclient.keep_alive import KeepAlive, Renewal
 from popproto.v2 import definition_pb2 as pb
 
-# The property by which any client's message names its idempotency key.
+# The property that holds a message's idempotency key, whichever client sends it.
 IDEMPOTENCY_KEY: Final = "popmq.idempotency-key"
 PRIORITY_MAX: Final = 32_767
 
@@ -37,7 +37,7 @@ class MessageQueue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
-    """Which messages of a topic a consumer wants: "*", tags such as "a || b", or a SQL92 condition on properties."""
+    """Selects messages of a topic: "*", tags such as "a || b", or a SQL92 condition on properties."""
 
     expression: str = "*"
     type: Literal["TAG", "SQL"] = "TAG"
@@ -50,7 +50,7 @@ class FilterExpression:
 
     @classmethod
     def of(cls, given: str | FilterExpression) -> FilterExpression:
-        """A plain text is a tag expression."""
+        """From a filter, or from the text of a tag expression."""
         return given if isinstance(given, FilterExpression) else cls(expression=given or "*")
 
     @classmethod
@@ -63,17 +63,17 @@ class FilterExpression:
 class Message:
     """A message to send.
 
-    topic: where to. body: bytes; text is sent as UTF-8.
-    tag: one word that consumers can select by. keys: words to look the message up by. properties: text to text.
+    topic: its name. body: bytes; text is sent as UTF-8.
+    tag: one word by which consumers select. keys: words by which the message can be found. properties: text to text.
     message_group: messages of one group are delivered in the order in which they were sent.
-    delivery_timestamp: an aware datetime; delivered then, not before. priority: 0 or more, higher first, a hint.
-    delay: seconds or a timedelta, counted from the moment of sending by this machine's clock; delivered after that.
-        Of these four at most one.
-    trace_context: W3C traceparent, carried along.
-    message_id: drawn when empty. Give one that only this message can have, and a repeated send stores it once.
-    idempotency_key: your own name for what the message says, such as "order-42-paid". Within the server's window (24 h)
-        a topic stores one message of a key; whoever sends it again gets the first one's result. Travels as the property
-        `popmq.idempotency-key`. Sending raises UnsupportedByServer where the server heeds none.
+    delivery_timestamp: an aware datetime; not delivered before. priority: 0 or more, higher first, a hint.
+    delay: seconds or a timedelta from the moment of sending, by this machine's clock, until the message is delivered.
+        At most one of these four may be given.
+    trace_context: W3C traceparent, sent with the message.
+    message_id: made up when empty. With an id that no other message has, a repeated send stores the message once.
+    idempotency_key: your own name for the message's content, such as "order-42-paid". Within the server's window (24 h)
+        a topic stores one message of a key; sending it again gives the first one's result. Sent as the property
+        `popmq.idempotency-key`. Sending raises UnsupportedByServer if the server does not support keys.
     """
 
     topic: str
@@ -107,7 +107,7 @@ class Message:
 
     @property
     def all_properties(self) -> Mapping[str, str]:
-        """The properties as they travel, the idempotency key among them."""
+        """The properties as they are sent, with the idempotency key."""
         if self.idempotency_key is None:
             return self.properties
         return {**self.properties, IDEMPOTENCY_KEY: self.idempotency_key}
@@ -126,7 +126,7 @@ def _require_texts(properties: Mapping[str, str]) -> None:
 class SendReceipt(NamedTuple):
     """The server has stored the message.
 
-    `offset` counts within its queue. `transaction_id` and `recall_handle` are empty unless it is a half message or a
+    `offset` is its place in its queue. `transaction_id` and `recall_handle` are empty unless it is a half message or a
     delayed one.
     """
 
@@ -137,14 +137,14 @@ class SendReceipt(NamedTuple):
 
 
 class DeadLetterOrigin(NamedTuple):
-    """Where a dead letter comes from: the topic and the id that the message had before."""
+    """The topic and the id that a dead letter had before."""
 
     topic: str
     message_id: str
 
 
 class SendResults(Sequence[SendReceipt | PopError]):
-    """What became of each message of `send_many`, in the order given: its receipt, or why it failed."""
+    """The outcome of each message of `send_many`, in the order given: its receipt, or its error."""
 
     def __init__(self, messages: Sequence[Message], outcomes: Sequence[SendReceipt | PopError]) -> None:
         self._messages = messages
@@ -165,22 +165,22 @@ class SendResults(Sequence[SendReceipt | PopError]):
 
     @property
     def receipts(self) -> list[SendReceipt]:
-        """Of those that were stored."""
+        """Of the messages that were stored."""
         return [outcome for outcome in self._outcomes if isinstance(outcome, SendReceipt)]
 
     @property
     def failures(self) -> list[tuple[Message, PopError]]:
-        """Those that were not, and why."""
+        """The messages that were not stored, each with its error."""
         both = zip(self._messages, self._outcomes, strict=True)
         return [(message, outcome) for message, outcome in both if isinstance(outcome, PopError)]
 
     @property
     def ok(self) -> bool:
-        """Were all stored?"""
+        """Were all messages stored?"""
         return not self.failures
 
     def raise_for_failures(self) -> SendResults:
-        """Itself when all were stored; raises MultipleResults with the failures otherwise."""
+        """Returns itself if all were stored; raises MultipleResults with the failures otherwise."""
         if failures := self.failures:
             raise MultipleResults(
                 f"{len(failures)} of {len(self)} messages were not stored; the first: {failures[0][1]}",
@@ -201,9 +201,9 @@ class HoldRenewal(NamedTuple):
 
 
 class MessageView:
-    """A received message: read-only, but for the hold (`receipt_handle`, `invisible_until`), which may be renewed.
+    """A received message. Read-only, except that its hold (`receipt_handle`, `invisible_until`) may be renewed.
 
-    Fields are read from the wire's own form when asked for, so that receiving many messages stays cheap.
+    Fields are read from the protobuf message at each access, so receiving many messages is cheap.
     """
 
     __slots__ = (
@@ -225,7 +225,7 @@ class MessageView:
         self._wire = wire
         self._system = system
         self._body: bytes | None = None
-        self._generation = 0  # of the topic, where a pull has told it
+        self._generation = 0  # of the topic, if a pull has brought it
         self._receipt_handle = system.receipt_handle
         self._invisible_until = invisible_until
         self._renewal: HoldRenewal | None = None
@@ -235,7 +235,7 @@ class MessageView:
 
     @classmethod
     def unheld(cls, wire: pb.Message) -> MessageView:
-        """Of a message that nobody holds."""
+        """A message without a hold."""
         return cls(wire, datetime.now(UTC))
 
     @property
@@ -243,13 +243,13 @@ class MessageView:
         """The bytes that were sent; unpacked when the sender packed them."""
         if self._body is None:
             packed = self._system.body_encoding == pb.GZIP
-            # A GZIP body holds a gzip or a zlib stream; 47 makes zlib look which.
+            # A GZIP body holds a gzip or a zlib stream; with 47 zlib detects which.
             self._body = zlib.decompress(self._wire.body, 47) if packed else self._wire.body
         return self._body
 
     @property
     def stored_body(self) -> bytes:
-        """The body as the server has it: still packed, if its sender packed it."""
+        """The body as the server has it: packed, if its sender packed it."""
         return self._wire.body
 
     @property
@@ -288,7 +288,7 @@ class MessageView:
 
     @property
     def born_timestamp(self) -> datetime:
-        """When the sender made it, by the sender's clock."""
+        """When the message was made, by the sender's clock."""
         return self._system.born_timestamp.ToDatetime(UTC)
 
     @property
@@ -320,20 +320,20 @@ class MessageView:
 
     @property
     def receipt_handle(self) -> str:
-        """Names the present hold; the newest one."""
+        """The newest handle of the current hold."""
         return self._receipt_handle
 
     @property
     def invisible_until(self) -> datetime:
         """When the hold ends, by this client's clock.
 
-        Counted from the arrival of the first message of its receive; after a change, from the moment of asking.
+        Counted from the arrival of the receive's first message; after a change, from the moment of its request.
         """
         return self._invisible_until
 
     @property
     def dead_letter_queue(self) -> DeadLetterOrigin | None:
-        """Where it comes from, if it is a dead letter."""
+        """Where the message comes from, if it is a dead letter."""
         if not self._system.HasField("dead_letter_queue"):
             return None
         origin = self._system.dead_letter_queue
@@ -347,9 +347,9 @@ class MessageView:
         return compute is not None and compute(self._wire.body) != digest.checksum.upper().lstrip("0")
 
     def keep_alive(self) -> KeepAlive:
-        """Keeps the hold while a block runs: `with message.keep_alive():`, or `async with`. See `KeepAlive`.
+        """Renews the hold while a block runs: `with message.keep_alive():`, or `async with`. See `KeepAlive`.
 
-        For messages of a SimpleConsumer; those of a PushConsumer are held as long as it lives.
+        For messages of a SimpleConsumer; a PushConsumer renews the holds of its messages itself.
         """
         if self._renewal is None:
             raise RuntimeError(f"{self!r} was not received by a SimpleConsumer; there is no hold to keep alive")
@@ -357,7 +357,7 @@ class MessageView:
         return KeepAlive(self, Renewal(partial(change, self), length, bridge))
 
     def _try_again_here(self) -> None:
-        """The next attempt is made by this client, without the server."""
+        """This client makes the next attempt, without the server."""
         self._system.delivery_attempt += 1
 
     def _renew_hold(self, receipt_handle: str, invisible_until: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Transactions: a message that is stored at once and delivered only when the rest of the work is done."""
+"""Transactions: the server stores a message at once, and delivers it when the rest of the work is done."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from popclient.message import MessageView
 
 
 class TransactionResolution(Enum):
-    """What is to become of a half message."""
+    """What the server does with a half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
-    UNKNOWN = "UNKNOWN"  # not decided yet: the server asks again, and discards the message after its last check
+    UNKNOWN = "UNKNOWN"  # no decision yet: the server asks again, and discards the message after its last check
 
 
-# Tells what became of the work that a half message belongs to. Any producer of the topic may be asked, so the answer
-# has to come from where the work is recorded, not from this process's memory.
+# Returns what became of the work behind a half message. The server may ask any producer of the topic, so the answer
+# must come from the place where the work is recorded, not from the memory of this process.
 Checker: TypeAlias = Callable[[MessageView], TransactionResolution]
 AsyncChecker: TypeAlias = Callable[[MessageView], Awaitable[TransactionResolution]]
