@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, Protocol, Self
 
 from popclient._loop import Here, LoopThread
 from popclient._version import log
@@ -26,14 +26,6 @@ class Held(Protocol):
     def invisible_until(self) -> datetime: ...
 
 
-class Renewal(NamedTuple):
-    """How a hold is renewed: `change(length)` makes it last that long from now. bridge: of the message's consumer."""
-
-    change: Callable[[timedelta], Awaitable[None]]
-    length: timedelta
-    bridge: Here | LoopThread
-
-
 class KeepAlive:
     """Renews the hold of a message while the block runs, each time a third of the hold has passed.
 
@@ -42,10 +34,19 @@ class KeepAlive:
     ended all the same: then the message is delivered again, perhaps to another consumer.
     """
 
-    def __init__(self, message: Held, renewal: Renewal) -> None:
+    def __init__(
+        self,
+        message: Held,
+        change: Callable[[timedelta], Awaitable[None]],
+        length: timedelta,
+        bridge: Here | LoopThread,
+    ) -> None:
+        """change: makes the hold last so long from now. bridge: of the message's consumer."""
         self.lost = False
         self._message = message
-        self._renewal = renewal
+        self._change_hold = change
+        self._length = length
+        self._bridge = bridge
         self._renewing: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
 
@@ -59,7 +60,7 @@ class KeepAlive:
         self._thread().run(self.end)
 
     async def __aenter__(self) -> Self:
-        if isinstance(self._renewal.bridge, LoopThread):
+        if isinstance(self._bridge, LoopThread):
             raise TypeError("this message came to a synchronous consumer; use `with message.keep_alive():`")
         await self._begin()
         return self
@@ -70,9 +71,9 @@ class KeepAlive:
         await self.end()
 
     def _thread(self) -> LoopThread:
-        if not isinstance(self._renewal.bridge, LoopThread):
+        if not isinstance(self._bridge, LoopThread):
             raise TypeError("this message came to an asyncio consumer; use `async with message.keep_alive():`")
-        return self._renewal.bridge
+        return self._bridge
 
     async def _begin(self) -> None:
         self._message._keeper = self
@@ -89,7 +90,7 @@ class KeepAlive:
     # ---- Renewing ----
 
     async def _renew(self) -> None:
-        length = self._renewal.length.total_seconds()
+        length = self._length.total_seconds()
         shortest = min(RETRY_AFTER, length / (PARTS * 4))
         while not self.lost:
             await asyncio.sleep(max(self._left() - length * (PARTS - 1) / PARTS, shortest))
@@ -99,7 +100,7 @@ class KeepAlive:
 
     async def _change(self) -> None:
         try:
-            await self._renewal.change(self._renewal.length)
+            await self._change_hold(self._length)
         except HOLD_OVER as over:
             log.info("%s is not kept alive: %s", self._message, over)
             self.lost = True

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, overload
 from popclient._arguments import as_timedelta
 from popclient._loop import Here, LoopThread
 from popclient.errors import MultipleResults, PopError
-from popclient.keep_alive import KeepAlive, Renewal
+from popclient.keep_alive import KeepAlive
 from popproto.v2 import definition_pb2 as pb
 
 # The property that holds a message's idempotency key, whichever client sends it.
@@ -354,7 +354,7 @@ class MessageView:
         if self._renewal is None:
             raise RuntimeError(f"{self!r} was not received by a SimpleConsumer; there is no hold to keep alive")
         change, length, bridge = self._renewal
-        return KeepAlive(self, Renewal(partial(change, self), length, bridge))
+        return KeepAlive(self, partial(change, self), length, bridge)
 
     def _try_again_here(self) -> None:
         """This client makes the next attempt, without the server."""

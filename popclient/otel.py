@@ -37,7 +37,7 @@ _TRACEPARENT: Final = "traceparent"
 _propagator: Final = TraceContextTextMapPropagator()
 
 
-class Consumer(Protocol):
+class TracedConsumer(Protocol):
     """A SimpleConsumer of popclient or popclient.aio."""
 
     _config: ClientConfig
@@ -46,7 +46,7 @@ class Consumer(Protocol):
     def group(self) -> str: ...
 
 
-def processing(consumer: Consumer, messages: MessageView | Sequence[MessageView]) -> Working:
+def processing(consumer: TracedConsumer, messages: MessageView | Sequence[MessageView]) -> Working:
     """A block in which messages are processed: the span "process TOPIC", current inside it.
 
     What the block raises is recorded. Not for a push consumer's listener, which has such a span already.
