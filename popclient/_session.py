@@ -14,19 +14,19 @@ import asyncio
 import contextlib
 import random
 import sys
-import threading
-import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import grpc
 
 from popclient import _convert as convert
+from popclient._routes import Routes
+from popclient._stream import Refused, StreamLeft, changed_notices, is_cancelled, may_break, no_trial, stack_traces
 from popclient._tasks import Tasks
-from popclient._transport import REFUSALS, Link, Transport, new_client_id, translated
+from popclient._transport import NO_ANSWER, REFUSALS, Link, Transport, new_client_id, translated
 from popclient._version import log as log
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, NotFound, PopError, Unreachable, check, error_of, for_caller
+from popclient.errors import ClientClosed, PopError, Unreachable, error_of, for_caller
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -36,16 +36,7 @@ BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
 HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; the client then goes on without
 RECONNECT_PAUSE: Final = (0.05, 1.0)
 REFUSED_PAUSE: Final = 10.0
-# With these codes no server has answered; the others are failures of a server.
-NO_ANSWER: Final = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
 ABOUT_THE_CLIENT: Final = (pb.CONSUMER_GROUP_NOT_FOUND, pb.UNAUTHORIZED, pb.FORBIDDEN)
-# A PopMQ server announces changes of the group by settings with another value of one of these properties.
-NOTICES: Final = ("popmq.members", "popmq.resets")
 # Clients must not reconnect in step. An own generator: the user may have seeded that of the module.
 _CHANCE: Final = random.Random()  # noqa: S311
 
@@ -77,11 +68,11 @@ class Session:
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_refused: Callable[[PopError], None] = lambda _: None
         self.on_orphan: Callable[[rpc.RecoverOrphanedTransactionCommand], None] = lambda _: None
-        self.on_trial: Callable[[pb.Message], Awaitable[pb.Status]] = _no_trial
+        self.on_trial: Callable[[pb.Message], Awaitable[pb.Status]] = no_trial
         self._client_type = client_type
         self._group = None if group is None else convert.resource(group, config.namespace)
         self._pub_sub = pub_sub
-        self._routes: dict[str, Sequence[pb.MessageQueue]] = {}
+        self.routes = Routes(config, self.transport)
         self._stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None = None
         self._told: pb.Publishing | pb.Subscription | None = None
         self._connected = False
@@ -153,43 +144,20 @@ class Session:
     # ---- Routes ----
 
     def knows(self, topic: str) -> bool:
-        return topic in self._routes
+        return topic in self.routes.queues
 
     async def route(self, topic: str) -> Sequence[pb.MessageQueue]:
         """The topic's queues; queried once, then refreshed in the background."""
         self.require_open()
-        if (known := self._routes.get(topic)) is not None:
+        if (known := self.routes.queues.get(topic)) is not None:
             return known
-        found = await self._query_route(topic)
+        found = await self.routes.query(topic)
         await self.start()
-        if topic not in self._routes:
-            self._routes[topic] = found
+        if not self.knows(topic):
+            self.routes.queues[topic] = found
             if self._pub_sub() != self._told:
                 await self.tell_settings()
         return found
-
-    async def refresh_route(self, topic: str) -> None:
-        """Queries the topic's queues again, now."""
-        self._routes[topic] = await self._query_route(topic)
-
-    async def _query_route(self, topic: str) -> Sequence[pb.MessageQueue]:
-        request = rpc.QueryRouteRequest(
-            topic=convert.resource(topic, self.config.namespace), endpoints=convert.endpoints(self.transport.endpoints)
-        )
-        answer = await self.transport.unary(
-            lambda link: link.messaging.QueryRoute, request, self.config.request_timeout
-        )
-        check(answer.status)
-        return tuple(answer.message_queues)
-
-    async def _refresh_routes(self) -> None:
-        for topic in list(self._routes):
-            try:
-                self._routes[topic] = await self._query_route(topic)
-            except NotFound:
-                del self._routes[topic]  # the next use queries it again and raises NotFound
-            except PopError as failure:
-                log.debug("route of %s not refreshed: %s", topic, failure)
 
     # ---- The stream ----
 
@@ -220,13 +188,13 @@ class Session:
                 reason = self._end_of(failure, link)
                 if failure.code() is grpc.StatusCode.UNAVAILABLE:
                     self.transport.turn_from(link.endpoint)
-            except _Refused as told:
+            except Refused as told:
                 reason = told.refusal
                 self._refused(told.refusal, is_final=not told.refusal.retryable)
-            except (asyncio.InvalidStateError, _StreamLeft):
+            except (asyncio.InvalidStateError, StreamLeft):
                 pass
             except asyncio.CancelledError:
-                if _is_cancelled():
+                if is_cancelled():
                     raise
             finally:
                 stream.cancel()
@@ -256,8 +224,7 @@ class Session:
 
     async def tell_settings(self) -> None:
         """Sends the settings again if there is a stream; a new stream begins with them anyway."""
-        stream = self._stream
-        if stream is None:
+        if self._stream is None:
             return
         self._told = self._pub_sub()
         settings = convert.settings(
@@ -291,7 +258,7 @@ class Session:
 
     async def _say(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:
-            with _ignoring_a_broken_stream():
+            with may_break():
                 await self._stream.write(command)
 
     async def _obey(self, command: rpc.TelemetryCommand) -> None:
@@ -303,11 +270,11 @@ class Session:
         elif kind == "recover_orphaned_transaction_command":
             self.on_orphan(command.recover_orphaned_transaction_command)
         elif kind == "print_thread_stack_trace_command":
-            await self._say(_stack_traces(command.print_thread_stack_trace_command.nonce))
+            await self._say(stack_traces(command.print_thread_stack_trace_command.nonce))
         elif kind == "verify_message_command":
             self._tasks.spawn(self._try_out(command.verify_message_command))
         elif kind == "reconnect_endpoints_command":
-            raise _StreamLeft
+            raise StreamLeft
 
     async def _try_out(self, asked: rpc.VerifyMessageCommand) -> None:
         result = rpc.VerifyMessageResult(nonce=asked.nonce)
@@ -316,7 +283,7 @@ class Session:
     def _heed(self, refusal: PopError) -> None:
         """Ends the stream, unless the failure passes and earlier settings are still in force."""
         if not (refusal.retryable and self._connected):
-            raise _Refused(refusal)
+            raise Refused(refusal)
         log.warning("the settings of %s were not taken: %s", self.client_id, refusal)
 
     def _agreed(self, settings: pb.Settings) -> None:
@@ -336,13 +303,9 @@ class Session:
                 log.info("session of %s is back", self.client_id)
                 self._call_back(self.config.on_reconnect)
         if self._ever_connected:
-            self._tell_notices(before, settings)
+            for notice in changed_notices(before, settings):
+                self._call_back(self.on_notice, notice)
         self._ever_connected = True
-
-    def _tell_notices(self, before: pb.Settings, now: pb.Settings) -> None:
-        for name in NOTICES:
-            if now.client_properties.get(name, "") not in ("", before.client_properties.get(name, "")):
-                self._call_back(self.on_notice, name)
 
     def _refused(self, refusal: PopError, *, is_final: bool) -> None:
         """Hands the refusal to a caller that waits in `start` or `agree`; otherwise logs it, once."""
@@ -395,7 +358,7 @@ class Session:
     async def _beat(self, beat: int) -> None:
         await self._heartbeat()
         if beat % BEATS_PER_ROUTE_REFRESH == 0:
-            await self._refresh_routes()
+            await self.routes.refresh_all()
         if beat % BEATS_PER_SETTINGS == 0:
             await self.tell_settings()
 
@@ -433,50 +396,5 @@ class Session:
                 min(patience, self.config.request_timeout),
             )
         if self._stream is not None:
-            with _ignoring_a_broken_stream():
+            with may_break():
                 await self._stream.done_writing()
-
-
-class _StreamLeft(Exception):
-    """The server asked for a new stream."""
-
-
-class _Refused(Exception):
-    """The server has refused the settings."""
-
-    def __init__(self, refusal: PopError) -> None:
-        super().__init__(refusal)
-        self.refusal = refusal
-
-
-def _is_cancelled() -> bool:
-    """Is this task itself cancelled? Cancelling a stream raises CancelledError in its reader and writer too."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
-@contextlib.contextmanager
-def _ignoring_a_broken_stream() -> Iterator[None]:
-    """The task that reads a broken stream opens a new one and sends the settings."""
-    try:
-        yield
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        pass
-    except asyncio.CancelledError:
-        if _is_cancelled():
-            raise
-
-
-def _stack_traces(nonce: str) -> rpc.TelemetryCommand:
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    traces = "\n".join(
-        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
-    )
-    return rpc.TelemetryCommand(
-        status=pb.Status(code=pb.OK), thread_stack_trace=rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace=traces)
-    )
-
-
-async def _no_trial(_message: pb.Message) -> pb.Status:
-    return pb.Status(code=pb.NOT_IMPLEMENTED, message="only a push consumer tries messages out")

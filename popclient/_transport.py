@@ -258,6 +258,14 @@ _KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[PopError]]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequests,
 }
 
+# With these codes no server has answered; the others are failures of a server.
+NO_ANSWER: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
 # The statuses with which a RocketMQ proxy ends the Telemetry stream when it refuses the settings.
 REFUSALS: Final = (
     grpc.StatusCode.INVALID_ARGUMENT,

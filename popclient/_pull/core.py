@@ -162,7 +162,7 @@ class PullConsumerCore:
         topic = fetcher.mq.topic
         self._assignment.generations.met(topic, fetcher.generation)
         try:
-            await self.session.refresh_route(topic)
+            await self.session.routes.refresh(topic)
             if topic in self._followed:
                 await self._follow()
             elif topic in self._subscribing.topics:

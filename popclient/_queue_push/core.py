@@ -172,7 +172,7 @@ class QueuePushCore(ConsumerLife):
 
     async def _begin_topic_anew(self, mq: MessageQueue) -> None:
         with contextlib.suppress(PopError):  # then the route is asked for later, as usual
-            await self.session.refresh_route(mq.topic)  # it may have more queues now, or fewer
+            await self.session.routes.refresh(mq.topic)  # it may have more queues now, or fewer
         await self._begin_anew([mq])
 
     # ---- Sharing queues ----

@@ -369,7 +369,7 @@ async def test_a_topic_that_grows_is_followed_from_the_beginning_of_its_new_queu
         route.message_queues.add(topic=topic, id=3, permission=pb.WRITE, broker=pb.Broker(name="b"))
         await server.fill(ALL[2], ["in a new queue"])
         core = core_of(consumer)
-        await core.session._refresh_routes()
+        await core.session.routes.refresh_all()
         await core._follow()
         assert texts(await consumer.poll(5)) == ["in a new queue"]
         assert consumer.assignment == ALL[:3]

@@ -201,7 +201,7 @@ async def test_a_member_that_had_no_queue_takes_up_new_ones_at_their_beginning(s
     await server.make_anew(2)
     await server.send(*told("new", 8))
     for member in members:  # as within 30 s
-        await member._core.session._refresh_routes()
+        await member._core.session.routes.refresh_all()
         member._core._rebalancing.wake_at_once()
     await until(lambda: set(seen) == set(told("new", 8)), 30)
     for member in members:

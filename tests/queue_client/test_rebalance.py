@@ -281,7 +281,7 @@ async def test_a_suspended_consumer_takes_up_nothing(desk: Desk) -> None:
     await desk.owns(core, 0)
     core.suspend()
     desk.server.widths["t"] = 3
-    core.session._routes.clear()
+    core.session.routes.queues.clear()
     await desk.advance(41, step=1)
     assert queues(core) == [0]
     core.resume()

@@ -1,0 +1,73 @@
+"""What happens on a Telemetry stream: its ends, and the answers to the server's commands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+
+from popclient.errors import PopError
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+# A PopMQ server announces changes of the group by settings with another value of one of these properties.
+NOTICES: Final = ("popmq.members", "popmq.resets")
+
+
+class StreamLeft(Exception):
+    """The server asked for a new stream."""
+
+
+class Refused(Exception):
+    """The server has refused the settings."""
+
+    def __init__(self, refusal: PopError) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+def is_cancelled() -> bool:
+    """Is this task itself cancelled? Cancelling a stream raises CancelledError in its reader and writer too."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+@contextlib.contextmanager
+def may_break() -> Iterator[None]:
+    """The task that reads a broken stream opens a new one and sends the settings."""
+    try:
+        yield
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+
+
+def stack_traces(nonce: str) -> rpc.TelemetryCommand:
+    """The stack traces of all threads, as the answer to the command with that nonce."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    traces = "\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )
+    return rpc.TelemetryCommand(
+        status=pb.Status(code=pb.OK), thread_stack_trace=rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace=traces)
+    )
+
+
+async def no_trial(_message: pb.Message) -> pb.Status:
+    """The answer of a client without a listener."""
+    return pb.Status(code=pb.NOT_IMPLEMENTED, message="only a push consumer tries messages out")
+
+
+def changed_notices(before: pb.Settings, now: pb.Settings) -> list[str]:
+    """The names of the notices that these settings bring."""
+    old, new = before.client_properties, now.client_properties
+    return [name for name in NOTICES if new.get(name, "") not in ("", old.get(name, ""))]
