@@ -1,5 +1,5 @@
 # Made by scripts/unasync.py from popclient/aio/admin/admin.py. Do not edit.
-"""The administration of one server, all its subjects together."""
+"""The administration of one server: the calls of all subjects in one client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         return status_of(answer)
 
     def confirm_clock(self) -> str:
-        """Says that the server's system clock is right, so that what is old by it is removed; what that changes.
+        """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.
 
         After a long stop, or when the clock was set ahead, the server waits for this, for an hour at most.
         """

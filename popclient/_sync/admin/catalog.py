@@ -17,7 +17,7 @@ class Topics(Calls):
     """The calls about topics."""
 
     def create_topic(self, name: str, *, queue_count: int = 0, accept_message_types: Iterable[str] = ()) -> Topic:
-        """0 queues and no types stand for the server's defaults. Types are NORMAL, FIFO, DELAY, TRANSACTION."""
+        """Creates a topic. 0 queues and no types: the server's defaults. Types are NORMAL, FIFO, DELAY, TRANSACTION."""
         request = wire.CreateTopicRequest(
             topic=self._named(name), queue_count=queue_count, accept_message_types=message_types(accept_message_types)
         )
@@ -27,7 +27,7 @@ class Topics(Calls):
     def update_topic(
         self, name: str, *, queue_count: int | None = None, accept_message_types: Iterable[str] = ()
     ) -> Topic:
-        """What is not given stays as it is. The number of queues only grows."""
+        """Changes a topic; what is not given stays as it is. The number of queues can only grow."""
         request = wire.UpdateTopicRequest(
             topic=self._named(name), queue_count=queue_count, accept_message_types=message_types(accept_message_types)
         )
@@ -42,7 +42,7 @@ class Topics(Calls):
         return topic_of(answer.topic)
 
     def list_topics(self) -> list[Topic]:
-        """Those of the config's namespace; all of them without one. Servers bound the list."""
+        """Those of the config's namespace; all without a namespace. Servers limit the list."""
         answer = self._call(lambda link: link.admin.ListTopics, wire.ListTopicsRequest())
         return [topic_of(each) for each in answer.topics]
 
@@ -60,7 +60,7 @@ class Groups(Calls):
         consume_from: str = "",
         history: str = "",
     ) -> Group:
-        """What is not given is the server's default. Intervals are seconds or timedeltas, or exponential."""
+        """Creates a group; what is not given is a default. Intervals: seconds, timedeltas, or exponential."""
         request = wire.CreateGroupRequest(
             group=self._named(name), max_attempts=max_attempts, consume_from=consume_from, history=history
         )
@@ -78,7 +78,7 @@ class Groups(Calls):
         fifo_retry_interval: float | timedelta | None = None,
         history: str | None = None,
     ) -> Group:
-        """What is not given stays as it is."""
+        """Changes a group; what is not given stays as it is."""
         request = wire.UpdateGroupRequest(group=self._named(name), max_attempts=max_attempts, history=history)
         set_intervals(request, retry_intervals)
         set_interval(request, fifo_retry_interval)
@@ -93,6 +93,6 @@ class Groups(Calls):
         return group_of(answer.group)
 
     def list_groups(self) -> list[Group]:
-        """Those of the config's namespace; all of them without one. Servers bound the list."""
+        """Those of the config's namespace; all without a namespace. Servers limit the list."""
         answer = self._call(lambda link: link.admin.ListGroups, wire.ListGroupsRequest())
         return [group_of(each) for each in answer.groups]

@@ -52,7 +52,7 @@ class DeadLetters(Calls):
     def dead_letters(
         self, of: str | DeadLetterSelection, *, after_id: int = 0, without_bodies: bool = False
     ) -> Iterator[DeadLetter]:
-        """All of them, oldest first, page by page. Without bodies, messages hold an empty one; that is quicker."""
+        """All dead letters, oldest first, page by page. `without_bodies` is faster; bodies are then empty."""
         page_size = STEP_MAX if without_bodies else PAGE
         at: int | None = after_id
         while at is not None:
@@ -61,13 +61,13 @@ class DeadLetters(Calls):
             at = page.next_after_id
 
     def get_dead_letter(self, group: str, message_id: str) -> DeadLetter:
-        """By the id of its message; the newest one, if several of that name died."""
+        """By the id of its message; the newest one, if there are several."""
         request = wire.GetDeadLetterRequest(group=self._named(group), message_id=message_id)
         answer = self._call(lambda link: link.admin.GetDeadLetter, request)
         return dead_letter_of(answer.dead_letter)
 
     def purge_dead_letters(self, of: str | DeadLetterSelection, *, told: Callable[[int], None] | None = None) -> int:
-        """Removes dead letters with their copies, for ever; how many. What was redriven and is not done yet stays.
+        """Deletes dead letters with their copies; returns how many. Keeps those that are redriven and not done yet.
 
         In steps of at most 1,000, each a transaction; after each one `told` hears how many are gone so far. Repeated
         after a failure it goes on.
@@ -91,10 +91,10 @@ class Redrives(Calls):
     def plan_redrive(
         self, of: str | DeadLetterSelection, *, reason: str = "", target: str | None = None, plan_id: str = ""
     ) -> RedrivePlan:
-        """Writes down what is to go back, unchanged; nothing moves before `run_redrive`.
+        """Plans which dead letters to send back, unchanged; `run_redrive` sends them.
 
-        To the group alone, or with a `target` to that topic, for all its groups. The plan gets the id given, else a new
-        one. Repeated with its id, it goes on where a failure stopped it; a plan that is complete stays as it is.
+        They go to the group alone, or with a `target` to that topic, for all its groups. The plan gets the given id, or
+        a new one. A repeated call with its id goes on where a failure stopped it; a complete plan stays as it is.
         """
         request = wire.PlanRedriveRequest(
             plan_id=plan_id or new_plan_id(),
@@ -110,10 +110,10 @@ class Redrives(Calls):
     def run_redrive(
         self, plan_id: str, *, rate: float | None = None, pace: Pace | None = None
     ) -> Iterator[RedriveStep]:
-        """Sends a plan's messages back as it is iterated, at most `rate` a second, and tells of each step.
+        """Sends a plan's messages back while you iterate, at most `rate` a second; yields each step.
 
-        Each step is one transaction. Whoever stops may go on later, with the same id, and several may run one plan:
-        each message goes back once.
+        Each step is one transaction. You may stop and go on later with the same id, and several processes may run one
+        plan: each message goes back once.
         """
         pace = pace or Pace(rate)
         while True:
@@ -126,7 +126,7 @@ class Redrives(Calls):
                 return
 
     def cancel_redrive(self, plan_id: str) -> RedrivePlan:
-        """What the plan has not sent back yet stays a dead letter."""
+        """Cancels a plan: what it has not sent back yet stays a dead letter."""
         request = wire.CancelRedriveRequest(plan_id=plan_id)
         answer = self._call(lambda link: link.admin.CancelRedrive, request)
         return redrive_plan_of(answer.plan)
@@ -140,10 +140,10 @@ class Redrives(Calls):
         target: str | None = None,
         reason: str = "",
     ) -> list[Redrive]:
-        """Sends at most 1,000 dead letters back in one transaction, repaired or not; what became of each, in order.
+        """Sends at most 1,000 dead letters back in one transaction, repaired or not; returns the outcomes in order.
 
-        The plan is made where it is new. What it has sent back already it does not send again, so that a call whose
-        answer was lost may be repeated.
+        Creates the plan if it is new. Does not send again what the plan has sent back already, so a call may be
+        repeated whose answer was lost.
         """
         request = wire.RedriveDeadLettersRequest(
             plan_id=plan_id,
@@ -156,13 +156,13 @@ class Redrives(Calls):
         return [redrive_of(each) for each in answer.redrives]
 
     def redrive_plans(self, group: str | None = None) -> list[RedrivePlan]:
-        """Newest first, of one group or of all. Servers bound the list."""
+        """The plans of one group or of all, newest first. Servers limit the list."""
         request = wire.ListRedrivePlansRequest(group=None if group is None else self._named(group))
         answer = self._call(lambda link: link.admin.ListRedrivePlans, request)
         return [redrive_plan_of(each) for each in answer.plans]
 
     def redrive_plan(self, plan_id: str) -> RedrivePlan:
-        """Raises `NotFound` for one there is not."""
+        """One plan. Raises NotFound."""
         request = wire.ListRedrivePlansRequest(plan_id=plan_id)
         answer = self._call(lambda link: link.admin.ListRedrivePlans, request)
         plans = answer.plans

@@ -21,7 +21,7 @@ class Messages(Calls):
     def peek_messages(
         self, topic: str, *, queue_id: int | None = None, from_offset: int | None = None, max_messages: int = 32
     ) -> list[MessageView]:
-        """Reads without holding: no group's progress changes. Without a queue all of them, from their oldest on."""
+        """Reads stored messages without a hold. Without a queue: of all queues, from their oldest messages."""
         request = wire.PeekMessagesRequest(
             topic=self._named(topic), queue_id=queue_id, from_offset=from_offset, max=max_messages
         )
@@ -45,7 +45,7 @@ class Messages(Calls):
     def try_filter(
         self, expression: str, topic: str, *, last: float | timedelta | None = None, max_messages: int = 10
     ) -> FilterTrial:
-        """What a SQL filter would have wanted of the messages stored in the `last` time, or of all. Nothing changes.
+        """Tries a SQL filter on the messages stored in the `last` time, or on all. Nothing changes.
 
         `last` is seconds or a timedelta; at most the newest 100,000 messages are examined. Raises BadRequest, saying
         where, for an expression that is illegal.
@@ -72,14 +72,14 @@ class Scheduled(Calls):
         return [scheduled_message_of(each) for each in answer.messages]
 
     def scheduled(self, topic: str) -> Iterator[ScheduledMessage]:
-        """All of them, by due time, page by page."""
+        """All delayed and half messages, by due time, page by page."""
         page = self.list_scheduled(topic)
         while page:
             yield from page
             page = self.list_scheduled(topic, after=page[-1])
 
     def cancel_scheduled(self, topic: str, message_ids: Iterable[str] = (), *, key: str | None = None) -> list[str]:
-        """Removes delayed and half messages, by id or (at most 1,000 at once) by key; the ids of what was there."""
+        """Removes delayed and half messages by id, or at most 1,000 by key; returns the ids of those found."""
         request = wire.CancelScheduledRequest(topic=self._named(topic), message_ids=message_ids, key=key)
         answer = self._call(lambda link: link.admin.CancelScheduled, request)
         return list(answer.message_ids)

@@ -1,4 +1,4 @@
-"""Clients: who is there, and what an operator may ask of them."""
+"""Clients: the list of them, and requests of an operator to one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TRIAL_PATIENCE: Final = 20.0
 
 
 class Clients(Calls):
-    """The calls about clients. Of several servers each knows those that have a session with it."""
+    """The calls about clients. Each of several servers knows the clients that have a session with it."""
 
     async def list_clients(self, group: str | None = None) -> list[ClientFacts]:
-        """Those that are there, by id, at most 1,000; with a group its consumers alone."""
+        """The connected clients by id, at most 1,000; with a group only its consumers."""
         request = wire.ListClientsRequest(group=None if group is None else self._named(group))
         answer = await self._call(lambda link: link.admin.ListClients, request)
         return list(map(client_facts_of, answer.clients))
@@ -33,7 +33,7 @@ class Clients(Calls):
         return answer.stack_trace
 
     async def verify_message(self, client_id: str, message_id: str, topic: str | None = None) -> Trial:
-        """Has a push consumer's listener consume a stored message on trial. Nothing of its group changes.
+        """Lets a push consumer's listener consume a stored message as a trial. The state of its group does not change.
 
         The listener does whatever it does with a message. Without a topic all are searched for the message. Raises as
         `print_threads`, but after 15 s.
@@ -45,6 +45,6 @@ class Clients(Calls):
         return trial_of(answer)
 
     async def reconnect_client(self, client_id: str) -> None:
-        """Has the client open its session anew; returns when it was told. Raises NotFound."""
+        """Makes the client open a new session; returns when the server has sent the request. Raises NotFound."""
         request = wire.ReconnectClientRequest(client_id=client_id)
         await self._call(lambda link: link.admin.ReconnectClient, request, PATIENCE)

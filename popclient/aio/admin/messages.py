@@ -20,7 +20,7 @@ class Messages(Calls):
     async def peek_messages(
         self, topic: str, *, queue_id: int | None = None, from_offset: int | None = None, max_messages: int = 32
     ) -> list[MessageView]:
-        """Reads without holding: no group's progress changes. Without a queue all of them, from their oldest on."""
+        """Reads stored messages without a hold. Without a queue: of all queues, from their oldest messages."""
         request = wire.PeekMessagesRequest(
             topic=self._named(topic), queue_id=queue_id, from_offset=from_offset, max=max_messages
         )
@@ -44,7 +44,7 @@ class Messages(Calls):
     async def try_filter(
         self, expression: str, topic: str, *, last: float | timedelta | None = None, max_messages: int = 10
     ) -> FilterTrial:
-        """What a SQL filter would have wanted of the messages stored in the `last` time, or of all. Nothing changes.
+        """Tries a SQL filter on the messages stored in the `last` time, or on all. Nothing changes.
 
         `last` is seconds or a timedelta; at most the newest 100,000 messages are examined. Raises BadRequest, saying
         where, for an expression that is illegal.
@@ -71,7 +71,7 @@ class Scheduled(Calls):
         return [scheduled_message_of(each) for each in answer.messages]
 
     async def scheduled(self, topic: str) -> AsyncIterator[ScheduledMessage]:
-        """All of them, by due time, page by page."""
+        """All delayed and half messages, by due time, page by page."""
         page = await self.list_scheduled(topic)
         while page:
             for each in page:
@@ -81,7 +81,7 @@ class Scheduled(Calls):
     async def cancel_scheduled(
         self, topic: str, message_ids: Iterable[str] = (), *, key: str | None = None
     ) -> list[str]:
-        """Removes delayed and half messages, by id or (at most 1,000 at once) by key; the ids of what was there."""
+        """Removes delayed and half messages by id, or at most 1,000 by key; returns the ids of those found."""
         request = wire.CancelScheduledRequest(topic=self._named(topic), message_ids=message_ids, key=key)
         answer = await self._call(lambda link: link.admin.CancelScheduled, request)
         return list(answer.message_ids)

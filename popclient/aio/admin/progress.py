@@ -1,4 +1,4 @@
-"""A group's progress: seen queue by queue, moved, given to another group."""
+"""A group's progress: shown for each queue, moved, given to another group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Progress(Calls):
     """The calls about groups' progress."""
 
     async def list_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """The queues in which the group has progress, by topic and number. Servers bound the list of several topics."""
+        """The queues in which the group has progress, by topic and number. Servers limit the list of several topics."""
         request = wire.ListLagRequest(group=self._named(group), topic=None if topic is None else self._named(topic))
         answer = await self._call(lambda link: link.admin.ListLag, request)
         return [queue_lag_of(each) for each in answer.queues]
@@ -77,7 +77,7 @@ class Progress(Calls):
         return [moved_offset_of(each) for each in answer.moved]
 
     async def import_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> list[MovedOffset]:
-        """Sets the group's progress to offsets kept elsewhere: by topic and queue id, the next one to consume.
+        """Sets the group's progress to given offsets: for each topic and queue id, the next offset to consume.
 
         All of them, or none. Raises BadRequest for a group of mode POP, IllegalOffset beyond a queue's ends.
         """
