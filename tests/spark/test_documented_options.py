@@ -15,7 +15,7 @@ from popclient.spark.journal import options as journal
 from popclient.spark.lease import options as lease
 from popclient.spark.queue import options as queue
 from popclient.spark.server import SERVER_OPTIONS
-from popclient.spark.sink import options as sink
+from popclient.spark.sink import writer as sink
 
 DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
 # What the section about queues says for all modes.
