@@ -1,7 +1,6 @@
 """The SQL functions of a Postgres store: what a user's own transaction may call (`popmq_enqueue`, `popmq_ack`).
 
-Their text stands beside the migrations, one file per revision that changes it. SQLite has none: its one writer is the
-broker.
+Their text stands beside the migrations. SQLite has none: its one writer is the broker.
 """
 
 from __future__ import annotations
@@ -20,3 +19,10 @@ def create(conn: Connection, text: Path) -> None:
         # Without parameters: the text is full of percent signs.
         unread = {"no_parameters": True}
         conn.exec_driver_sql(text.read_text().replace(":schema", schema), execution_options=unread)
+
+
+def drop(conn: Connection) -> None:
+    """Drop the functions."""
+    if dialect_of(conn).has_other_writers:
+        for name in ("popmq_enqueue", "popmq_ack"):
+            conn.exec_driver_sql(f"DROP FUNCTION {name}")

@@ -1,7 +1,7 @@
 """Brings a database's schema to the one this code speaks, and refuses a newer one.
 
-An empty database is made from `schema` in one go, as the last migration would leave it (a test compares the two);
-only an older one needs Alembic, which is imported only then.
+An empty database is made from `schema` in one step, and the migrations end at the same schema (a test compares the
+two). Alembic migrates an older database; it is imported only then.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from popserver.store.database import Database, said_plainly
 from popserver.store.dialect import dialect_of
 from popserver.store.schema import VIEWS, metadata
 
-HEAD = "0005"
-FUNCTIONS = "0002.sql"  # the newest text of the SQL functions
-# Any number, as long as every server takes the same: two that start at once must not both migrate.
+HEAD = "0001"
+# Any number, as long as every server takes the same: two servers that start at once must not both migrate.
 _ADVISORY_LOCK = text(f"SELECT pg_advisory_xact_lock({0x706F706D71})")
 
 
@@ -39,7 +38,7 @@ def upgrade(database: Database, to: str = HEAD) -> str | None:
     with _transaction(database) as conn:
         before = _revision(conn)
         if before is None and to == HEAD:
-            _create(conn, database)
+            _create(conn, database.name)
         elif before is not None and before > HEAD:
             raise _newer(database.name, before)
         elif before != to:
@@ -76,16 +75,29 @@ def _upgrading(database: Database) -> str:
     return f"popmq db upgrade --database-url {database.name}"
 
 
-def _create(conn: Connection, database: Database) -> None:
-    strangers = set(inspect(conn).get_table_names()) & set(metadata.tables)
-    if strangers:
-        raise StoreUnavailable(
-            f"{database.name} holds tables of another program ({', '.join(sorted(strangers))}); name an empty database"
-        )
+def create(conn: Connection) -> None:
+    """Make every table, view and function in an empty database."""
     metadata.create_all(conn)
     for name, query in VIEWS.items():
         conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
-    functions.create(conn, script_location() / "functions" / FUNCTIONS)
+    functions.create(conn, script_location() / "functions.sql")
+
+
+def drop(conn: Connection) -> None:
+    """Drop everything that `create` makes."""
+    functions.drop(conn)
+    for name in reversed(VIEWS):
+        conn.exec_driver_sql(f"DROP VIEW {name}")
+    metadata.drop_all(conn)
+
+
+def _create(conn: Connection, name: str) -> None:
+    strangers = set(inspect(conn).get_table_names()) & set(metadata.tables)
+    if strangers:
+        raise StoreUnavailable(
+            f"{name} holds tables of another program ({', '.join(sorted(strangers))}); name an empty database"
+        )
+    create(conn)
     conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
     conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 

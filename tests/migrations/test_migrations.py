@@ -12,9 +12,8 @@ from sqlalchemy import Connection, inspect, text
 
 from popserver.domain.delivery import State
 from popserver.domain.errors import StoreUnavailable
-from popserver.domain.retry import RETRY_LADDER_MS, Exponential, Holder
+from popserver.domain.retry import Holder
 from popserver.store import Database, migrate
-from popserver.store.catalog import list_groups
 from popserver.store.schema import VIEWS, metadata
 from tests.support.open_store import HOUR, SECOND, OpenStore
 
@@ -200,16 +199,3 @@ def test_a_failed_upgrade_leaves_nothing_behind(database: Database, monkeypatch:
     monkeypatch.undo()
     migrate.upgrade(database)
     migrate.check(database)
-
-
-@pytest.mark.row("L7")
-def test_exponential_intervals_become_the_ladder_where_they_are_not_known(database: Database) -> None:
-    migrate.upgrade(database)
-    store = OpenStore(database)
-    store.group("g", intervals_ms=Exponential())
-    store.conn.close()
-    migrate.downgrade(database, "0004")
-    migrate.upgrade(database)
-    with database.writing.connect() as conn:
-        (group,) = list_groups(conn)
-    assert group.retry.intervals_ms == RETRY_LADDER_MS
