@@ -22,6 +22,11 @@ IMPLIED = """\
 READY needs no row until the group has reached the message, COMMIT and DLQ leave none behind in table `delivery`: the
 view `message_state` tells all five apart. A simple consumer's messages never wait in WAITING_RETRY.
 
+Two states are hidden: views, history and commands show another one in their place. A message that is acked while one
+before it in its message group is not is ACKED_PROVISIONALLY, and shown as READY. A message of a message group that its
+consumer acked in a database transaction of its own is ACKED_IN_TRANSACTION, and shown as INFLIGHT, until the server has
+seen the commit.
+
 A group that owns whole queues is granted nothing: a message is INFLIGHT as long as a member works on what it pulled,
 which is in no row, and COMMIT as soon as the group has committed an offset beyond it. What a member hands back waits in
 WAITING_RETRY like any other (RETRY), or dies (EXHAUST, FORWARD_TO_DLQ). With BACKOFF_ELAPSED a copy in topic

@@ -178,7 +178,7 @@ BEGIN
     WHERE d.group_id = ('x' || encode(substring(handle FROM 2 FOR 4), 'hex'))::bit(32)::bigint
       AND d.message_key = ('x' || encode(substring(handle FROM 6 FOR 8), 'hex'))::bit(64)::bigint
       AND d.hold_id = ('x' || encode(substring(handle FROM 14 FOR 8), 'hex'))::bit(64)::bigint
-      AND d.state IN ('INFLIGHT') AND d.provisional_ack = 0
+      AND d.state IN ('INFLIGHT')
     FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'PM013', MESSAGE =
@@ -196,13 +196,13 @@ BEGIN
     -- What stands behind an un-acked one comes again with it, whatever was written here.
     IF EXISTS (SELECT FROM delivery d WHERE d.group_id = held.group_id AND d.topic_id = held.topic_id
                AND d.message_group = held.message_group AND d.message_key < held.message_key
-               AND d.provisional_ack = 0) THEN
+               AND d.state NOT IN ('ACKED_IN_TRANSACTION', 'ACKED_PROVISIONALLY')) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM800', MESSAGE = format(
             'a message before this one in message group ''%s'' is not acked; ack them in their order',
             held.message_group);
     END IF;
     -- The rest of its group follows from its end: that is the server's to do, after the commit.
-    UPDATE delivery d SET visible_at_ms = 0, provisional_ack = 1
+    UPDATE delivery d SET visible_at_ms = 0, state = 'ACKED_IN_TRANSACTION'
     WHERE d.group_id = held.group_id AND d.message_key = held.message_key;
     PERFORM pg_notify('popmq', 'due');
 END

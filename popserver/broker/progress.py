@@ -98,7 +98,7 @@ class GroupProgress:
                 f" {why.sentence(done.found, when)}; {refusing.way_out(done.found)}"
             )
         assert done.found.state is not None, "what is skipped had a state"
-        return done.found.state
+        return done.found.state.shown
 
     async def clone(
         self, source_name: Resource, group_name: Resource, topic_name: Resource | None

@@ -1,9 +1,9 @@
 """The law of a delivery: one message's life in one consumer group.
 
-Everything that may happen stands in `TRANSITIONS` and nowhere else. An event names its destination: each has exactly
-one target, whatever state it starts from. Where there is a choice (retry or dead letter?), pure code decides *which
-event happened* (`domain.retry`); nothing but this table decides the state. The SQL guards, the CHECK constraints, the
-grid test and the diagram in docs/lifecycle.md are read from it.
+`TRANSITIONS` is the only place that says what may happen. An event names its destination: each has exactly one target,
+whatever state it starts from. Where there is a choice (retry or dead letter?), pure code decides *which event happened*
+(`domain.retry`); this table alone decides the state. The SQL guards, the CHECK constraints, the views, the grid test
+and the diagram in docs/lifecycle.md are made from it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,41 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The five states of a delivery (requirement L1); a simple consumer never sees WAITING_RETRY (requirement L2)."""
+    """The states of a delivery: five that everyone sees (requirement L1), and two that are shown as one of these.
+
+    A simple consumer never sees WAITING_RETRY (requirement L2).
+    """
 
     READY = "READY"
     INFLIGHT = "INFLIGHT"
     WAITING_RETRY = "WAITING_RETRY"
     COMMIT = "COMMIT"
     DLQ = "DLQ"
+    # Acked while a message before it in its message group is not: READY until that one ends.
+    ACKED_PROVISIONALLY = "ACKED_PROVISIONALLY"
+    # Of a message group, acked in its consumer's own database transaction: INFLIGHT until the server has seen that.
+    ACKED_IN_TRANSACTION = "ACKED_IN_TRANSACTION"
+
+    @property
+    def shown(self) -> State:
+        """The state that users see: in views, in the history, on the wire."""
+        return SHOWN_AS.get(self, self)
+
+
+SHOWN_AS = {State.ACKED_PROVISIONALLY: State.READY, State.ACKED_IN_TRANSACTION: State.INFLIGHT}
+SHOWN = tuple(state for state in State if state not in SHOWN_AS)
+# The states that have a row; the others are implied.
+STORED = (
+    State.READY,
+    State.INFLIGHT,
+    State.WAITING_RETRY,
+    State.ACKED_PROVISIONALLY,
+    State.ACKED_IN_TRANSACTION,
+)
+# These end at a time, or as soon as the server sees them; the others stay until somebody acts.
+TIMED = frozenset({State.INFLIGHT, State.WAITING_RETRY, State.ACKED_IN_TRANSACTION})
+# Its consumer is done with it, and its message group is not.
+ACKED = frozenset(SHOWN_AS)
 
 
 class Event(StrEnum):
@@ -26,6 +54,7 @@ class Event(StrEnum):
 
     RECEIVE = "RECEIVE"  # a consumer takes it: a new hold, a new receipt handle, attempt + 1
     ACK = "ACK"  # its holder is done with it
+    ACK_IN_TRANSACTION = "ACK_IN_TRANSACTION"  # its holder acks it by SQL; the server does the rest after the commit
     PROVISIONAL_ACK = "PROVISIONAL_ACK"  # its holder is done with it, but not with one before it in its message group
     SETTLE = "SETTLE"  # everything before it in its message group has ended: its provisional ack counts
     CHANGE_INVISIBLE = "CHANGE_INVISIBLE"  # its holder extends or shortens the hold: a new receipt handle
@@ -42,10 +71,10 @@ class Event(StrEnum):
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.READY, Event.RECEIVE): State.INFLIGHT,
-    (State.READY, Event.SETTLE): State.COMMIT,
     (State.READY, Event.SKIP): State.COMMIT,
     (State.INFLIGHT, Event.ACK): State.COMMIT,
-    (State.INFLIGHT, Event.PROVISIONAL_ACK): State.READY,
+    (State.INFLIGHT, Event.ACK_IN_TRANSACTION): State.ACKED_IN_TRANSACTION,
+    (State.INFLIGHT, Event.PROVISIONAL_ACK): State.ACKED_PROVISIONALLY,
     (State.INFLIGHT, Event.CHANGE_INVISIBLE): State.INFLIGHT,
     (State.INFLIGHT, Event.RELEASE): State.READY,
     (State.INFLIGHT, Event.GIVE_BACK): State.READY,
@@ -53,6 +82,13 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.INFLIGHT, Event.EXHAUST): State.DLQ,
     (State.INFLIGHT, Event.FORWARD_TO_DLQ): State.DLQ,
     (State.INFLIGHT, Event.RESET): State.READY,
+    (State.ACKED_PROVISIONALLY, Event.RECEIVE): State.INFLIGHT,
+    (State.ACKED_PROVISIONALLY, Event.SETTLE): State.COMMIT,
+    (State.ACKED_PROVISIONALLY, Event.RESET): State.READY,
+    (State.ACKED_PROVISIONALLY, Event.SKIP): State.COMMIT,
+    (State.ACKED_IN_TRANSACTION, Event.ACK): State.COMMIT,
+    (State.ACKED_IN_TRANSACTION, Event.PROVISIONAL_ACK): State.ACKED_PROVISIONALLY,
+    (State.ACKED_IN_TRANSACTION, Event.RESET): State.READY,
     (State.WAITING_RETRY, Event.BACKOFF_ELAPSED): State.READY,
     (State.WAITING_RETRY, Event.RESET): State.READY,
     (State.WAITING_RETRY, Event.SKIP): State.COMMIT,
@@ -60,6 +96,11 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.DLQ, Event.REDRIVE): State.READY,
     (State.DLQ, Event.RESET): State.READY,
 }
+
+
+def shown_as(state: State) -> frozenset[State]:
+    """The states that users see as this one."""
+    return frozenset(each for each in State if each.shown is state)
 
 
 def sources(event: Event) -> frozenset[State]:

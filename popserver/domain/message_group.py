@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
-from popserver.domain.delivery import State
+from popserver.domain.delivery import ACKED, Event, State, sources
 
 R = TypeVar("R", bound="InRun")
 
@@ -25,8 +25,6 @@ class InRun(Protocol):
     def state(self) -> str: ...
     @property
     def attempt(self) -> int: ...
-    @property
-    def provisional_ack(self) -> int: ...
 
 
 class Settled(NamedTuple):
@@ -38,7 +36,7 @@ class Settled(NamedTuple):
 
 def settle(run: Sequence[InRun], acked: Collection[int] = ()) -> Settled:
     """What an end means for a run, in order, of which the messages with keys `acked` have just been acked."""
-    ended = sum(1 for _ in takewhile(lambda each: each.provisional_ack or each.message_key in acked, run))
+    ended = sum(1 for _ in takewhile(lambda each: each.state in ACKED or each.message_key in acked, run))
     left = run[ended:]
     return Settled(ended, not left or left[0].state == State.READY)
 
@@ -48,5 +46,5 @@ def again(run: Sequence[R], max_attempts: int) -> list[R]:
 
     What is acked provisionally and has had all its attempts need not come again, and must not.
     """
-    ready = takewhile(lambda each: each.state == State.READY, run)
-    return [each for each in ready if not (each.provisional_ack and each.attempt >= max_attempts)]
+    ready = takewhile(lambda each: each.state in sources(Event.RECEIVE), run)
+    return [each for each in ready if each.state == State.READY or each.attempt < max_attempts]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from popserver.domain.delivery import State
+from popserver.domain.delivery import ACKED, State
 from popserver.domain.group import Group, HistoryLevel, Mode
 
 When = Callable[[int], str]  # epoch milliseconds
@@ -22,7 +22,6 @@ class Hold(NamedTuple):
     attempt: int
     client_id: str
     visible_at_ms: int
-    is_acked: bool = False  # provisionally, behind another
 
 
 class Death(NamedTuple):
@@ -100,7 +99,7 @@ def _sentence(found: Evidence, when: When) -> str:
 
 def facts(found: Evidence, when: When) -> list[tuple[str, str]]:
     """What the sentence rests on, as (name, value)."""
-    listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state)]
+    listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state and found.state.shown)]
     listed += [("message group", found.message_group), ("messages ahead", found.ahead)]
     if found.retry is not None:
         listed += [("failed", f"{found.retry.failures} times"), ("retry topic", found.retry.topic_name)]
@@ -111,7 +110,7 @@ def facts(found: Evidence, when: When) -> list[tuple[str, str]]:
     listed += _of_hold("", found.hold, found.group, when)
     if found.head is not None and found.head != found.hold:
         listed.append(("first of its message group", found.head.message_id))
-        listed += [("its state", found.head.state), *_of_hold("its ", found.head, found.group, when)]
+        listed += [("its state", found.head.state.shown), *_of_hold("its ", found.head, found.group, when)]
     if found.death is not None:
         listed += [("died", when(found.death.at_ms)), ("attempt", found.death.attempt)]
         listed.append(("reason", found.death.reason))
@@ -125,7 +124,7 @@ def _of_hold(whose: str, hold: Hold | None, group: Group, when: When) -> list[tu
     if hold is None:
         return []
     facts: list[tuple[str, object]] = [(f"{whose}attempt", f"{hold.attempt} of {group.retry.max_attempts}")]
-    if hold.is_acked:
+    if hold.state in ACKED:
         return [*facts, (f"{whose}ack", "provisional")]
     if hold.state is not State.READY:
         facts.append((f"{whose}hold or pause ends", when(hold.visible_at_ms)))
@@ -142,8 +141,6 @@ def _scheduled(found: Scheduled, when: When) -> str:
 
 
 def _ready(found: Evidence, when: When) -> str:
-    if found.hold is not None and found.hold.is_acked:
-        return f"acked, and committed as soon as everything before it in {_its_group(found)} ends: {_head(found, when)}"
     if found.head is not None and found.head != found.hold:
         return f"READY, but {_its_group(found)} is locked: {_head(found, when)}"
     if found.hold is not None and not found.hold.attempt:
@@ -172,6 +169,14 @@ def _handed_back(retry: Retry) -> str:
 def _inflight(found: Evidence, when: When) -> str:
     assert found.hold is not None, "what is held is stored"
     return _held(found.hold, found.group, when)
+
+
+def _acked_provisionally(found: Evidence, when: When) -> str:
+    return f"acked, and committed as soon as everything before it in {_its_group(found)} ends: {_head(found, when)}"
+
+
+def _acked_in_transaction(_found: Evidence, _when: When) -> str:
+    return f"INFLIGHT: {_ACKED_IN_TRANSACTION}"
 
 
 def _waiting_retry(found: Evidence, when: When) -> str:
@@ -212,6 +217,8 @@ def _held(hold: Hold, group: Group, when: When) -> str:
         return f"INFLIGHT: {_holder(hold)} has it, {attempts}, until {when(hold.visible_at_ms)}"
     if hold.state is State.WAITING_RETRY:
         return f"WAITING_RETRY: {attempts} failed, it comes again {when(hold.visible_at_ms)}"
+    if hold.state is State.ACKED_IN_TRANSACTION:
+        return _ACKED_IN_TRANSACTION
     return f"READY again after {attempts}"
 
 
@@ -227,10 +234,13 @@ def _because(found: Evidence) -> str:
     return f" ({found.last_words})" if found.last_words else ""
 
 
+_ACKED_IN_TRANSACTION = "its consumer acked it in a transaction of its own, and the server commits it at once"
 _SAYS = {
     State.READY: _ready,
     State.INFLIGHT: _inflight,
     State.WAITING_RETRY: _waiting_retry,
     State.COMMIT: _commit,
     State.DLQ: _dead,
+    State.ACKED_PROVISIONALLY: _acked_provisionally,
+    State.ACKED_IN_TRANSACTION: _acked_in_transaction,
 }

@@ -193,7 +193,6 @@ _held: Select[Any] = (
         delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"),
         in_states(delivery.c.state, State.INFLIGHT),
         _visible_at_ms > bindparam("now_ms"),
-        delivery.c.provisional_ack == literal_column("0"),
     )
     .order_by(delivery.c.message_key)
 )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, case, delete, select, text, update
 
-from popserver.domain.delivery import State
+from popserver.domain.delivery import State, shown_as
 from popserver.domain.errors import StoreUnavailable
 from popserver.domain.topic import message_key
 from popserver.store import clock
@@ -123,7 +123,7 @@ _SHIFTS = (
     update(message_group_progress)
     .where(message_group_progress.c.open_since_ms > bindparam("now_ms"))
     .values(open_since_ms=bindparam("now_ms")),
-    _sooner(delivery, delivery.c.visible_at_ms, ready=in_states(delivery.c.state, State.READY)),
+    _sooner(delivery, delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY))),
     _sooner(pending, pending.c.due_at_ms, IS_HALF),
     _sooner(queue_lock, queue_lock.c.locked_until_ms),
     # Of servers that were killed: their times lie ahead.

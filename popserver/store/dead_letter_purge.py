@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from popserver.domain.delivery import State
+from popserver.domain.delivery import State, shown_as
 from popserver.domain.errors import PopError, TooManyRequests
 from popserver.domain.group import Group, Mode
 from popserver.domain.names import dead_letter_topic
@@ -158,7 +158,9 @@ _DELIVERIES = (
     .where(delivery.c.group_id == bindparam("of_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key)))
     .order_by(delivery.c.message_key)
 )
-_READY_FREE = _DELIVERIES.where(in_states(delivery.c.state, State.READY)).with_for_update(of=delivery, skip_locked=True)
+_READY_FREE = _DELIVERIES.where(in_states(delivery.c.state, *shown_as(State.READY))).with_for_update(
+    of=delivery, skip_locked=True
+)
 _ENDING = given("ending", "group_id", "message_key")
 _END = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ENDING.c.group_id, _ENDING.c.message_key))

@@ -25,7 +25,7 @@ from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
 from popserver.store.message_groups import Member, Place, by_member, lock_free, runs_of, settle
 from popserver.store.retry_copies import come_again
-from popserver.store.schema import AnyRow, delivery, in_states
+from popserver.store.schema import WITH_TIME, AnyRow, delivery, in_states
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 LOOK_AGAIN_MS_MIN = 20
@@ -120,7 +120,7 @@ def _plan(rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> dict[tuple[i
 def _event(row: AnyRow, found: FoundGroup) -> Event:
     if row.state == State.WAITING_RETRY:
         return Event.BACKOFF_ELAPSED
-    if row.provisional_ack:
+    if row.state == State.ACKED_IN_TRANSACTION:
         # Acked in its consumer's own transaction (docs/sql.md), which can touch nothing but the delivery.
         return Event.ACK
     if found.is_deleted:
@@ -155,7 +155,7 @@ def _settle_groups(tx: Transaction, rows: Sequence[AnyRow], groups: dict[int, Fo
         if row.message_group is None or row.group_id not in groups:
             continue
         touched[row.group_id].add(Member(row.topic_id, queue_of(row.message_key), row.message_group))
-        if row.provisional_ack:
+        if row.state == State.ACKED_IN_TRANSACTION:
             acked[row.group_id].add(row.message_key)
     for group_id, members in sorted(touched.items()):
         runs = by_member(runs_of(tx.conn, group_id, members))
@@ -170,7 +170,6 @@ def _visible_at_ms(row: AnyRow, event: Event, group: Group) -> int:
     return due_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
 
 
-_WITH_TIME = in_states(delivery.c.state, State.INFLIGHT, State.WAITING_RETRY)
 _ALL_DUE = (
     select(
         delivery.c.group_id,
@@ -182,9 +181,8 @@ _ALL_DUE = (
         delivery.c.holder,
         delivery.c.client_id,
         delivery.c.message_group,
-        delivery.c.provisional_ack,
     )
-    .where(_WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms"))
+    .where(WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms"))
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))
 )
@@ -199,7 +197,7 @@ _IN_A_PLACE = exists().where(
     delivery.c.message_key < _PLACES.c.end_key,
 )
 _DUE_IN_ORDER_FREE = _DUE_IN_ORDER.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True)
-_NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(_WITH_TIME)
+_NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(WITH_TIME)
 _NEXT_LATER = _NEXT_DUE.where(delivery.c.visible_at_ms > bindparam("now_ms"))
 _ROWS = given("rows", "group_id", "message_key")
 _FORGET = delete(delivery).where(

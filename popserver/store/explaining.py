@@ -11,14 +11,14 @@ from popserver.domain.errors import MessageNotFound
 from popserver.domain.group import Group, Mode
 from popserver.domain.message import id_from_bytes, id_to_bytes
 from popserver.domain.names import Resource
+from popserver.domain.pending import PendingKind
 from popserver.domain.redrive import RedriveState
 from popserver.domain.topic import offset_of, queue_of
 from popserver.domain.why import Death, Evidence, Hold, Redriven, Retry, Scheduled
-from popserver.store import inspection, redriven
+from popserver.store import inspection, redriven, states_of
 from popserver.store.inspection import Step
 from popserver.store.retry_copies import Copy, copies_of, first_place
-from popserver.store.schema import AnyRow, dead_letter, delivery, message, pending, progress, queue, redrive
-from popserver.store.schema import message_group_progress as behind
+from popserver.store.schema import dead_letter, delivery, message, pending, progress, queue, redrive
 from popserver.store.schema import topic as topic_table
 
 
@@ -85,41 +85,27 @@ def _sent_back(conn: Connection, group: Group, origin_key: int, back: Redriven) 
     """What bears on a message that was redriven in mode POP: it has a delivery of its own, or is done."""
     at = redriven.delivered_at(conn, group, origin_key)
     hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
-    return Evidence(group, State.COMMIT if hold is None else hold.state, hold=hold, redriven=back)
+    return Evidence(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
 
 
 def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
     """What bears on a message that is in a queue."""
     at = conn.execute(_at(group, key)).first()
     names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
-    death = _death(conn, group, first_place(conn, group, key))
+    first_key = first_place(conn, group, key)
+    death = _death(conn, group, first_key)
     hold = _first_hold(conn, group, delivery.c.message_key == key)
+    state = states_of.state_of(conn, group.group_id, key, first_key)
     if at is None:
         # A group that owns whole queues may have committed nothing yet.
-        state = State.DLQ if death else hold.state if hold else None
         return Evidence(group, state, hold=hold, death=death, message_group=names.message_group)
-    left_behind = _left_behind(conn, group, key, names.message_group)
-    head = None
+    ahead = head = None
+    if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
+        ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
         in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
         head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
-    state, ahead = _state(at, hold, death, offset_of(key), left_behind)
     return Evidence(group, state, ahead, hold, death, names.message_group, head)
-
-
-def _state(
-    at: AnyRow, hold: Hold | None, death: Death | None, offset: int, left_behind: int | None
-) -> tuple[State, int | None]:
-    """The state, and how many messages the group looks at before this one if it has not come to it."""
-    if death is not None:
-        return State.DLQ, None
-    if hold is not None:
-        return hold.state, None
-    if offset >= at.next_offset:
-        return State.READY, offset - max(at.next_offset, at.min_offset)
-    if left_behind is not None and left_behind <= offset:
-        return State.READY, None
-    return State.COMMIT, None
 
 
 def _at(group: Group, key: int) -> Any:
@@ -134,22 +120,13 @@ def _first_hold(conn: Connection, group: Group, *conditions: Any) -> Hold | None
     if row is None:
         return None
     message_id = id_from_bytes(row.message_id)
-    is_acked = bool(row.provisional_ack)
-    return Hold(message_id, State(row.state), row.attempt, row.client_id, row.visible_at_ms, is_acked)
+    return Hold(message_id, State(row.state), row.attempt, row.client_id, row.visible_at_ms)
 
 
 def _death(conn: Connection, group: Group, key: int) -> Death | None:
     of_group = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == key
     row = conn.execute(select(dead_letter).where(*of_group, dead_letter.c.redrive_state.is_(None))).first()
     return None if row is None else Death(row.dead_at_ms, row.attempt, row.reason)
-
-
-def _left_behind(conn: Connection, group: Group, key: int, message_group: str | None) -> int | None:
-    """Where the message's group stands behind the scan of its queue; None where it is not behind."""
-    of_group = behind.c.group_id == group.group_id, behind.c.queue_id == queue_of(key)
-    rows = select(behind.c.next_offset).where(*of_group, behind.c.message_group == message_group)
-    next_offset: int | None = conn.execute(rows).scalar()
-    return next_offset
 
 
 def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -> Scheduled | None:
@@ -159,7 +136,7 @@ def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -
     rows = select(pending.c.due_at_ms, pending.c.kind, pending.c.checks)
     rows = rows.join(topic_table, topic_table.c.topic_id == pending.c.topic_id)
     row = conn.execute(rows.where(topic_table.c.deleted_at_ms.is_(None), *wanted).limit(1)).first()
-    return None if row is None else Scheduled(row.due_at_ms, row.kind == "HALF", row.checks)
+    return None if row is None else Scheduled(row.due_at_ms, row.kind == PendingKind.HALF, row.checks)
 
 
 _BACK = (
@@ -178,5 +155,4 @@ _HOLDS = select(
     delivery.c.attempt,
     delivery.c.client_id,
     delivery.c.visible_at_ms,
-    delivery.c.provisional_ack,
 ).join(message, message.c.message_key == delivery.c.message_key)

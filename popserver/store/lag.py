@@ -44,14 +44,13 @@ def queue_lag(
     names = {"for_group": group.group_id, "now_ms": now_ms}
     places = conn.execute(_PLACES, names).all()
     wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
-    states: dict[int, dict[str, int]] = defaultdict(dict)
+    states: dict[int, Counter[State]] = defaultdict(Counter)
     ahead: Counter[int] = Counter()
     for row in conn.execute(_STATES, names):
-        states[row.queue_id][row.state] = row.deliveries
+        states[row.queue_id][State(row.state).shown] += row.deliveries
         ahead[row.queue_id] += int(row.beyond)
     for row in conn.execute(_REDRIVEN, names):
-        own = states[row.queue_id]
-        own[row.state] = own.get(row.state, 0) + row.deliveries
+        states[row.queue_id][State(row.state).shown] += row.deliveries
     left = {row.queue_id: row.messages for row in conn.execute(_LEFT, names)}
     holders = {row.queue_id: row.client_id for row in conn.execute(_HOLDERS, names)}
     return [
@@ -65,7 +64,7 @@ def queue_lag(
     ], len(wanted)
 
 
-def _lag(place: AnyRow, states: dict[str, int], more: int, holder: str) -> QueueLag:
+def _lag(place: AnyRow, states: Counter[State], more: int, holder: str) -> QueueLag:
     beyond = place.end_offset - max(place.next_offset, place.min_offset)
     return QueueLag(
         Resource(place.namespace, place.name),
@@ -73,9 +72,9 @@ def _lag(place: AnyRow, states: dict[str, int], more: int, holder: str) -> Queue
         place.min_offset,
         place.end_offset,
         place.next_offset,
-        beyond + states.get(State.READY, 0) + more,
-        states.get(State.INFLIGHT, 0),
-        states.get(State.WAITING_RETRY, 0),
+        beyond + states[State.READY] + more,
+        states[State.INFLIGHT],
+        states[State.WAITING_RETRY],
         holder,
     )
 

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from popserver.domain import message_group
-from popserver.domain.delivery import Event, State, sources, target
+from popserver.domain.delivery import Event, sources, target
 from popserver.domain.group import Group
 from popserver.domain.topic import queue_of
 from popserver.store.dialect import dialect_of
@@ -80,7 +80,6 @@ class RunRow(NamedTuple):
     visible_at_ms: int
     client_id: str
     message_group: str
-    provisional_ack: int
 
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[RunRow]:
@@ -138,9 +137,8 @@ def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Colle
     if not ended:
         return
     tx.conn.execute(_END, {"keys": as_given((group.group_id, row.message_key) for row in ended)})
-    held = [row for row in ended if row.state == State.INFLIGHT]
-    record(tx, group, Event.ACK, map(as_moved, held))
-    record(tx, group, Event.SETTLE, (as_moved(row) for row in ended if row.state == State.READY))
+    for event in (Event.ACK, Event.SETTLE):
+        record(tx, group, event, (as_moved(row) for row in ended if row.state in sources(event)))
 
 
 def _mark(tx: Transaction, group: Group, marked: Sequence[RunRow]) -> None:
@@ -234,7 +232,7 @@ _END = delete(delivery).where(
 _MARK = (
     update(delivery)
     .where(_IS_NAMED, in_states(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
-    .values(state=target(Event.PROVISIONAL_ACK).value, provisional_ack=1)
+    .values(state=target(Event.PROVISIONAL_ACK).value)
 )
 _MEMBERS = given("members", "group_id", "queue_id", "topic_id", text=("message_group",))
 _IS_MEMBER = and_(

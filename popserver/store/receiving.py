@@ -438,7 +438,8 @@ _READY_AGAIN = (
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
-        in_states(delivery.c.state, *sources(Event.RECEIVE)),
+        # Outside of message groups nothing is acked provisionally; the index has READY alone.
+        in_states(delivery.c.state, State.READY),
         delivery.c.message_group.is_(None),
     )
     .order_by(delivery.c.visible_at_ms)
@@ -469,7 +470,6 @@ _GRANT_AGAIN = (
         holder=_HOLDS.c.holder,
         client_id=_HOLDS.c.client_id,
         attempt_id=_HOLDS.c.attempt_id,
-        provisional_ack=0,
     )
 )
 _GRANT_NEW = insert(delivery).from_select(

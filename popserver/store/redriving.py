@@ -268,7 +268,6 @@ def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | N
         Holder.SIMPLE.value,
         "",
         None,
-        0,
         None,
     )
 

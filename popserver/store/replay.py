@@ -91,7 +91,6 @@ _HELD = (
         delivery.c.topic_id == bindparam("topic_id"),
         in_states(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("now_ms"),
-        delivery.c.provisional_ack == literal_column("0"),
     )
     .order_by(delivery.c.message_key)
 )

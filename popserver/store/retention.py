@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, delete, func, select, update
 
-from popserver.domain.delivery import State
+from popserver.domain.delivery import State, shown_as
 from popserver.domain.errors import PopError
 from popserver.domain.group import Mode
 from popserver.domain.names import DLQ_PREFIX, Resource
@@ -191,15 +191,15 @@ _FIRST_HANDED_BACK = (
 )
 _LOCK_READY_AGAIN = (
     select(delivery.c.message_key)
-    .where(*_OF_GROUP, in_states(delivery.c.state, State.READY))
+    .where(*_OF_GROUP, in_states(delivery.c.state, *shown_as(State.READY)))
     .with_for_update(skip_locked=True)
 )
 _READY_IN_ORDER = (
     select(delivery.c.topic_id, delivery.c.message_group)
-    .where(*_OF_GROUP, delivery.c.message_group.is_not(None), in_states(delivery.c.state, State.READY))
+    .where(*_OF_GROUP, delivery.c.message_group.is_not(None), in_states(delivery.c.state, *shown_as(State.READY)))
     .distinct()
 )
-_READY_AGAIN_TOO = delete(delivery).where(*_OF_GROUP, in_states(delivery.c.state, State.READY))
+_READY_AGAIN_TOO = delete(delivery).where(*_OF_GROUP, in_states(delivery.c.state, *shown_as(State.READY)))
 _NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.message_key.desc()).limit(1)
 _REMOVE = delete(message).where(*_INSIDE)
 _MOVE_MIN = update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(min_offset=bindparam("to_offset"))

@@ -30,19 +30,19 @@ from sqlalchemy import (
     text,
 )
 
-from popserver.domain.delivery import State
+from popserver.domain.delivery import STORED, TIMED, State
 from popserver.domain.group import HistoryLevel, Model
 from popserver.domain.pending import PendingKind
 from popserver.domain.redrive import Change, PlanState, RedriveState
 from popserver.domain.retry import FIFO_INTERVAL_MS, Holder
 from popserver.domain.topic import OFFSET_BITS
+from popserver.store import states_of
+from popserver.store.states_of import OFFSET_MASK
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 metadata = MetaData()
 
 _ID = BigInteger().with_variant(Integer, "sqlite")
-# The only states that have a row; the others are implied.
-ROW_STATES = (State.READY, State.INFLIGHT, State.WAITING_RETRY)
 
 
 def in_states(column: ColumnElement[str], *states: State) -> ColumnElement[bool]:
@@ -272,24 +272,22 @@ delivery = Table(
     Column("holder", Text, nullable=False),
     Column("client_id", Text, nullable=False),
     Column("message_group", Text),
-    # 1: acked behind an un-acked message of its group; committed when that one ends, and READY until then.
-    Column("provisional_ack", SmallInteger, nullable=False, server_default="0"),
     Column("attempt_id", Text),  # the receive's own id, by which a repetition finds what it was granted
     PrimaryKeyConstraint("group_id", "message_key", name="delivery_pk"),
-    CheckConstraint(f"state IN ({_listed(*ROW_STATES)})", name="delivery_state"),
+    CheckConstraint(f"state IN ({_listed(*STORED)})", name="delivery_state"),
     CheckConstraint(f"holder IN ({_listed(*Holder)})", name="delivery_holder"),
     sqlite_with_rowid=False,
     # Rows come and go and change state in place; free space in the page keeps an update on it.
     postgresql_with={"fillfactor": "70"},
 )
-_WITH_TIME = in_states(delivery.c.state, State.INFLIGHT, State.WAITING_RETRY)
+WITH_TIME = in_states(delivery.c.state, *TIMED)
 # Of a message group only the first may be granted, and the group's own row says when.
 _READY_AGAIN = and_(in_states(delivery.c.state, State.READY), delivery.c.message_group.is_(None))
 # Spelled as OR: SQLite sees that either name is inside, and does not in an IN.
 _LIVES_WITH_ITS_CLIENT = or_(
     delivery.c.holder == literal_column(f"'{Holder.PUSH}'"), delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'")
 )
-Index("delivery_due", delivery.c.visible_at_ms, sqlite_where=_WITH_TIME, postgresql_where=_WITH_TIME)
+Index("delivery_due", delivery.c.visible_at_ms, sqlite_where=WITH_TIME, postgresql_where=WITH_TIME)
 Index(
     "delivery_ready",
     delivery.c.group_id,
@@ -519,39 +517,25 @@ acl_policy = Table(
 # One message's state in each group that has met its topic; made for looking up one message, never for counting.
 # What was redriven to its group is in the state in which the message is that stands for it: who reads the queue it
 # stands in, as groups of mode PULL do, has it there.
-MESSAGE_STATE = """
+MESSAGE_STATE = f"""
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
-       m.message_key & 1099511627775 AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
-       CASE WHEN l.group_id IS NOT NULL AND l.redrive_state IS NULL THEN 'DLQ'
-            WHEN d.group_id IS NOT NULL THEN d.state
-            WHEN rd.group_id IS NOT NULL THEN rd.state
-            WHEN (g.mode = 'PULL' OR rp.group_id IS NOT NULL)
-                 AND (r.redriven_key & 1099511627775) >= COALESCE(rp.next_offset, 0) THEN 'READY'
-            WHEN (m.message_key & 1099511627775) >= p.next_offset THEN 'READY'
-            WHEN b.next_offset <= (m.message_key & 1099511627775) THEN 'READY'
-            ELSE 'COMMIT' END AS state,
+       m.message_key & {OFFSET_MASK} AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
+       {states_of.state("m.message_key", states_of.shown("d.state"), states_of.shown("rd.state"))} AS state,
        COALESCE(d.attempt, rd.attempt, CASE WHEN l.redrive_state IS NULL THEN l.attempt END) AS attempt,
        COALESCE(d.visible_at_ms, rd.visible_at_ms) AS visible_at_ms, COALESCE(d.client_id, rd.client_id) AS client_id,
        m.stored_at_ms, m.tag, m.keys, m.message_group
 FROM message m
-JOIN queue q ON q.queue_id = (m.message_key >> 40)
+JOIN queue q ON q.queue_id = (m.message_key >> {OFFSET_BITS})
 JOIN topic t ON t.topic_id = q.topic_id
 JOIN progress p ON p.queue_id = q.queue_id
 JOIN consumer_group g ON g.group_id = p.group_id
-LEFT JOIN delivery d ON d.group_id = p.group_id AND d.message_key = m.message_key
-LEFT JOIN dead_letter l ON l.group_id = p.group_id AND l.origin_key = m.message_key
-LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id
-      AND l.redrive_state = 'REDRIVEN' AND r.target_topic_id IS NULL
-LEFT JOIN delivery rd ON rd.group_id = p.group_id AND rd.message_key = r.redriven_key
-LEFT JOIN progress rp ON rp.group_id = p.group_id AND rp.queue_id = (r.redriven_key >> 40)
-LEFT JOIN message_group_progress b ON b.group_id = p.group_id AND b.queue_id = q.queue_id
-      AND b.message_group = m.message_group AND m.origin_key = 0
+{states_of.joins("m.message_key", "m.message_key")}
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
-"""
+"""  # noqa: S608
 
 # Offset arithmetic and what is in flight; costs nothing per stored message. What a member of a group that owns whole
 # queues handed back may stand beyond what the group has committed: it waits, and is not ready too.
-GROUP_LAG = """
+GROUP_LAG = f"""
 SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
        s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0) AS ready,
@@ -563,76 +547,76 @@ FROM (SELECT p.group_id, q.topic_id,
                                       ELSE p.next_offset END) AS beyond,
              SUM(q.next_offset - q.min_offset) AS stored,
              MIN((SELECT m.stored_at_ms FROM message m
-                  WHERE m.message_key = ((p.queue_id << 40)
+                  WHERE m.message_key = ((p.queue_id << {OFFSET_BITS})
                         | CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END))
                 ) AS oldest_ready_ms
       FROM progress p JOIN queue q ON q.queue_id = p.queue_id GROUP BY p.group_id, q.topic_id) s
 JOIN consumer_group g ON g.group_id = s.group_id
 JOIN topic t ON t.topic_id = s.topic_id
-LEFT JOIN (SELECT d.group_id, d.topic_id, SUM(CASE WHEN d.state = 'READY' THEN 1 ELSE 0 END) AS ready,
-                  SUM(CASE WHEN d.state = 'INFLIGHT' THEN 1 ELSE 0 END) AS inflight,
-                  SUM(CASE WHEN d.state = 'WAITING_RETRY' THEN 1 ELSE 0 END) AS waiting_retry,
-                  SUM(CASE WHEN (d.message_key & 1099511627775) >= p.next_offset THEN 1 ELSE 0 END) AS beyond
+LEFT JOIN (SELECT d.group_id, d.topic_id,
+                  {states_of.count_of("d.state", State.READY)} AS ready,
+                  {states_of.count_of("d.state", State.INFLIGHT)} AS inflight,
+                  {states_of.count_of("d.state", State.WAITING_RETRY)} AS waiting_retry,
+                  SUM(CASE WHEN (d.message_key & {OFFSET_MASK}) >= p.next_offset THEN 1 ELSE 0 END) AS beyond
            FROM delivery d
-           LEFT JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> 40)
+           LEFT JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS})
            GROUP BY d.group_id, d.topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
 LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind
            FROM message_group_progress b
            JOIN queue q ON q.queue_id = b.queue_id
            JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
            JOIN message m ON m.message_group = b.message_group AND m.origin_key = 0
-                AND m.message_key >= ((b.queue_id << 40) | b.next_offset)
-                AND m.message_key < ((b.queue_id << 40) | p.next_offset)
+                AND m.message_key >= ((b.queue_id << {OFFSET_BITS}) | b.next_offset)
+                AND m.message_key < ((b.queue_id << {OFFSET_BITS}) | p.next_offset)
            GROUP BY b.group_id, q.topic_id) b ON b.group_id = s.group_id AND b.topic_id = s.topic_id
 LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
            FROM dead_letter WHERE redrive_state IS NULL GROUP BY group_id, origin_topic_id) l
        ON l.group_id = s.group_id AND l.origin_topic_id = s.topic_id
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
-"""
+"""  # noqa: S608
 
 # What Spark and `popmq dlq` read: the facts and the message in one row. A dead letter outlives the topic it came from.
-DEAD_LETTERS = """
+DEAD_LETTERS = f"""
 SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
        t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, m.message_group, m.message_type,
-       oq.number AS queue_id, l.origin_key & 1099511627775 AS queue_offset, l.origin_key, l.copy_key, m.properties,
+       oq.number AS queue_id, l.origin_key & {OFFSET_MASK} AS queue_offset, l.origin_key, l.copy_key, m.properties,
        m.body_encoding, m.born_at_ms, m.stored_at_ms, l.dead_at_ms, l.attempt AS delivery_attempt, l.reason,
        l.redrive_state, l.plan_id, m.body
 FROM dead_letter l
 JOIN consumer_group g ON g.group_id = l.group_id
 LEFT JOIN topic t ON t.topic_id = l.origin_topic_id
-LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
+LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> {OFFSET_BITS})
 JOIN message m ON m.message_key = l.copy_key
-"""
+"""  # noqa: S608
 
 # The original, its dead letter, what was changed, and the state in which the redriven message is in the group now.
 # A reset has put it back to its first place: then it is what the message is there. None where the note says why.
-LINEAGE = """
+LINEAGE = f"""
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
-       t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & 1099511627775 AS queue_offset,
+       t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & {OFFSET_MASK} AS queue_offset,
        r.dead_letter_id, r.dead_at_ms, r.attempt AS delivery_attempt, r.dead_reason, r.reason, r.change,
        rp.target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
-       CASE WHEN r.state <> 'REDRIVEN' THEN NULL
-            WHEN l.group_id IS NOT NULL THEN 'DLQ'
+       CASE WHEN r.state <> '{RedriveState.REDRIVEN}' THEN NULL
+            WHEN l.group_id IS NOT NULL THEN '{State.DLQ}'
             WHEN r.note IS NOT NULL THEN NULL
-            WHEN d.group_id IS NOT NULL THEN d.state
+            WHEN d.group_id IS NOT NULL THEN {states_of.shown("d.state")}
             WHEN own.group_id IS NOT NULL THEN
                  (SELECT s.state FROM message_state s WHERE s.message_key = r.origin_key
                          AND s.group_namespace = g.namespace AND s.consumer_group = g.name)
             WHEN r.target_topic_id IS NOT NULL AND p.group_id IS NULL THEN NULL
-            WHEN (g.mode = 'PULL' OR p.group_id IS NOT NULL)
-                 AND (r.redriven_key & 1099511627775) >= COALESCE(p.next_offset, 0) THEN 'READY'
-            ELSE 'COMMIT' END AS outcome
+            WHEN {states_of.is_ready_at("r.redriven_key", "p")} THEN '{State.READY}'
+            ELSE '{State.COMMIT}' END AS outcome
 FROM redrive r
 JOIN consumer_group g ON g.group_id = r.group_id
 LEFT JOIN topic t ON t.topic_id = r.origin_topic_id
-LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> 40)
+LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> {OFFSET_BITS})
 LEFT JOIN redrive_plan rp ON rp.plan_id = r.plan_id
 LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
       AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
 LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = 'RESET'
       AND r.target_topic_id IS NULL
 LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_key
-LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> 40)
-"""
+LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> {OFFSET_BITS})
+"""  # noqa: S608
 
 VIEWS = {"message_state": MESSAGE_STATE, "group_lag": GROUP_LAG, "dead_letters": DEAD_LETTERS, "lineage": LINEAGE}

@@ -226,7 +226,6 @@ def _row(failed: _Failed, due_ms: int) -> tuple[int | str | None, ...]:
         Holder.PUSH.value,
         request.client_id,
         None,
-        0,
         None,
     )
 

@@ -81,17 +81,17 @@ INVARIANTS = {
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id
              AND h.message_key = (SELECT MIN(d.message_key) FROM delivery d WHERE {_OF_ITS_GROUP})
-        WHERE b.open_since_ms IS NOT NULL AND h.state <> 'READY'""",  # noqa: S608
+        WHERE b.open_since_ms IS NOT NULL AND h.state NOT IN ('READY', 'ACKED_PROVISIONALLY')""",  # noqa: S608
     "a message group whose first message is ready and that is not open": f"""
         SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
-        WHERE h.state = 'READY' AND NOT EXISTS (
+        WHERE h.state IN ('READY', 'ACKED_PROVISIONALLY') AND NOT EXISTS (
             SELECT 1 FROM message_group_progress o WHERE o.group_id = b.group_id AND o.queue_id = b.queue_id
             AND o.message_group = b.message_group AND o.open_since_ms IS NOT NULL)""",  # noqa: S608
     "a provisional ack with nothing before it": f"""
         SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
-        WHERE h.state = 'READY' AND h.provisional_ack = 1""",  # noqa: S608
+        WHERE h.state = 'ACKED_PROVISIONALLY'""",  # noqa: S608
     "a delivery of a message its message group has not reached": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         JOIN delivery d ON {_OF_ITS_GROUP} AND d.message_key >= ((b.queue_id << 40) | b.next_offset)""",  # noqa: S608

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import and_, bindparam, case, delete, distinct, func, literal_column, select, tuple_
+from sqlalchemy import and_, bindparam, case, delete, distinct, func, select, tuple_
 
 from popserver.domain.delivery import Event, sources
 from popserver.domain.group import Group
@@ -50,7 +50,6 @@ _ROWS = (
             delivery.c.hold_id == _HOLDS.c.hold_id,
             in_states(delivery.c.state, *sources(Event.ACK)),
             delivery.c.visible_at_ms > bindparam("now_ms"),
-            delivery.c.provisional_ack == literal_column("0"),
             delivery.c.message_group.is_not(None),
         ).label("is_held"),
     )

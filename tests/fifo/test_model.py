@@ -140,7 +140,8 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
         """What the SQL function of that name does, in the caller's own transaction."""
         if self._is_stored(receipt) and self.model.may_ack_by_sql(receipt, self.store.now_ms):
             self.store.conn.exec_driver_sql(
-                f"UPDATE delivery SET visible_at_ms = 0, provisional_ack = 1 WHERE message_key = {receipt.message_key}"
+                f"UPDATE delivery SET visible_at_ms = 0, state = '{State.ACKED_IN_TRANSACTION}'"
+                f" WHERE message_key = {receipt.message_key}"
             )
             self.model.ack_by_sql(receipt.message_key)
 

@@ -52,7 +52,9 @@ DAMAGE = {
     "a message group that nothing locks and that is not open": "DELETE FROM delivery WHERE message_group = 'held'",
     "an open message group whose first message is held": "UPDATE message_group_progress SET open_since_ms = 1",
     "a message group whose first message is ready and that is not open": "DELETE FROM message_group_progress",
-    "a provisional ack with nothing before it": "UPDATE delivery SET provisional_ack = 1",
+    "a provisional ack with nothing before it": (
+        "UPDATE delivery SET state = 'ACKED_PROVISIONALLY' WHERE state = 'READY'"
+    ),
     "a delivery of a message its message group has not reached": "UPDATE message_group_progress SET next_offset = 0",
 }
 

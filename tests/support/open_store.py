@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import select, text
 
 from popserver.domain import receipt
-from popserver.domain.delivery import State
+from popserver.domain.delivery import TIMED, State
 from popserver.domain.errors import PopError
 from popserver.domain.filtering import SqlFilter, TagFilter
 from popserver.domain.group import Group, Mode
@@ -147,7 +147,8 @@ class OpenStore:
 
     def due_now(self) -> int:
         """How many holds and intervals are over and not ended yet."""
-        query = "SELECT COUNT(*) FROM delivery WHERE state IN ('INFLIGHT', 'WAITING_RETRY') AND visible_at_ms <= :now"
+        listed = ", ".join(f"'{each}'" for each in sorted(TIMED))
+        query = f"SELECT COUNT(*) FROM delivery WHERE state IN ({listed}) AND visible_at_ms <= :now"
         return int(self.one_value(query, now=self.now_ms))
 
     def purge(self) -> int:

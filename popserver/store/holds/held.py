@@ -19,7 +19,7 @@ def places_in_order(receipts: Iterable[Receipt]) -> Iterator[Place]:
 
 
 def is_held(tx: Transaction, row: AnyRow | RunRow) -> bool:
-    return bool(row.state == State.INFLIGHT and row.visible_at_ms > tx.now_ms and not row.provisional_ack)
+    return bool(row.state == State.INFLIGHT and row.visible_at_ms > tx.now_ms)
 
 
 def tells_the_order(receipt: Receipt, row: AnyRow) -> bool:

@@ -168,7 +168,6 @@ _IS_GRANTED = and_(
     delivery.c.hold_id == _GRANTS.c.hold_id,
     in_states(delivery.c.state, *sources(Event.GIVE_BACK)),
     delivery.c.visible_at_ms > bindparam("now_ms"),
-    delivery.c.provisional_ack == literal_column("0"),
 )
 _GRANTED = (
     select(delivery.c.group_id, *HELD_COLUMNS)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy import bindparam, select
 
-from popserver.domain.delivery import State
+from popserver.domain.delivery import ACKED, State
 from popserver.domain.errors import InvalidReceiptHandle, PopError, TooManyRequests
 from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
-from popserver.domain.topic import offset_of, queue_of
+from popserver.store import states_of
 from popserver.store.holds.held import is_held, tells_the_order
-from popserver.store.schema import AnyRow, dead_letter, delivery, message, progress, redrive
-from popserver.store.schema import message_group_progress as behind
+from popserver.store.schema import AnyRow, delivery, redrive
 from popserver.store.transaction import Transaction
 
 
@@ -19,9 +18,7 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     """Why a receipt names no current hold; None where its message is committed and the hold's own end is to come."""
     row = row_of(tx, receipt)
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
-    is_acked = state is State.COMMIT or (
-        row is not None and bool(row.provisional_ack) and row.hold_id == receipt.hold_id
-    )
+    is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
     if is_acked and tx.now_ms < receipt.ends_at_ms:
         return None
     if row is not None and row.hold_id == receipt.hold_id and not tells_the_order(receipt, row):
@@ -34,14 +31,14 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
             f"the message is locked by another transaction, which may be about to ack it in group '{group.name}';"
             " repeat the request"
         )
-    if row is not None and state is State.INFLIGHT and row.hold_id != receipt.hold_id:
+    if row is not None and state.shown is State.INFLIGHT and row.hold_id != receipt.hold_id:
         why = f"a newer hold of attempt {row.attempt} has taken its place"
     elif row is not None and row.hold_id == receipt.hold_id:
         why = f"its time ended {tx.now_ms - row.visible_at_ms} ms ago" if state is State.INFLIGHT else "its time ended"
     else:
         why = "its time ended, or it was replaced"
     return InvalidReceiptHandle(
-        f"the receipt handle holds nothing any more: {why}; the message is {state} in group '{group.name}'."
+        f"the receipt handle holds nothing any more: {why}; the message is {state.shown} in group '{group.name}'."
         " Use the newest handle, and a longer invisible duration"
     )
 
@@ -66,18 +63,9 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
     origin_key = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
     first_key = receipt.message_key if origin_key is None else origin_key
-    is_dead = tx.conn.execute(_IS_DEAD, names | {"for_key": first_key}).first() is not None
-    if is_dead or (receipt.group_id, first_key) in tx.deaths:
-        return State.DLQ
-    if origin_key is not None and (row := row_of(tx, receipt._replace(message_key=first_key))) is not None:
-        return State(row.state)  # it was reset, and has been read again
-    names["for_key"] = first_key
-    reached = tx.conn.execute(_REACHED, names | {"for_queue": queue_of(first_key)}).scalar()
-    offset = offset_of(first_key)
-    if reached is None or offset >= reached:
-        return State.READY
-    left = {"for_queue": queue_of(first_key), "for_offset": offset}
-    return State.COMMIT if tx.conn.execute(_LEFT_BEHIND, names | left).first() is None else State.READY
+    if (receipt.group_id, first_key) in tx.deaths:
+        return State.DLQ  # in this transaction, which writes the dead letter at its end
+    return states_of.state_of(tx.conn, receipt.group_id, first_key) or State.READY
 
 
 _ROW = select(
@@ -85,14 +73,8 @@ _ROW = select(
     delivery.c.attempt,
     delivery.c.hold_id,
     delivery.c.visible_at_ms,
-    delivery.c.provisional_ack,
     delivery.c.message_group,
 ).where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key"))
-_IS_DEAD = select(dead_letter.c.dead_letter_id).where(
-    dead_letter.c.group_id == bindparam("for_group"),
-    dead_letter.c.origin_key == bindparam("for_key"),
-    dead_letter.c.redrive_state.is_(None),
-)
 _REDRIVEN_FROM = (
     select(redrive.c.origin_key)
     .where(
@@ -101,18 +83,4 @@ _REDRIVEN_FROM = (
         redrive.c.target_topic_id.is_(None),
     )
     .limit(1)
-)
-_REACHED = select(progress.c.next_offset).where(
-    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue")
-)
-# Its message group stands before it: the scan passed it over.
-_LEFT_BEHIND = (
-    select(behind.c.next_offset)
-    .join(message, message.c.message_group == behind.c.message_group)
-    .where(
-        message.c.message_key == bindparam("for_key"),
-        behind.c.group_id == bindparam("for_group"),
-        behind.c.queue_id == bindparam("for_queue"),
-        behind.c.next_offset <= bindparam("for_offset"),
-    )
 )
