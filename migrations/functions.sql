@@ -1,6 +1,6 @@
--- What a user's own transaction may call. Each touches as little as can be: an open transaction must never make the
--- broker wait. `:schema` is the schema that holds the tables. A refusal's SQLSTATE is PM and the last three digits of
--- the code that the wire has for it.
+-- What a user's own transaction may call. Each touches as little as possible: an open transaction must never make the
+-- broker wait. `:schema` is the schema that holds the tables; `popserver/store/functions.py` fills in the other words
+-- after a colon. A refusal's SQLSTATE is PM and the last three digits of the code that the wire has for it.
 
 CREATE FUNCTION :schema.popmq_enqueue(
     topic text,
@@ -25,13 +25,13 @@ DECLARE
     stored_id bytea;
     first_id bytea;
     now_ms constant bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
-    kind constant text := CASE WHEN message_group IS NOT NULL THEN 'FIFO' WHEN deliver_at_ms IS NOT NULL THEN 'DELAY'
-                               WHEN priority IS NOT NULL THEN 'PRIORITY' ELSE 'NORMAL' END;
+    kind constant text := CASE WHEN message_group IS NOT NULL THEN :type_fifo WHEN deliver_at_ms IS NOT NULL THEN :type_delay
+                               WHEN priority IS NOT NULL THEN :type_priority ELSE :type_normal END;
     control constant text := '[\u0001-\u001f\u007f-\u009f]';
     size integer;
     each record;
 BEGIN
-    IF topic ^@ '%DLQ%' OR topic ^@ '%RETRY%' THEN
+    IF topic ^@ :dlq_prefix OR topic ^@ :retry_prefix THEN
         RAISE EXCEPTION USING ERRCODE = 'PM002', MESSAGE = format(
             'topic ''%s'' is filled by the server; send to the topic its messages came from', topic);
     END IF;
@@ -51,36 +51,38 @@ BEGIN
     END IF;
     IF coalesce(octet_length(body), 0) = 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'PM302', MESSAGE = 'the message''s body is empty; give at least one byte';
-    ELSIF octet_length(body) > 4194304 THEN
+    ELSIF octet_length(body) > :body_bytes_max THEN
         RAISE EXCEPTION USING ERRCODE = 'PM301', MESSAGE = format(
-            'the message''s body has %s bytes, at most 4194304 are allowed; send a reference instead',
-            octet_length(body));
+            'the message''s body has %s bytes, at most %s are allowed; send a reference instead',
+            octet_length(body), :body_bytes_max);
     END IF;
-    IF message_id IS NOT NULL AND (message_id !~ '\S' OR length(message_id) > 255) THEN
+    IF message_id IS NOT NULL AND (message_id !~ '\S' OR length(message_id) > :message_id_length_max) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM009', MESSAGE = format(
-            'message id ''%s'' is blank or longer than 255 characters; leave it out and one is drawn',
-            left(message_id, 32));
+            'message id ''%s'' is blank or longer than %s characters; leave it out and one is drawn',
+            left(message_id, 32), :message_id_length_max);
     END IF;
     IF tag IS NOT NULL AND (tag !~ '\S' OR tag ~ control OR position('|' IN tag) > 0) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM004', MESSAGE = format(
             'tag ''%s'' is blank, or holds ''|'' or a control character; leave it out or change it', left(tag, 64));
     END IF;
     IF message_group IS NOT NULL
-       AND (message_group !~ '\S' OR message_group ~ control OR octet_length(message_group) > 63) THEN
+       AND (message_group !~ '\S' OR message_group ~ control
+            OR octet_length(message_group) > :message_group_bytes_max) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM006', MESSAGE = format(
-            'message group ''%s'' is blank, holds a control character or has more than 63 bytes',
-            left(message_group, 64));
+            'message group ''%s'' is blank, holds a control character or has more than %s bytes',
+            left(message_group, 64), :message_group_bytes_max);
     END IF;
     IF length(trace_context) > 1024 OR length(born_host) > 255 THEN
         RAISE EXCEPTION USING ERRCODE = 'PM101', MESSAGE =
             'trace_context has more than 1024 characters, or born_host more than 255';
     END IF;
-    IF deliver_at_ms IS NOT NULL AND deliver_at_ms NOT BETWEEN 0 AND 253402300799999 THEN
+    IF deliver_at_ms IS NOT NULL AND deliver_at_ms NOT BETWEEN 0 AND :time_ms_max THEN
         RAISE EXCEPTION USING ERRCODE = 'PM012', MESSAGE = format(
             'deliver_at_ms %s is no time between the years 1970 and 9999; give epoch milliseconds', deliver_at_ms);
     END IF;
-    IF priority NOT BETWEEN 0 AND 32767 THEN
-        RAISE EXCEPTION USING ERRCODE = 'PM000', MESSAGE = format('priority %s is not between 0 and 32767', priority);
+    IF priority NOT BETWEEN 0 AND :priority_max THEN
+        RAISE EXCEPTION USING ERRCODE = 'PM000', MESSAGE = format(
+            'priority %s is not between 0 and %s', priority, :priority_max);
     END IF;
     size := octet_length(coalesce(tag, ''));
     FOR each IN SELECT unnest(keys) AS word LOOP
@@ -102,27 +104,23 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = 'PM007', MESSAGE = format(
                 'property ''%s'' has a blank name, or a control character in its name or value',
                 left(each.name, 64));
-        ELSIF each.name = ANY (string_to_array(
-            'TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET '
-            'MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME UNIQ_KEY '
-            'MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET '
-            'DUP_INFO EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME '
-            'CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS '
-            'TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL '
-            '__BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32#', ' ')) THEN
+        ELSIF each.name IN (:reserved_properties) THEN
             RAISE EXCEPTION USING ERRCODE = 'PM007', MESSAGE = format(
                 'property name ''%s'' is reserved for the system; choose another', each.name);
         END IF;
-        IF each.name = 'popmq.idempotency-key'
-           AND (each.value #>> '{}' !~ '\S' OR octet_length(each.value #>> '{}') > 255) THEN
+        IF each.name = :idempotency_property
+           AND (each.value #>> '{}' !~ '\S' OR octet_length(each.value #>> '{}') > :idempotency_bytes_max) THEN
             RAISE EXCEPTION USING ERRCODE = 'PM007', MESSAGE = format(
-                'property %s ''%s'' is blank or has more than 255 bytes', each.name, left(each.value #>> '{}', 32));
+                'property %s ''%s'' is blank or has more than %s bytes', each.name, left(each.value #>> '{}', 32),
+                :idempotency_bytes_max);
         END IF;
         size := size + octet_length(each.name) + octet_length(each.value #>> '{}');
     END LOOP;
-    IF size > 16384 OR (SELECT count(*) FROM jsonb_object_keys(properties)) > 128 THEN
+    IF size > :properties_bytes_max
+       OR (SELECT count(*) FROM jsonb_object_keys(properties)) > :properties_max THEN
         RAISE EXCEPTION USING ERRCODE = 'PM101', MESSAGE = format(
-            'properties, tag and keys have %s bytes together, at most 16384 and 128 properties are allowed', size);
+            'properties, tag and keys have %s bytes together, at most %s and %s properties are allowed', size,
+            :properties_bytes_max, :properties_max);
     END IF;
 
     -- Without one: an id that grows with time, like those of the clients.
@@ -130,9 +128,9 @@ BEGIN
         lpad(to_hex(now_ms), 12, '0') || left(replace(gen_random_uuid()::text, '-', ''), 20)));
     stored_id := CASE WHEN message_id ~ '^01[0-9A-F]{32}$' THEN decode(message_id, 'hex')
                       ELSE '\x00'::bytea || convert_to(message_id, 'UTF8') END;
-    -- A key whose message was taken back before anybody saw it is free again.
+    -- A key whose message was cancelled before it entered its topic is free again.
     SELECT i.message_id INTO first_id FROM idempotency i
-    WHERE i.topic_id = target.topic_id AND i.idempotency_key = properties ->> 'popmq.idempotency-key'
+    WHERE i.topic_id = target.topic_id AND i.idempotency_key = properties ->> :idempotency_property
       AND i.expires_at_ms > now_ms
       AND (EXISTS (SELECT FROM message m WHERE m.message_id = i.message_id AND m.topic_id = i.topic_id
                    AND m.origin_key = 0)
@@ -149,27 +147,28 @@ BEGIN
     INSERT INTO pending (topic_id, message_id, kind, due_at_ms, stored_at_ms, enqueued, born_at_ms, tag, keys, properties,
                          message_group, priority, message_type, body_encoding, born_host, trace_context, digest,
                          deliver_at_ms, body)
-    VALUES (target.topic_id, stored_id, 'DELAY', coalesce(deliver_at_ms, 0), now_ms, 1, coalesce(born_at_ms, now_ms), tag,
+    VALUES (target.topic_id, stored_id, :pending_delay, coalesce(deliver_at_ms, 0), now_ms, 1, coalesce(born_at_ms, now_ms), tag,
             CASE WHEN cardinality(keys) > 0 THEN to_json(keys)::text END,
             CASE WHEN properties <> '{}' THEN properties::text END,
-            message_group, priority, kind, 'IDENTITY', coalesce(born_host, ''), trace_context, decode(md5(body), 'hex'),
+            message_group, priority, kind, :body_identity, coalesce(born_host, ''), trace_context, decode(md5(body), 'hex'),
             deliver_at_ms, body)
     ON CONFLICT DO NOTHING;
-    PERFORM pg_notify('popmq', 'pending');
+    PERFORM pg_notify(:channel, :signal_pending);
     RETURN message_id;
 END
 $popmq$;
 
 CREATE FUNCTION :schema.popmq_ack(receipt_handle text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = :schema, pg_temp AS $popmq$
--- Ends the hold in the caller's transaction, or refuses when the handle holds nothing any more. The one delivery is
--- all that is touched. Its row says whether the hold is current, not the clock: as long as the server has not ended
--- the hold, nobody else has the message, and from here to the caller's commit nobody gets it.
+-- Ends the hold in the caller's transaction, or refuses when the handle holds nothing any more. It touches only this
+-- delivery. The row says whether the hold is current, not the clock: until the server ends the hold, no other consumer
+-- has the message, and from here to the caller's commit none gets it.
 DECLARE
     handle bytea;
     held record;
 BEGIN
-    IF receipt_handle !~ '^[A-Za-z0-9+/]{39}=$' OR get_byte(decode(receipt_handle, 'base64'), 0) NOT IN (1, 2) THEN
+    IF receipt_handle !~ '^[A-Za-z0-9+/]{39}=$'
+       OR get_byte(decode(receipt_handle, 'base64'), 0) NOT IN (:handle_versions) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM013', MESSAGE = format(
             'receipt handle ''%s'' is malformed; give the one that came with the message', left(receipt_handle, 48));
     END IF;
@@ -178,7 +177,7 @@ BEGIN
     WHERE d.group_id = ('x' || encode(substring(handle FROM 2 FOR 4), 'hex'))::bit(32)::bigint
       AND d.message_key = ('x' || encode(substring(handle FROM 6 FOR 8), 'hex'))::bit(64)::bigint
       AND d.hold_id = ('x' || encode(substring(handle FROM 14 FOR 8), 'hex'))::bit(64)::bigint
-      AND d.state IN ('INFLIGHT')
+      AND d.state IN (:held)
     FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'PM013', MESSAGE =
@@ -188,26 +187,26 @@ BEGIN
     IF held.message_group IS NULL THEN
         DELETE FROM delivery d WHERE d.group_id = held.group_id AND d.message_key = held.message_key;
         INSERT INTO history (at_ms, group_id, message_key, event, from_state, to_state, attempt, client_id, reason)
-        SELECT floor(extract(epoch FROM clock_timestamp()) * 1000), held.group_id, held.message_key, 'ACK', 'INFLIGHT',
-               'COMMIT', held.attempt, held.client_id, ''
-        FROM consumer_group g WHERE g.group_id = held.group_id AND g.history = 'all';
+        SELECT floor(extract(epoch FROM clock_timestamp()) * 1000), held.group_id, held.message_key, :ack, :inflight,
+               :commit, held.attempt, held.client_id, ''
+        FROM consumer_group g WHERE g.group_id = held.group_id AND g.history = :history_all;
         RETURN;
     END IF;
-    -- What stands behind an un-acked one comes again with it, whatever was written here.
+    -- A message behind an un-acked one comes again with it, whatever was written here.
     IF EXISTS (SELECT FROM delivery d WHERE d.group_id = held.group_id AND d.topic_id = held.topic_id
                AND d.message_group = held.message_group AND d.message_key < held.message_key
-               AND d.state NOT IN ('ACKED_IN_TRANSACTION', 'ACKED_PROVISIONALLY')) THEN
+               AND d.state NOT IN (:acked)) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM800', MESSAGE = format(
             'a message before this one in message group ''%s'' is not acked; ack them in their order',
             held.message_group);
     END IF;
-    -- The rest of its group follows from its end: that is the server's to do, after the commit.
-    UPDATE delivery d SET visible_at_ms = 0, state = 'ACKED_IN_TRANSACTION'
+    -- The server ends the message after the commit, and does what follows for its message group.
+    UPDATE delivery d SET visible_at_ms = 0, state = :acked_in_transaction
     WHERE d.group_id = held.group_id AND d.message_key = held.message_key;
-    PERFORM pg_notify('popmq', 'due');
+    PERFORM pg_notify(:channel, :signal_due);
 END
 $popmq$;
 
--- They run with their owner's rights, so they are nobody's until granted.
+-- They run with their owner's rights, so nobody may call them until granted.
 REVOKE ALL ON FUNCTION :schema.popmq_enqueue FROM PUBLIC;
 REVOKE ALL ON FUNCTION :schema.popmq_ack FROM PUBLIC;

@@ -23,6 +23,7 @@ _TIME_MASK = (1 << _TIME_BITS) - 1
 _ID_MASK = 0x7FFF
 _VERSION = 1
 _VERSION_IN_ORDER = 2  # of a message in a message group
+VERSIONS = (_VERSION, _VERSION_IN_ORDER)
 _TEXT_LENGTH = 4 * -(-_LAYOUT.size // 3)  # base64 of the 29 bytes
 
 
@@ -65,7 +66,7 @@ def decode(handle: str) -> Receipt:
             raise ValueError(f"{len(handle)} characters instead of {_TEXT_LENGTH}")
         packed = binascii.a2b_base64(handle, strict_mode=True)
         version, group_id, message_key, hold_id, end = _LAYOUT.unpack(packed)
-        if version not in (_VERSION, _VERSION_IN_ORDER):
+        if version not in VERSIONS:
             raise ValueError(f"version {version} instead of {_VERSION} or {_VERSION_IN_ORDER}")
     except (ValueError, binascii.Error, struct.error) as error:
         raise InvalidReceiptHandle(f"receipt handle '{handle[:48]}' is malformed: {error}") from None
