@@ -44,6 +44,13 @@ class RedriveState(StrEnum):
     SKIPPED = "SKIPPED"
 
 
+class LetterState(StrEnum):
+    """How a dead letter ceased to be one: by a redrive, or because its group was reset to read the message again."""
+
+    REDRIVEN = "REDRIVEN"
+    RESET = "RESET"
+
+
 class Change(StrEnum):
     """Whether it is sent back as it was."""
 

@@ -1,8 +1,7 @@
-"""What a group has in a queue, looked at, locked and removed a step at a time.
+"""Reads, locks and removes what a group has in a queue, a step at a time.
 
-Each step takes a page of keys first and then acts on those: a subquery with a limit may be run again for every row
-that the planner holds against it. Messages that were redriven have their deliveries elsewhere, and are told by the
-places that they came from.
+Each step reads a page of keys first and then acts on those: a planner may run a subquery with a limit again for every
+row. Redriven messages have their deliveries at other places; they are found by the places where they were first.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import BindParameter, Integer, and_, bindparam, delete, or_, select, update
 
-from popserver.domain.delivery import Event
-from popserver.domain.redrive import RedriveState
+from popserver.domain.redrive import LetterState
 from popserver.store.given import as_given, given
 from popserver.store.schema import AnyRow, dead_letter, delivery, redrive
 from popserver.store.schema import message_group_progress as behind
@@ -22,7 +20,7 @@ from popserver.store.transaction import STEP_ROWS_MAX, Transaction
 
 
 class GroupQueue(NamedTuple):
-    """One queue of a group; `first` to `end` are all message keys it can have."""
+    """One queue of a group; its message keys are `first` up to, not including, `end`."""
 
     group_id: int
     queue_id: int
@@ -35,14 +33,14 @@ class GroupQueue(NamedTuple):
 
 
 def held(tx: Transaction, place: GroupQueue, limit: int) -> Sequence[AnyRow]:
-    """Its first deliveries, and then the first of what was redriven: key, state, attempt and client of each."""
+    """Key, state, attempt and client of its first deliveries, then of those of redriven messages."""
     names = place.names | {"limit": limit}
     rows = tx.conn.execute(_DELIVERIES, names | {"after": place.first - 1}).all()
     return [*rows, *tx.conn.execute(_REDRIVEN, names | {"limit": limit - len(rows)})]
 
 
 def lock(tx: Transaction, place: GroupQueue) -> bool:
-    """Lock all its deliveries, waiting for none; whether they were free."""
+    """Lock all its deliveries without waiting; False if another transaction has one of them."""
     for keys in _own_keys(tx, place):
         if len(_found(tx, _LOCK_FREE, place, keys)) < len(keys):
             return False
@@ -53,17 +51,17 @@ def lock(tx: Transaction, place: GroupQueue) -> bool:
 
 
 def clear(tx: Transaction, place: GroupQueue) -> None:
-    """Remove its deliveries, and what its message groups have open."""
+    """Remove its deliveries, and its message groups' progress."""
     for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
         _act(tx, _REMOVE, place, keys)
     for page in _pages(tx, _BEHIND, place, ""):
         _act(tx, _REMOVE_BEHIND, place, [row.message_group for row in page])
 
 
-def revive(tx: Transaction, place: GroupQueue, from_key: int) -> None:
-    """What died there from that message on is no dead letter any more."""
+def make_ready(tx: Transaction, place: GroupQueue, from_key: int) -> None:
+    """The messages from that one on are no dead letters any more."""
     for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
-        _act(tx, _REVIVE, place, [row.dead_letter_id for row in page])
+        _act(tx, _MAKE_READY, place, [row.dead_letter_id for row in page])
 
 
 def _own_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
@@ -72,7 +70,7 @@ def _own_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
 
 
 def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
-    """Where what was redriven has been put; its delivery may have ended since."""
+    """The new places of redriven messages; their deliveries may have ended since."""
     names = place.names | {"limit": STEP_ROWS_MAX, "after_redriven": -1}
     while page := tx.conn.execute(_REDRIVEN_KEYS, names).all():
         yield [row.redriven_key for row in page]
@@ -80,7 +78,7 @@ def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]
 
 
 def _pages(tx: Transaction, look: Any, place: GroupQueue, after: int | str) -> Iterator[Sequence[AnyRow]]:
-    """The rows beyond `after` in the order of their first column, which no two have in common."""
+    """The rows beyond `after` in the order of their first column, which is unique."""
     names = place.names | {"limit": STEP_ROWS_MAX, "after": after}
     while page := tx.conn.execute(look, names).all():
         yield page
@@ -149,15 +147,15 @@ _DEAD = (
         dead_letter.c.dead_letter_id > bindparam("after"),
         dead_letter.c.origin_key >= bindparam("first"),
         dead_letter.c.origin_key < bindparam("end"),
-        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == RedriveState.REDRIVEN.value),
+        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == LetterState.REDRIVEN.value),
     )
     .order_by(dead_letter.c.dead_letter_id)
     .limit(_LIMIT)
     .with_for_update()
 )
 _IDS = given("keys", "dead_letter_id")
-_REVIVE = (
+_MAKE_READY = (
     update(dead_letter)
     .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
-    .values(redrive_state=Event.RESET.value)
+    .values(redrive_state=LetterState.RESET.value)
 )

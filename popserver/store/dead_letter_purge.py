@@ -28,7 +28,7 @@ from popserver.domain.delivery import State, shown_as
 from popserver.domain.errors import PopError, TooManyRequests
 from popserver.domain.group import Group, Mode
 from popserver.domain.names import dead_letter_topic
-from popserver.domain.redrive import RedriveState
+from popserver.domain.redrive import LetterState
 from popserver.domain.topic import message_key, offset_of
 from popserver.store import catalog, redriving
 from popserver.store.given import as_given, given
@@ -126,7 +126,7 @@ _IS_UNREAD = (
 
 
 def _free(*not_done: ColumnElement[bool]) -> Select[Any]:
-    is_back = dead_letter.c.redrive_state == literal_column(f"'{RedriveState.REDRIVEN}'")
+    is_back = dead_letter.c.redrive_state == literal_column(f"'{LetterState.REDRIVEN}'")
     return (
         select(dead_letter.c.dead_letter_id, dead_letter.c.copy_key)
         .where(

@@ -12,7 +12,7 @@ from popserver.domain.group import Group, Mode
 from popserver.domain.message import id_from_bytes, id_to_bytes
 from popserver.domain.names import Resource
 from popserver.domain.pending import PendingKind
-from popserver.domain.redrive import RedriveState
+from popserver.domain.redrive import LetterState
 from popserver.domain.topic import offset_of, queue_of
 from popserver.domain.why import Death, Evidence, Hold, Redriven, Retry, Scheduled
 from popserver.store import inspection, redriven, states_of
@@ -147,7 +147,7 @@ _BACK = (
         and_(redrive.c.plan_id == dead_letter.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id),
     )
     .outerjoin(topic_table, topic_table.c.topic_id == redrive.c.target_topic_id)
-    .where(dead_letter.c.redrive_state == RedriveState.REDRIVEN.value)
+    .where(dead_letter.c.redrive_state == LetterState.REDRIVEN.value)
 )
 _HOLDS = select(
     message.c.message_id,

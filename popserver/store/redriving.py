@@ -36,7 +36,7 @@ from popserver.domain.filtering import tag_hash
 from popserver.domain.group import Group, Mode
 from popserver.domain.message import BodyEncoding, MessageType, id_from_bytes, id_to_bytes
 from popserver.domain.names import retry_topic
-from popserver.domain.redrive import Order, RedriveState, Repair, message_id_of, with_marks
+from popserver.domain.redrive import LetterState, Order, RedriveState, Repair, message_id_of, with_marks
 from popserver.domain.retry import Holder
 from popserver.domain.retry_copy import Lineage, marked
 from popserver.domain.topic import OWN_QUEUES, NewTopic, Topic, message_key, queue_of
@@ -304,7 +304,7 @@ _IDS_THERE = select(dead_letter.c.dead_letter_id).where(*_NAMED).order_by(dead_l
 _MARK = (
     update(dead_letter)
     .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)), dead_letter.c.redrive_state.is_(None))
-    .values(redrive_state=RedriveState.REDRIVEN.value, plan_id=bindparam("by_plan"))
+    .values(redrive_state=LetterState.REDRIVEN.value, plan_id=bindparam("by_plan"))
 )
 # Row by row: joined with given rows SQLite walks through the whole plan, and through all of those for each of its rows.
 _ONE = redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id")

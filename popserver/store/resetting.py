@@ -188,7 +188,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
     """Nothing is left of the group in the queue but its progress, and dead letters from before it."""
     place = _place(group, move)
     clearing.clear(tx, place)
-    clearing.revive(tx, place, move.first + move.to_offset)
+    clearing.make_ready(tx, place, move.first + move.to_offset)
     names = {"for_group": group.group_id, "of_queue": place.queue_id, "to_offset": move.to_offset}
     if not tx.conn.execute(_SET, names).rowcount:
         # Where another server makes the same row just now, the key refuses this one, and the batch is run again.

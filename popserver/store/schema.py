@@ -33,7 +33,7 @@ from sqlalchemy import (
 from popserver.domain.delivery import STORED, TIMED, State
 from popserver.domain.group import HistoryLevel, Model
 from popserver.domain.pending import PendingKind
-from popserver.domain.redrive import Change, PlanState, RedriveState
+from popserver.domain.redrive import Change, LetterState, PlanState, RedriveState
 from popserver.domain.retry import FIFO_INTERVAL_MS, Holder
 from popserver.domain.topic import OFFSET_BITS
 from popserver.store import states_of
@@ -327,9 +327,10 @@ dead_letter = Table(
     Column("attempt", Integer, nullable=False),
     Column("reason", Text, nullable=False),
     Column("dead_at_ms", BigInteger, nullable=False),
-    Column("redrive_state", Text),  # NULL: dead
+    Column("redrive_state", Text),  # NULL: it is one; else how it ceased to be one
     Column("plan_id", Text),  # of the redrive that sent it back
     UniqueConstraint("group_id", "origin_key", name="dead_letter_once"),
+    CheckConstraint(f"redrive_state IN ({_listed(*LetterState)})", name="dead_letter_redrive_state"),
     Index("dead_letter_copy", "copy_key"),
     Index("dead_letter_dead_at", "dead_at_ms"),
     Index("dead_letter_of_group", "group_id", "dead_letter_id"),
@@ -613,7 +614,7 @@ LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> {OFFSET_BITS})
 LEFT JOIN redrive_plan rp ON rp.plan_id = r.plan_id
 LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
       AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
-LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = 'RESET'
+LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = '{LetterState.RESET}'
       AND r.target_topic_id IS NULL
 LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_key
 LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> {OFFSET_BITS})

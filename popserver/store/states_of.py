@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from popserver.domain.delivery import SHOWN_AS, State, shown_as
 from popserver.domain.group import Mode
-from popserver.domain.redrive import RedriveState
+from popserver.domain.redrive import LetterState
 from popserver.domain.topic import OFFSET_BITS, queue_of
 
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -66,7 +66,7 @@ def joins(key: str, first_key: str) -> str:
     return f"""LEFT JOIN delivery d ON d.group_id = g.group_id AND d.message_key = {key}
 LEFT JOIN dead_letter l ON l.group_id = g.group_id AND l.origin_key = {first_key}
 LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id AND l.origin_key = {key}
-      AND l.redrive_state = '{RedriveState.REDRIVEN}' AND r.target_topic_id IS NULL
+      AND l.redrive_state = '{LetterState.REDRIVEN}' AND r.target_topic_id IS NULL
 LEFT JOIN delivery rd ON rd.group_id = g.group_id AND rd.message_key = r.redriven_key
 LEFT JOIN progress rp ON rp.group_id = g.group_id AND rp.queue_id = (r.redriven_key >> {OFFSET_BITS})
 LEFT JOIN message_group_progress b ON b.group_id = g.group_id AND b.queue_id = p.queue_id
