@@ -28,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from popserver.domain.delivery import State
 from popserver.domain.filtering import SqlFilter, TagFilter
 from popserver.domain.names import owner_of
 from popserver.domain.topic import message_key, offset_of
@@ -259,7 +260,7 @@ _READY_AGAIN = (
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
-        delivery.c.state == literal_column("'READY'"),
+        delivery.c.state == literal_column(f"'{State.READY}'"),
         delivery.c.message_group.is_(None),
     )
     .exists()

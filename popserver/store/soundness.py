@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
+from popserver.domain.delivery import State
 from popserver.domain.errors import StoreUnavailable
 from popserver.domain.names import RETRY_PREFIX
 from popserver.store.dialect import dialect_of
+from popserver.store.states_of import is_shown_as
 
 # What is deleted is removed step by step, and need not make sense on its way.
 _IN_USE = """
@@ -14,6 +16,7 @@ _IN_USE = """
         JOIN consumer_group g ON g.group_id = b.group_id AND g.deleted_at_ms IS NULL
         JOIN topic t ON t.topic_id = b.topic_id AND t.deleted_at_ms IS NULL"""
 _OF_ITS_GROUP = "d.group_id = b.group_id AND d.topic_id = b.topic_id AND d.message_group = b.message_group"
+_IS_READY = is_shown_as("h.state", State.READY)
 _HEADS = """
         SELECT group_id, topic_id, message_group, MIN(message_key) AS first_key, MIN(message_key >> 40) AS queue_id
         FROM delivery WHERE message_group IS NOT NULL GROUP BY group_id, topic_id, message_group"""
@@ -27,10 +30,10 @@ INVARIANTS = {
         JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'POP'
         JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> 40)
         WHERE (d.message_key & 1099511627775) >= p.next_offset""",
-    "a delivery that does not wait, of a group that owns whole queues": """
+    "a delivery that does not wait, of a group that owns whole queues": f"""
         SELECT COUNT(*) FROM delivery d
         JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'PULL'
-        WHERE d.state <> 'WAITING_RETRY'""",
+        WHERE d.state <> '{State.WAITING_RETRY}'""",  # noqa: S608
     "a message that waits though its retry is there": f"""
         SELECT COUNT(*) FROM delivery d
         JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'PULL' AND g.deleted_at_ms IS NULL
@@ -81,17 +84,17 @@ INVARIANTS = {
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id
              AND h.message_key = (SELECT MIN(d.message_key) FROM delivery d WHERE {_OF_ITS_GROUP})
-        WHERE b.open_since_ms IS NOT NULL AND h.state NOT IN ('READY', 'ACKED_PROVISIONALLY')""",  # noqa: S608
+        WHERE b.open_since_ms IS NOT NULL AND NOT {_IS_READY}""",  # noqa: S608
     "a message group whose first message is ready and that is not open": f"""
         SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
-        WHERE h.state IN ('READY', 'ACKED_PROVISIONALLY') AND NOT EXISTS (
+        WHERE {_IS_READY} AND NOT EXISTS (
             SELECT 1 FROM message_group_progress o WHERE o.group_id = b.group_id AND o.queue_id = b.queue_id
             AND o.message_group = b.message_group AND o.open_since_ms IS NOT NULL)""",  # noqa: S608
     "a provisional ack with nothing before it": f"""
         SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
-        WHERE h.state = 'ACKED_PROVISIONALLY'""",  # noqa: S608
+        WHERE h.state = '{State.ACKED_PROVISIONALLY}'""",  # noqa: S608
     "a delivery of a message its message group has not reached": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         JOIN delivery d ON {_OF_ITS_GROUP} AND d.message_key >= ((b.queue_id << 40) | b.next_offset)""",  # noqa: S608
