@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import Connection, make_url, text
@@ -171,7 +172,7 @@ def _hold_all(database: Database, name: Resource, count: int) -> None:
             database.begin(conn)
             tx = Transaction(conn, now_ms)
             request = request or _receive_all(tx, name)
-            receiving.receive(tx, [request._replace(rotation=rotation)])
+            receiving.receive(tx, [replace(request, rotation=rotation)])
             conn.exec_driver_sql("COMMIT")
         settle(database, conn)
 

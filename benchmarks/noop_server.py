@@ -13,8 +13,6 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from sqlalchemy import Connection
-
 from benchmarks import noop_pulls
 from popserver.broker import broker as broker_room
 from popserver.broker.clock import Clock
@@ -58,23 +56,23 @@ class InstantWriter:
         self._canned: dict[tuple[int, int], list[Delivery]] = {}
         self._sent: defaultdict[int, list[Message]] = defaultdict(list)
         self._instant: dict[Any, Callable[[Any], Any]] = {
-            messages.append: self._append,
-            receiving.receive: self._receive,
-            holds.ack: self._ack,
-            offsets.commit: noop_pulls.commit,
-            reading.read: self._read,
+            messages.Append: self._append,
+            receiving.Receive: self._receive,
+            holds.Ack: self._ack,
+            offsets.Commit: noop_pulls.commit,
+            reading.Read: self._read,
         }
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    async def submit(self, verb: Any, wish: Any, *, size: int = 0) -> Any:
-        return await asyncio.shield(self.enqueue(verb, wish, size=size))
+    async def submit(self, request: Any, *, size: int = 0) -> Any:
+        return await asyncio.shield(self.enqueue(request, size=size))
 
-    def enqueue(self, verb: Any, wish: Any, *, size: int = 0, answers: int = 0) -> asyncio.Future[Any]:
+    def enqueue(self, request: Any, *, size: int = 0, answers: int = 0) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
-        instant = self._instant.get(verb)
-        result = instant(wish) if instant is not None else self._execute(verb, wish)
+        instant = self._instant.get(type(request))
+        result = instant(request) if instant is not None else self._execute(request)
         if isinstance(result, PopError):
             answer.set_exception(result)
         else:
@@ -113,10 +111,10 @@ class InstantWriter:
     def _ack(self, wish: holds.Ack) -> list[None]:
         return [None] * len(wish.receipts)
 
-    def _read(self, look: Callable[[Connection], Any]) -> Any:
+    def _read(self, request: reading.Read[Any]) -> Any:
         # Nobody else writes there, so it needs no transaction.
         try:
-            return look(self._conn)
+            return request.query(self._conn)
         except PopError as refusal:
             return refusal
 
@@ -131,9 +129,9 @@ class InstantWriter:
             deliveries.append(Delivery(stored, handle, 1, until_ms))
         return deliveries
 
-    def _execute(self, verb: Any, wish: Any) -> Any:
+    def _execute(self, request: Any) -> Any:
         self._database.begin(self._conn)
-        (result,) = verb(Transaction(self._conn, self._clock.now_ms()), [wish])
+        (result,) = request.operation(Transaction(self._conn, self._clock.now_ms()), [request])
         self._conn.exec_driver_sql("COMMIT")
         return result
 

@@ -278,7 +278,7 @@ class Broker:
         receipts = [await self._receipt_or_refusal(handle, message_id, group, topic) for handle, message_id in named]
         good = [each for each in receipts if isinstance(each, Receipt)]
         request = holds.Ack(group, good)
-        outcomes = iter(await self.writer.submit(holds.ack, request) if good else ())
+        outcomes = iter(await self.writer.submit(request)) if good else iter(())
         return [next(outcomes) if isinstance(each, Receipt) else each for each in receipts]
 
     async def change_invisible(
@@ -299,7 +299,7 @@ class Broker:
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
         held = await self._receipt(handle, message_id, group, topic)
         request = holds.ChangeInvisible(group, held, duration_ms, give_back)
-        return receipt.encode(await self.writer.submit(holds.change_invisible, request))
+        return receipt.encode(await self.writer.submit(request))
 
     async def forward_to_dead_letter_queue(
         self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = ""
@@ -307,7 +307,7 @@ class Broker:
         """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
         group, topic = await self.catalog.of_a_hold(group_name, topic_name)
         request = holds.Forward(group, await self._receipt(handle, message_id, group, topic))
-        await self.writer.submit(holds.forward, request)
+        await self.writer.submit(request)
 
     async def topics_behind(self, keys: Sequence[int]) -> set[Resource | None]:
         """Where dead letters and retries come from, by their keys; None for what cannot be told any more."""

@@ -123,11 +123,11 @@ class Bulk:
 
     async def _take(self, request: Receive) -> attempts.Answer:
         if not isinstance(request.wanted, SqlFilter):
-            return await self._writer.enqueue(attempts.receive, request, answers=request.batch_size)
+            return await self._writer.enqueue(attempts.ReceiveAttempt(request), answers=request.batch_size)
         request = await self._judging.ask(request)
         granted = 0
         try:
-            answer = await self._writer.enqueue(attempts.receive, request, answers=request.batch_size)
+            answer = await self._writer.enqueue(attempts.ReceiveAttempt(request), answers=request.batch_size)
             granted = len(answer.held)
             return answer
         finally:
@@ -149,12 +149,12 @@ class Bulk:
         attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
         receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))
         if receipts:
-            await self._writer.submit(holds.withdraw, holds.Withdraw(receipts))
+            await self._writer.submit(holds.Withdraw(receipts))
 
     async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:
         """Restart the time of what the attempt holds; how many messages that are."""
         attempt = await self._attempt(group, topic, attempt_id)
-        return await self._writer.submit(attempts.renew, attempts.Renew(attempt, invisible_ms))
+        return await self._writer.submit(attempts.Renew(attempt, invisible_ms))
 
     async def ack(self, group: Resource, topic: Resource, attempt_id: str) -> int:
         """Commit what the attempt holds; how many messages that were.
@@ -165,7 +165,7 @@ class Bulk:
         until_ms = self._clock.now_ms() + PATIENCE_MS
         messages = 0
         while True:
-            ended = await self._writer.submit(attempts.ack, attempt)
+            ended = await self._writer.submit(attempts.AckAttempt(attempt))
             messages += ended.messages
             if ended.is_all:
                 return messages

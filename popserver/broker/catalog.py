@@ -77,14 +77,14 @@ class Catalog:
         """The group and the topic, once the group has its progress there."""
         group, topic = await self.group(group_name), await self.topic(topic_name)
         if (group.group_id, topic.topic_id) not in self._met:
-            await self._writer.submit(store.meet, store.Meet(group, topic, Mode.POP))
+            await self._writer.submit(store.Meet(group, topic, Mode.POP))
             self._met.add((group.group_id, topic.topic_id))
         return group, topic
 
     async def fix_mode(self, group: Group, mode: Mode) -> None:
         """The group is used in that mode; raises `BadRequest` for one that consumes in the other."""
         if group.mode is not mode and (group.group_id, mode) not in self._fixed:
-            await self._writer.submit(store.fix_mode, store.FixMode(group, mode))
+            await self._writer.submit(store.FixMode(group, mode))
             self._fixed.add((group.group_id, mode))
             self._groups.pop(group.name, None)
 
@@ -112,7 +112,7 @@ class Catalog:
         """Make a topic; raises `AlreadyExists`."""
         check_topic_to_send(new.name)
         changes = self._changes
-        topic = await self._writer.submit(store.create_topic, store.CreateTopic(new))
+        topic = await self._writer.submit(store.CreateTopic(new))
         return self._remember_topic(new.name, topic, changes)
 
     async def update_topic(
@@ -120,13 +120,13 @@ class Catalog:
     ) -> Topic:
         """Add queues, or change what the route lists; raises `BadRequest` for fewer queues."""
         changes = self._changes
-        topic = await self._writer.submit(store.update_topic, store.UpdateTopic(name, queue_count, accepts))
+        topic = await self._writer.submit(store.UpdateTopic(name, queue_count, accepts))
         self.forget_topic(name)
         return self._remember_topic(name, topic, changes)
 
     async def delete_topic(self, name: Resource) -> None:
         """Delete the topic with its messages; its rows go in steps, its name is free at once."""
-        answer = self._writer.enqueue(store.delete_topic, store.DeleteTopic(name))
+        answer = self._writer.enqueue(store.DeleteTopic(name))
         answer.add_done_callback(lambda _: self._deleted(topics=[name]))
         await asyncio.shield(answer)
 
@@ -134,19 +134,19 @@ class Catalog:
         """Make a group; raises `AlreadyExists`."""
         check_group(new.name)
         changes = self._changes
-        group = await self._writer.submit(store.create_group, store.CreateGroup(new))
+        group = await self._writer.submit(store.CreateGroup(new))
         return self._remember_group(new.name, group, changes)
 
     async def update_group(self, change: store.UpdateGroup) -> Group:
         """Change a group's attempts, ladder or history; holds that run keep their end."""
         changes = self._changes
-        group = await self._writer.submit(store.update_group, change)
+        group = await self._writer.submit(change)
         self._groups.pop(change.name, None)
         return self._remember_group(change.name, group, changes)
 
     async def delete_group(self, name: Resource) -> None:
         """Delete the group, its progress and its dead letters."""
-        answer = self._writer.enqueue(store.delete_group, store.DeleteGroup(name))
+        answer = self._writer.enqueue(store.DeleteGroup(name))
         answer.add_done_callback(
             lambda _: self._deleted(group=name, topics=(dead_letter_topic(name), retry_topic(name)))
         )
@@ -212,9 +212,9 @@ class Catalog:
             new = NewTopic(name, accepts=ACCEPTS_ON_THE_WAY)
         else:
             raise store.topic_not_found(name)
-        return await self._writer.submit(store.create_topic, store.CreateTopic(new, or_find=True))
+        return await self._writer.submit(store.CreateTopic(new, or_find=True))
 
     async def _make_group(self, name: Resource) -> Group:
         if not self._auto_create:
             raise store.group_not_found(name)
-        return await self._writer.submit(store.create_group, store.CreateGroup(NewGroup(name), or_find=True))
+        return await self._writer.submit(store.CreateGroup(NewGroup(name), or_find=True))

@@ -64,14 +64,14 @@ class GroupMembers:
         """A server that has the database for itself begins without members: they come again."""
         self._server_id = server_id
         if not shared:
-            await self._writer.submit(store.empty, store.Empty())
+            await self._writer.submit(store.Empty())
 
     async def join(self, client_id: str, membership: Membership) -> None:
         """The client is a member; when this returns every server lists it. Raises `ConsumerGroupNotFound`."""
         before = self._here.get(client_id)
         self._note(client_id, membership)
         try:
-            await self._writer.submit(store.attend, self._joining(client_id, membership))
+            await self._writer.submit(self._joining(client_id, membership))
         except PopError:
             if self._here.get(client_id) is membership:
                 self._note(client_id, before)
@@ -135,14 +135,14 @@ class GroupMembers:
     async def _write_parting(self, client_id: str, left: Membership) -> None:
         here = self._here.get(client_id)
         if here is None or here.group.group_id != left.group.group_id:
-            await self._writer.submit(store.attend, store.Part(left.group, client_id, self._server_id))
+            await self._writer.submit(store.Part(left.group, client_id, self._server_id))
 
     async def _write_again(self, client_id: str) -> None:
         here = self._here.get(client_id)
         if here is None:
             return
         try:
-            await self._writer.submit(store.attend, self._joining(client_id, here))
+            await self._writer.submit(self._joining(client_id, here))
         except ConsumerGroupNotFound:
             # Deleted meanwhile. Where it is made again, and when it will be, the client comes back into that one.
             await self._roll.call(here.group.name)

@@ -8,6 +8,7 @@ little.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 from popserver.broker.reader import Reader
@@ -66,7 +67,7 @@ class Judging:
             self._leave(seat)
             raise
         ahead.under_way += request.batch_size
-        return request._replace(judged=judged)
+        return replace(request, judged=judged)
 
     def answered(self, request: Receive, granted: int) -> None:
         """The receive that was asked for is done."""

@@ -90,7 +90,7 @@ class Maintenance:
 
     async def _end_due(self) -> int | None:
         try:
-            ended = await self._writer.submit(due.end_due, due.EndDue())
+            ended = await self._writer.submit(due.EndDue())
         except PopError as error:
             log.warning("due deliveries wait", reason=error.sentence)
             return self._clock.now_ms() + RETRY_MS
@@ -103,7 +103,7 @@ class Maintenance:
         """
         now_ms, cutoff_ms = self._clock.now_ms(), self._clock.aged_ms() - self._retention_ms
         try:
-            retained = await self._writer.submit(retention.retain, retention.Retain(cutoff_ms))
+            retained = await self._writer.submit(retention.Retain(cutoff_ms))
         except PopError as error:
             log.warning("old messages wait", reason=error.sentence)
             return now_ms + RETENTION_BEAT_MS
@@ -121,7 +121,7 @@ class Maintenance:
         """One step; then at once the next, or when the next window is over. What comes later is not over before."""
         now_ms = self._clock.now_ms()
         try:
-            expired = await self._writer.submit(idempotency.expire, idempotency.Expire())
+            expired = await self._writer.submit(idempotency.Expire())
         except PopError as error:
             log.warning("expired keys wait", reason=error.sentence)
             return now_ms + KEYS_BEAT_MS
@@ -135,7 +135,7 @@ class Maintenance:
         try:
             removed = 1
             while removed:
-                removed = await self._writer.submit(catalog.purge, catalog.Purge())
+                removed = await self._writer.submit(catalog.Purge())
                 if removed:
                     self._removals.rows("rows of deleted topics and groups", removed)
             self._removals.say()

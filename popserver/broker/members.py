@@ -102,7 +102,7 @@ class Members:
             return
         await self._board.close()
         try:
-            await self._writer.submit(members.leave, members.Leave(self.server_id))
+            await self._writer.submit(members.Leave(self.server_id))
         except PopError as error:
             log.warning("left without a word", reason=error.sentence)
 
@@ -125,13 +125,13 @@ class Members:
     async def come(self, client_id: str, *, inherits: bool = False) -> None:
         """A push consumer is here: its holds live as long as it does, whichever server granted them."""
         if self._shared:
-            await self._writer.submit(members.attend, Come(client_id, self.server_id, inherits))
+            await self._writer.submit(Come(client_id, self.server_id, inherits))
 
     async def go(self, client_id: str, *, inherits: bool = False, everywhere: bool = False) -> bool:
         """A push consumer is gone here; says whether it is gone everywhere."""
         if not self._shared:
             return True
-        return await self._writer.submit(members.attend, Go(client_id, self.server_id, inherits, everywhere))
+        return await self._writer.submit(Go(client_id, self.server_id, inherits, everywhere))
 
     def _hear(self, notice: Notice) -> None:
         if notice.sender == self.server_id:
@@ -181,9 +181,7 @@ class Members:
             self._there_since_ms = now_ms
         # Who was away, with the database perhaps, cannot say that others were not there.
         judges = now_ms - self._there_since_ms >= JUDGES_AFTER_MS
-        beaten = await self._writer.submit(
-            members.beat, Beat(self.server_id, self.address, judges, self._clock.ahead_ms())
-        )
+        beaten = await self._writer.submit(Beat(self.server_id, self.address, judges, self._clock.ahead_ms()))
         was_away = beaten.is_new or self._clock.now_ms() - self._last_beat_ms > AWAY_MS
         self._last_beat_ms = now_ms
         self._clock.start_at_least(beaten.newest_ms)
@@ -221,7 +219,7 @@ class Members:
             if not answer.cancelled() and answer.exception() is not None:
                 self._welcomed = set()  # so the next beat tries again
 
-        self._writer.enqueue(members.welcome, members.Welcome()).add_done_callback(done)
+        self._writer.enqueue(members.Welcome()).add_done_callback(done)
 
     def _set_alarm(self) -> None:
         if self._alarm is not None:

@@ -96,7 +96,7 @@ class Offsets:
         return await self._reader.read(lambda conn: seeking.offset_at(conn, topic, place, at_ms))
 
     async def _commit(self, group: Group, wishes: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
-        done = await self._writer.submit(offsets.commit, offsets.Commit(group, wishes, begins))
+        done = await self._writer.submit(offsets.Commit(group, wishes, begins))
         self._catalog.has_been_used(group)
         return [_with_generation(each, wish.topic) for each, wish in zip(done, wishes, strict=True)]
 

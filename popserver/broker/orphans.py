@@ -28,22 +28,22 @@ class Orphans:
         receipts = [receipt.decode(delivery.receipt_handle) for delivery in granted]
         if receipts:
             withdraw = holds.Withdraw(receipts)
-            self._errands.do(receipts[0], lambda: self._writer.submit(holds.withdraw, withdraw))
+            self._errands.do(receipts[0], lambda: self._writer.submit(withdraw))
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
         """Their client broke off while these were written to it: Ready again after one second (protocol 1.7)."""
         receipts = [receipt.decode(delivery.receipt_handle) for delivery in granted]
         if receipts:
             orphan = holds.Orphan(receipts=receipts)
-            self._errands.do(receipts[0], lambda: self._writer.submit(holds.orphan, orphan))
+            self._errands.do(receipts[0], lambda: self._writer.submit(orphan))
 
     async def orphan_client(self, client_id: str, said_goodbye: bool, *, inherits: bool = False) -> None:
         """The client is gone here; if it is gone everywhere its push holds end."""
         if await self._members.go(client_id, inherits=inherits, everywhere=said_goodbye):
-            await self._writer.submit(holds.orphan, holds.Orphan(client_id=client_id))
+            await self._writer.submit(holds.Orphan(client_id=client_id))
 
     async def adopt(self, client_id: str) -> None:
         """The client is here, or here again: its push holds live as long as it does."""
         await self._members.come(client_id)
         until_ms = self._clock.now_ms() + PUSH_HOLD_MS_MAX
-        await self._writer.submit(holds.adopt, holds.Adopt(client_id, until_ms))
+        await self._writer.submit(holds.Adopt(client_id, until_ms))

@@ -16,7 +16,7 @@ MESSAGES_PER_CALL = 8
 ENOUGH = 48
 
 
-class Pace:
+class BatchDelay:
     """Remembers the batch before. `now_s` is any clock that only goes forward."""
 
     def __init__(self) -> None:

@@ -70,7 +70,7 @@ class Pending:
         topic = await self._catalog.known_topic(topic_name)
         if topic is None:
             raise topic_not_found(topic_name)
-        await self._writer.submit(pending.recall, pending.Recall(topic, asked.message_id, asked.deliver_at_ms))
+        await self._writer.submit(pending.Recall(topic, asked.message_id, asked.deliver_at_ms))
         return asked.message_id
 
     async def cancel(self, topic_name: Resource, message_ids: Sequence[str]) -> list[str]:
@@ -78,13 +78,13 @@ class Pending:
         topic = await self._catalog.known_topic(topic_name)
         if topic is None:
             raise topic_not_found(topic_name)
-        return await self._writer.submit(pending.cancel, pending.Cancel(topic, message_ids))
+        return await self._writer.submit(pending.Cancel(topic, message_ids))
 
     async def _enter(self) -> int | None:
         now_ms = self._clock.now_ms()
         try:
             step = entering.EnterDue(next(self._rotation), self._key_window_ms)
-            done = await self._writer.submit(entering.enter_due, step)
+            done = await self._writer.submit(step)
         except PopError as error:
             log.warning("delayed messages wait", reason=error.sentence)
             return now_ms + RETRY_MS

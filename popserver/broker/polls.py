@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import structlog
 
@@ -79,7 +80,7 @@ class Polls:
                     raise
                 if received.more and not received.deliveries and self._clock.now_ms() < poll_until_ms:
                     # It goes on elsewhere: where it was may be much to look at that it does not want.
-                    request = request._replace(rotation=request.rotation + 1)
+                    request = replace(request, rotation=request.rotation + 1)
                     continue
                 may_be_repeated = False
                 if received.more:
@@ -112,7 +113,7 @@ class Polls:
 
     async def _take(self, request: receiving.Receive) -> Received:
         started_ms = self._clock.now_ms()
-        answer = self._writer.enqueue(receiving.receive, request, answers=request.batch_size)
+        answer = self._writer.enqueue(request, answers=request.batch_size)
         try:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:

@@ -61,7 +61,7 @@ class GroupProgress:
         wish = resetting.Reset(group, [Goal(topic, each, to) for each in queues])
         if dry_run:
             return await self._broker.reader.read(lambda conn: resetting.plan(conn, wish))
-        return await self._broker.writer.submit(resetting.reset, wish)
+        return await self._broker.writer.submit(wish)
 
     async def import_offsets(self, group_name: Resource, offsets: Sequence[NamedOffset]) -> list[MovedOffset]:
         """Set the progress of a group of mode PULL, or one that is not used yet, to offsets kept elsewhere.
@@ -75,7 +75,7 @@ class GroupProgress:
         await self._broker.reader.read(lambda conn: resetting.check(conn, goals))
         group = await self._catalog.group(group_name)
         wish = resetting.Reset(group, goals, not_of_pops=True)
-        return await self._broker.writer.submit(resetting.reset, wish)
+        return await self._broker.writer.submit(wish)
 
     async def skip(self, group_name: Resource, topic_name: Resource | None, message_id: str) -> State:
         """Mark one message as consumed without delivering it; returns its state. Raises `BadRequest` and says why."""
@@ -90,7 +90,7 @@ class GroupProgress:
             return skipping.Skip(group, topic.topic_id, place.message_key)
 
         wish = await self._broker.reader.read(look)
-        done = await self._broker.writer.submit(skipping.skip, wish)
+        done = await self._broker.writer.submit(wish)
         if not done.is_done:
             when = partial(moment, now_ms=self._broker.clock.now_ms())
             raise BadRequest(
@@ -114,7 +114,7 @@ class GroupProgress:
             where = "any topic" if topic_name is None else f"topic '{topic_name}'"
             raise BadRequest(f"consumer group '{source_name}' has no progress in {where}; there is nothing to clone")
         group = await self._catalog.group(group_name)
-        return await self._broker.writer.submit(cloning.clone, cloning.Clone(source, group, topics))
+        return await self._broker.writer.submit(cloning.Clone(source, group, topics))
 
     async def _goal(self, name: QueueName, to: Target) -> Goal:
         """No topic is made for the sake of an offset in it."""

@@ -34,14 +34,14 @@ class QueueLocks:
         places = await self._places(queues)
         group = await self._catalog.group(group_name)
         await self._catalog.fix_mode(group, Mode.PULL)
-        locked = set(await self._writer.submit(store.lock, store.Lock(group, client_id, list(places.values()))))
+        locked = set(await self._writer.submit(store.Lock(group, client_id, list(places.values()))))
         return [name for name, place in places.items() if place in locked]
 
     async def unlock(self, group_name: Resource, client_id: str, queues: Sequence[QueueName]) -> None:
         """Free those of the queues that the client has; raises as `lock` does, but for the group's mode."""
         places = await self._places(queues)
         group = await self._catalog.group(group_name)
-        await self._writer.submit(store.unlock, store.Unlock(group, client_id, list(places.values())))
+        await self._writer.submit(store.Unlock(group, client_id, list(places.values())))
 
     async def _places(self, queues: Sequence[QueueName]) -> dict[QueueName, MessageQueue]:
         """Each queue once. No topic is made for the sake of a lock."""

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from popserver.broker.writer import Writer
 from popserver.store import Database
 from popserver.store.database import READERS_MAX
-from popserver.store.reading import read
+from popserver.store.reading import Read
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,8 +32,7 @@ class Reader:
     async def read(self, look: Callable[[Connection], T]) -> T:
         """What `look` finds, at one consistent moment."""
         if self._database.is_memory:
-            found: T = await self._writer.submit(read, look)
-            return found
+            return await self._writer.submit(Read(look))
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, look)
 
     async def read_then(self, look: Callable[[Connection], T], then: Callable[[T], R]) -> R:

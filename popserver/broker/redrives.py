@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 from sqlalchemy import Connection
@@ -45,6 +45,7 @@ from popserver.store import (
 from popserver.store.dead_letter_look import DeadLetter, DeadLetters
 from popserver.store.redrive_look import PlanFacts, RedriveFacts
 from popserver.store.redrive_plans import Cancel, NewPlan, Orders, Run, Stretch
+from popserver.store.transaction import Request
 
 # The door speaks of what was found without knowing the store.
 __all__ = ["DeadLetter", "DeadLetters", "Ordered", "PlanFacts", "RedriveFacts", "Redrives", "Selected"]
@@ -56,7 +57,6 @@ STEPS_OF_A_CALL = 100  # of writing a plan down: a call does not take for ever
 TRIES = 5  # of a step that another server stands in the way of
 PAUSE_S = 0.02
 
-R = TypeVar("R")
 S = TypeVar("S")
 
 log = structlog.get_logger("popserver.redrives")
@@ -111,7 +111,7 @@ class Redrives:
         group, page = await self._look(partial(_page_of, of=of, after_id=after_id, limit=_page(limit, STEP_MAX)))
         purged = 0
         if page.ids:
-            purged = await self._do(dead_letter_purge.purge, dead_letter_purge.Purge(group, page.ids))
+            purged = await self._do(dead_letter_purge.Purge(group, page.ids))
             log.info("dead letters purged", group=str(group.name), count=purged)
         return purged, page.next_after_id
 
@@ -131,7 +131,7 @@ class Redrives:
         new = NewPlan(
             plan_id, found.group, PlanState.DRAFT, reason, _as_text(found.selection), found.target, created_by
         )
-        await self._do(redrive_plans.make, new)
+        await self._do(new)
         for _ in range(STEPS_OF_A_CALL):
             plan = await self._facts(plan_id)
             if plan.state is not PlanState.DRAFT:
@@ -142,13 +142,13 @@ class Redrives:
     async def run(self, plan_id: str, limit: int) -> Ordered:
         """The next messages of a plan, in one transaction; `limit` 0 is 1,000."""
         check_plan_id(plan_id)
-        done = await self._do(redrive_plans.run, Run(plan_id, _page(limit, STEP_MAX)))
+        done = await self._do(Run(plan_id, _page(limit, STEP_MAX)))
         return Ordered(await self._facts(plan_id), done.redriven, done.skipped)
 
     async def cancel(self, plan_id: str) -> PlanFacts:
         """What has not gone back yet by the plan stays dead."""
         check_plan_id(plan_id)
-        await self._do(redrive_plans.cancel, Cancel(plan_id))
+        await self._do(Cancel(plan_id))
         return await self._facts(plan_id)
 
     async def redrive(
@@ -170,7 +170,7 @@ class Redrives:
 
         group, target = await self._look(look)
         new = NewPlan(plan_id, group, PlanState.RUNNING, reason, "{}", target, created_by)
-        await self._do(redrive_plans.redrive_now, Orders(new, orders))
+        await self._do(Orders(new, orders))
         ids = [each.dead_letter_id for each in orders]
         return await self._look(lambda conn: redrive_look.redrives_of(conn, plan_id, ids))
 
@@ -203,7 +203,7 @@ class Redrives:
         next_id = page.next_after_id
         is_last = next_id is None or next_id >= up_to_id
         stretch = Stretch(plan.plan_id, after_id, up_to_id if next_id is None else next_id, ids, is_last)
-        await self._do(redrive_plans.write_down, stretch)
+        await self._do(stretch)
 
     async def _facts(self, plan_id: str) -> PlanFacts:
         found = await self._look(lambda conn: redrive_look.plan(conn, plan_id))
@@ -211,11 +211,11 @@ class Redrives:
             raise redrive_plans.no_such_plan(plan_id)
         return found
 
-    async def _do(self, verb: Callable[[Any, Sequence[R]], Sequence[Any]], wish: R) -> Any:
-        """Have a step done, again where another server's transaction stands in its way for a moment."""
+    async def _do(self, request: Request[S]) -> S:
+        """Submit a step; again where another server's transaction stands in its way for a moment."""
         for tries_left in reversed(range(TRIES)):
             try:
-                return await self._broker.writer.submit(verb, wish)
+                return await self._broker.writer.submit(request)
             except TooManyRequests:
                 if not tries_left:
                     raise

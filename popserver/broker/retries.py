@@ -58,6 +58,6 @@ class Retries:
             raise MessageNotFound(f"offset {failed.offset} is none that a queue has; name the one that was pulled")
         group = await self._catalog.group(group_name)
         wish = store.SendBack(group, topic, place, failed.offset, client_id, failed.delay_level, failed.failures_max)
-        is_dead_letter = await self._writer.submit(store.send_back, wish)
+        is_dead_letter = await self._writer.submit(wish)
         self._catalog.has_been_used(group)
         return is_dead_letter

@@ -98,7 +98,7 @@ class Sending:
         size = sum(len(message.body) for message in batch)
         request = pending.Pend(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
         try:
-            return await self._writer.submit(pending.pend, request, size=size)
+            return await self._writer.submit(request, size=size)
         except TopicNotFound:
             self._catalog.forget_topic(topic.name)
             raise
@@ -107,7 +107,7 @@ class Sending:
         size = sum(len(message.body) for message in batch)
         request = messages.Append(topic, batch, next(self._rotation), self._key_window_ms)
         try:
-            return await self._writer.submit(messages.append, request, size=size)
+            return await self._writer.submit(request, size=size)
         except TopicNotFound:
             self._catalog.forget_topic(topic.name)
             raise

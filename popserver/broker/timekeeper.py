@@ -24,7 +24,7 @@ from popserver.store.clock import DOUBT_MS, Note, Reading
 from popserver.store.members import clock_ms, newest_beat_ms
 from popserver.store.messages import newest_stored_at_ms
 from popserver.store.queue_locks import newest_lock_ms
-from popserver.store.reading import read as _read
+from popserver.store.reading import Read
 
 JUMP_MS_MAX = 1 * HOUR_MS
 BEAT_MS = 10 * SECOND_MS
@@ -74,11 +74,11 @@ class Timekeeper:
 
         Before anything else: what is due, and what is old, depends on it.
         """
-        before = await self._writer.submit(_read, store.last)
+        before = await self._writer.submit(Read(store.last))
         if self._clock is not None and self._shared:
             await self._start_beside_others(self._clock)
         # Asked in the writer: a server that may not write this database must not call itself ready.
-        newest_ms = max([await self._writer.submit(_read, each) for each in _NEWEST])
+        newest_ms = max([await self._writer.submit(Read(each)) for each in _NEWEST])
         self._any_clock.start_at_least(newest_ms)
         if (clock := self._clock) is None:
             return
@@ -171,7 +171,7 @@ class Timekeeper:
     async def _note(self, clock: SystemClock, *, confirms: bool = False) -> None:
         left_ms = max(0, self._believed_at_ms - clock.now_ms()) if clock.doubted_ms else 0
         reading = Reading(clock.system_ms(), clock.now_ms(), clock.doubted_ms, left_ms, self._confirmed)
-        written = await self._writer.submit(store.note, Note(reading, confirms))
+        written = await self._writer.submit(Note(reading, confirms))
         self._noted_at_ms = clock.now_ms()
         if written.confirmed != self._confirmed:
             self._confirmed = written.confirmed

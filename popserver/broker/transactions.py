@@ -66,7 +66,7 @@ class Transactions:
         while True:
             rotation = next(self._rotation)
             request = store.EndTransaction(topic, message_id, transaction_id, resolution, rotation)
-            if await self._writer.submit(store.end_transaction, request):
+            if await self._writer.submit(request):
                 return
             await asyncio.sleep(BESIDE_ANOTHER_S)
 
@@ -106,7 +106,7 @@ class Transactions:
             if not topics:
                 return None
             wish = store.TakeChecks(frozenset(each.topic_id for each in topics), self.policy)
-            taken = await self._writer.submit(store.take_checks, wish)
+            taken = await self._writer.submit(wish)
             for each in taken.discarded:
                 self.discarded += 1
                 log.warning(
@@ -118,7 +118,7 @@ class Transactions:
             reached = await asyncio.gather(*(self._ask(each) for each in taken.checks))
             missed = [each.pending_id for each, ok in zip(taken.checks, reached, strict=True) if not ok]
             if missed:
-                await self._writer.submit(store.give_back, store.GiveBack(missed))
+                await self._writer.submit(store.GiveBack(missed))
         except PopError as error:
             log.warning("transaction checks wait", reason=error.sentence)
             return self._clock.now_ms() + RETRY_MS

@@ -34,7 +34,7 @@ class Users:
         """Make a user; raises `AlreadyExists`."""
         check_access_key(access_key)
         check_secret(secret)
-        user = await self._writer.submit(store.create_user, store.CreateUser(access_key, secret, is_admin))
+        user = await self._writer.submit(store.CreateUser(access_key, secret, is_admin))
         await self._access.reload()
         return user
 
@@ -43,7 +43,7 @@ class Users:
         check_access_key(access_key)
         check_secret(secret)
         wish = store.CreateUser(access_key, secret, is_admin=True, or_find=True)
-        return (await self._writer.submit(store.create_user, wish)).secret == secret
+        return (await self._writer.submit(wish)).secret == secret
 
     async def rotate(self, access_key: str, secret: str) -> User:
         """Give the user another secret: the old one counts no more, not even for a session that is open."""
@@ -56,7 +56,7 @@ class Users:
 
     async def remove(self, access_key: str) -> None:
         """Remove a user with its policies; raises `BadRequest` for the last admin while callers must sign."""
-        await self._writer.submit(store.delete_user, store.DeleteUser(access_key, keep_admin=self._access.is_on))
+        await self._writer.submit(store.DeleteUser(access_key, keep_admin=self._access.is_on))
         await self._access.reload()
 
     async def add_policy(
@@ -65,12 +65,12 @@ class Users:
         """Say what a user may do; the actions join those of the policy that says the same of the same resource."""
         check_policy(actions, kind, resource)
         wish = store.AddPolicy(access_key, effect, actions, kind, resource)
-        policy = await self._writer.submit(store.add_policy, wish)
+        policy = await self._writer.submit(wish)
         await self._access.reload()
         return policy
 
     async def remove_policy(self, policy_id: int) -> Policy:
-        policy = await self._writer.submit(store.remove_policy, store.RemovePolicy(policy_id))
+        policy = await self._writer.submit(store.RemovePolicy(policy_id))
         await self._access.reload()
         return policy
 
@@ -84,6 +84,6 @@ class Users:
         return self._access.explain(access_key, right)
 
     async def _change(self, change: store.ChangeUser) -> User:
-        user = await self._writer.submit(store.change_user, change)
+        user = await self._writer.submit(change)
         await self._access.reload()
         return user

@@ -22,23 +22,20 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.broker.clock import Clock
-from popserver.broker.pace import Pace
+from popserver.broker.pace import BatchDelay
 from popserver.domain.budget import Budget
 from popserver.domain.errors import Internal, PopError
-from popserver.store import ORDER, Database, before, finish, lock
+from popserver.store import Database
 from popserver.store.database import commit_error, is_taken_back, plain_error
 from popserver.store.notices import Outdated
-from popserver.store.transaction import RepeatedId, Transaction
+from popserver.store.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
 BATCH_ANSWERS_MAX = 4_096  # messages: small ones are read before anything looks at their size
 TRIES = 3  # of a batch that the database takes back for the sake of another transaction
 
-R = TypeVar("R")
 S = TypeVar("S")
-Verb = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
-_PLACE: dict[Any, int] = {verb: place for place, verb in enumerate(ORDER)}
 
 log = structlog.get_logger("popserver.writer")
 
@@ -54,17 +51,18 @@ class Committed(NamedTuple):
     outdated: frozenset[Outdated] = frozenset()
 
 
-class _Request(NamedTuple):
-    verb: Verb
-    wish: Any
+class _Entry(NamedTuple):
+    """A request that waits. Its future takes what the operation returns for it."""
+
+    request: Request[object]
     size: int
     answers: int
     answer: asyncio.Future[Any]
 
 
 class _Outcome(NamedTuple):
-    request: _Request
-    result: Any
+    entry: _Entry
+    result: object
 
 
 class Writer:
@@ -91,11 +89,11 @@ class Writer:
         self._backlog = backlog
         self._answer_room = answer_room
         self._batch_bytes = 0  # of the backlog: what is being stored
-        self._waiting: list[_Request] = []
-        self._batches: queue.SimpleQueue[list[_Request] | None] = queue.SimpleQueue()
+        self._waiting: list[_Entry] = []
+        self._batches: queue.SimpleQueue[list[_Entry] | None] = queue.SimpleQueue()
         self._busy = False
         self._gathering = False
-        self._pace = Pace()
+        self._delay = BatchDelay()
         self._alarm: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -111,24 +109,15 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def submit(
-        self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], wish: R, *, size: int = 0
-    ) -> S:
+    async def submit(self, request: Request[S], *, size: int = 0) -> S:
         """Have one request done; returns its result once committed, raises the `PopError` it ended with.
 
         A caller that is cancelled leaves its request to be done all the same.
         """
         # No shield: cancelling the caller cancels its answer alone, the request stays in its batch.
-        return await self.enqueue(verb, wish, size=size)
+        return await self.enqueue(request, size=size)
 
-    def enqueue(
-        self,
-        verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]],
-        wish: R,
-        *,
-        size: int = 0,
-        answers: int = 0,
-    ) -> asyncio.Future[S]:
+    def enqueue(self, request: Request[S], *, size: int = 0, answers: int = 0) -> asyncio.Future[S]:
         """Like `submit`, for a caller that does not wait.
 
         `size` is what the request brings in bytes, `answers` how many messages its answer may take out. What brings
@@ -143,7 +132,7 @@ class Writer:
         if size and not self._backlog.take(size):
             answer.set_exception(self._backlog.refusal(f"{size} bytes more to store"))
             return answer
-        self._waiting.append(_Request(verb, wish, size, answers, answer))
+        self._waiting.append(_Entry(request, size, answers, answer))
         self._idle.clear()
         self._gather()
         return answer
@@ -169,7 +158,7 @@ class Writer:
 
     def _dispatch_or_wait(self) -> None:
         self._gathering = False
-        wait_s = self._pace.wait_s(len(self._waiting), self._loop.time())
+        wait_s = self._delay.wait_s(len(self._waiting), self._loop.time())
         if not wait_s:
             self._dispatch()
         elif self._alarm is None:
@@ -182,41 +171,41 @@ class Writer:
         if self._busy or not self._waiting:
             return
         batch = self._take()
-        answers = sum(request.answers for request in batch)
-        self._batch_bytes = sum(request.size for request in batch)
-        self._pace.left(len(batch), self._loop.time(), answers=answers)
+        answers = sum(entry.answers for entry in batch)
+        self._batch_bytes = sum(entry.size for entry in batch)
+        self._delay.left(len(batch), self._loop.time(), answers=answers)
         self._busy = True
         self._batches.put(batch)
 
-    def _take(self) -> list[_Request]:
+    def _take(self) -> list[_Entry]:
         """The first one, and of the others those that fit: a small send does not wait for several large ones."""
-        batch: list[_Request] = []
-        left: list[_Request] = []
+        batch: list[_Entry] = []
+        left: list[_Entry] = []
         size, answers = 0, 0
-        for place, request in enumerate(self._waiting):
+        for place, entry in enumerate(self._waiting):
             if len(batch) == BATCH_REQUESTS_MAX:
                 left += self._waiting[place:]
                 break
-            too_much = size + request.size > BATCH_BYTES_MAX or answers + request.answers > BATCH_ANSWERS_MAX
-            if batch and too_much and (request.size or request.answers):
-                left.append(request)
+            too_much = size + entry.size > BATCH_BYTES_MAX or answers + entry.answers > BATCH_ANSWERS_MAX
+            if batch and too_much and (entry.size or entry.answers):
+                left.append(entry)
                 continue
-            size += request.size
-            answers += request.answers
-            batch.append(request)
+            size += entry.size
+            answers += entry.answers
+            batch.append(entry)
         self._waiting = left
         return batch
 
     def _answer(self, outcomes: Sequence[_Outcome], committed: Committed) -> None:
         self._backlog.give_back(self._batch_bytes)
         self._after_commit(committed)
-        for request, result in outcomes:
-            if request.answer.done():
+        for entry, result in outcomes:
+            if entry.answer.done():
                 continue
             if isinstance(result, PopError):
-                request.answer.set_exception(result)
+                entry.answer.set_exception(result)
             else:
-                request.answer.set_result(result)
+                entry.answer.set_result(result)
         self._busy = False
         if self._waiting:
             self._gather()
@@ -227,25 +216,25 @@ class Writer:
 
     def _work(self) -> None:
         while (batch := self._batches.get()) is not None:
-            tally = _Tally()
+            result = BatchResult()
             try:
-                self._run(batch, tally)
+                self._run(batch, result)
             except BaseException:  # noqa: BLE001 - the thread must live
                 log.error("the writer failed", exception=traceback.format_exc())
-                tally.fail(batch, Internal())
-            self._loop.call_soon_threadsafe(self._answer, tally.outcomes, tally.committed())
+                result.fail(batch, Internal())
+            self._loop.call_soon_threadsafe(self._answer, result.outcomes, result.committed())
         self._disconnect()
 
-    def _run(self, batch: Sequence[_Request], tally: _Tally, *, careful: bool = False, tries: int = TRIES) -> None:
+    def _run(self, batch: Sequence[_Entry], result: BatchResult, *, careful: bool = False, tries: int = TRIES) -> None:
         """Run the batch as one transaction; on failure again in halves."""
         try:
             conn = self._begin()
         except DBAPIError as error:
             # It is nobody's fault: halves would fare the same, and each would wait as long for a locked file.
-            tally.fail(batch, self._plain(error))
+            result.fail(batch, self._plain(error))
             return
         except PopError as error:
-            tally.fail(batch, error)
+            result.fail(batch, error)
             return
         clock = self._clock
         tx = Transaction(conn, clock.now_ms(), careful, clock.calendar_ms(), clock.aged_ms())
@@ -254,39 +243,39 @@ class Writer:
             outcomes = _execute(tx, batch)
         except RepeatedId as error:
             self._rolled_back(error)
-            self._run(batch, tally, careful=True)
+            self._run(batch, result, careful=True)
         except IntegrityError as error:
             self._rolled_back(error)
             if careful:
-                self._run_halves(batch, tally, self._plain(error), careful=True)
+                self._run_halves(batch, result, self._plain(error), careful=True)
             else:
                 # Most likely a repeated message id: look before inserting.
-                self._run(batch, tally, careful=True)
+                self._run(batch, result, careful=True)
         except DBAPIError as error:
             self._rolled_back(error)
             if self._conn is None:
-                tally.fail(batch, self._plain(error))
+                result.fail(batch, self._plain(error))
             elif is_taken_back(error) and tries > 1:
-                self._run(batch, tally, careful=careful, tries=tries - 1)
+                self._run(batch, result, careful=careful, tries=tries - 1)
             else:
-                self._run_halves(batch, tally, self._plain(error), careful=careful)
+                self._run_halves(batch, result, self._plain(error), careful=careful)
         except Exception as error:  # noqa: BLE001
-            verbs = sorted({request.verb.__name__ for request in batch})
+            verbs = sorted({entry.request.operation.__name__ for entry in batch})
             log.error("a request failed", verbs=verbs, exception=traceback.format_exc())
             self._rolled_back(error)
-            self._run_halves(batch, tally, Internal(), careful=careful)
+            self._run_halves(batch, result, Internal(), careful=careful)
         else:
-            self._commit(tx, outcomes, tally)
+            self._commit(tx, outcomes, result)
 
-    def _run_halves(self, batch: Sequence[_Request], tally: _Tally, error: PopError, *, careful: bool) -> None:
+    def _run_halves(self, batch: Sequence[_Entry], result: BatchResult, error: PopError, *, careful: bool) -> None:
         if len(batch) == 1:
-            tally.fail(batch, error)
+            result.fail(batch, error)
             return
         middle = len(batch) // 2
-        self._run(batch[:middle], tally, careful=careful)
-        self._run(batch[middle:], tally, careful=careful)
+        self._run(batch[:middle], result, careful=careful)
+        self._run(batch[middle:], result, careful=careful)
 
-    def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], tally: _Tally) -> None:
+    def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], result: BatchResult) -> None:
         try:
             self._database.commit(tx.conn, self._announce(tx))
         except DBAPIError as error:
@@ -294,11 +283,11 @@ class Writer:
             self._disconnect()
             log.error("a commit failed", reason=self._plain(error).sentence)
             # What may be stored must not lie there unnoticed: a ring too many does no harm.
-            tally.add(tx, [each._replace(result=self._unknown(error, each.result)) for each in outcomes])
+            result.add(tx, [each._replace(result=self._unknown(error, each.result)) for each in outcomes])
         else:
-            tally.add(tx, outcomes)
+            result.add(tx, outcomes)
 
-    def _unknown(self, error: DBAPIError, result: Any) -> PopError:
+    def _unknown(self, error: DBAPIError, result: object) -> PopError:
         return commit_error(error, self._database.name, result)
 
     def _begin(self) -> Connection:
@@ -342,8 +331,8 @@ class Writer:
         return plain_error(error, self._database.name)
 
 
-class _Tally:
-    """What a batch came to, over all the transactions it took."""
+class BatchResult:
+    """The outcomes and effects of a batch, over all the transactions it took."""
 
     def __init__(self) -> None:
         self.outcomes: list[_Outcome] = []
@@ -358,25 +347,26 @@ class _Tally:
         both = zip(self._due, (tx.due_ms, tx.enters_ms, tx.check_ms), strict=True)
         self._due = [old if new is None else new if old is None else min(old, new) for old, new in both]
 
-    def fail(self, batch: Sequence[_Request], error: PopError) -> None:
-        self.outcomes += [_Outcome(request, error) for request in batch]
+    def fail(self, batch: Sequence[_Entry], error: PopError) -> None:
+        self.outcomes += [_Outcome(entry, error) for entry in batch]
 
     def committed(self) -> Committed:
         due_ms, enters_ms, check_ms = self._due
         return Committed(frozenset(self._rings), due_ms, enters_ms, check_ms, frozenset(self._outdated))
 
 
-def _execute(tx: Transaction, batch: Sequence[_Request]) -> list[_Outcome]:
-    """Call each verb once with all its requests, in the house's one order."""
-    lock(tx, [request.wish for request in batch])
-    by_verb: dict[Verb, list[_Request]] = {}
-    for request in batch:
-        by_verb.setdefault(request.verb, []).append(request)
+def _execute(tx: Transaction, batch: Sequence[_Entry]) -> list[_Outcome]:
+    """Call each operation once with all its requests, in the order of the phases."""
+    lock(tx, [entry.request for entry in batch])
+    by_place: dict[tuple[Phase, str], list[_Entry]] = {}
+    for entry in batch:
+        by_place.setdefault(entry.request.place, []).append(entry)
     outcomes: list[_Outcome] = []
-    for verb in sorted(by_verb, key=_PLACE.__getitem__):
-        before(tx, verb)
-        requests = by_verb[verb]
-        results = verb(tx, [request.wish for request in requests])
-        outcomes += map(_Outcome, requests, results)
-    finish(tx)
+    for place in sorted(by_place):
+        if place[0] in AFTER_RETRIES:
+            tx.finish(FinishOrder.RETRIES)
+        entries = by_place[place]
+        results = entries[0].request.operation(tx, [entry.request for entry in entries])
+        outcomes += map(_Outcome, entries, results)
+    tx.finish()
     return outcomes

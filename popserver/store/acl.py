@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -20,12 +21,14 @@ from popserver.domain.errors import AlreadyExists, BadRequest, NotFound, PopErro
 from popserver.domain.names import Resource
 from popserver.store.notices import USERS
 from popserver.store.schema import AnyRow, acl_policy, acl_user
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 
-class CreateUser(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CreateUser(Request[User]):
     """`or_find`: a user of that name is left as it is."""
 
+    phase: ClassVar = Phase.CREATE_USER
     access_key: str
     secret: str
     is_admin: bool
@@ -35,9 +38,11 @@ class CreateUser(NamedTuple):
         return f"CreateUser({self.access_key!r})"
 
 
-class ChangeUser(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ChangeUser(Request[User]):
     """None leaves a value as it is. `keep_admin`: refuse to leave no admin who may sign."""
 
+    phase: ClassVar = Phase.CHANGE_USER
     access_key: str
     secret: str | None = None
     disabled: bool | None = None
@@ -47,12 +52,16 @@ class ChangeUser(NamedTuple):
         return f"ChangeUser({self.access_key!r})"
 
 
-class DeleteUser(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeleteUser(Request[None]):
+    phase: ClassVar = Phase.DELETE_USER
     access_key: str
     keep_admin: bool = False
 
 
-class AddPolicy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AddPolicy(Request[Policy]):
+    phase: ClassVar = Phase.ADD_POLICY
     access_key: str
     effect: Effect
     actions: tuple[Action, ...]
@@ -60,7 +69,9 @@ class AddPolicy(NamedTuple):
     resource: Resource  # its name is the pattern
 
 
-class RemovePolicy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RemovePolicy(Request[Policy]):
+    phase: ClassVar = Phase.REMOVE_POLICY
     policy_id: int
 
 
@@ -71,28 +82,33 @@ class Acl(NamedTuple):
     policies: list[Policy]
 
 
+@carries_out(CreateUser)
 def create_user(tx: Transaction, requests: Sequence[CreateUser]) -> list[User | PopError]:
     tx.say(USERS)
     return [_create_user(tx, request) for request in requests]
 
 
+@carries_out(ChangeUser)
 def change_user(tx: Transaction, requests: Sequence[ChangeUser]) -> list[User | PopError]:
     tx.say(USERS)
     return [_change_user(tx, request) for request in requests]
 
 
+@carries_out(DeleteUser)
 def delete_user(tx: Transaction, requests: Sequence[DeleteUser]) -> list[PopError | None]:
     """Remove a user and what was said of it."""
     tx.say(USERS)
     return [_delete_user(tx, request) for request in requests]
 
 
+@carries_out(AddPolicy)
 def add_policy(tx: Transaction, requests: Sequence[AddPolicy]) -> list[Policy | PopError]:
     """Add a policy, or its actions to the one that says the same of the same resource."""
     tx.say(USERS)
     return [_add_policy(tx, request) for request in requests]
 
 
+@carries_out(RemovePolicy)
 def remove_policy(tx: Transaction, requests: Sequence[RemovePolicy]) -> list[Policy | PopError]:
     tx.say(USERS)
     return [_remove_policy(tx, request) for request in requests]

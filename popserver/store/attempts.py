@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, func, literal_column, select, update
 
@@ -28,7 +29,7 @@ from popserver.store.message_groups import Place, lock_free
 from popserver.store.packed import RowQuery
 from popserver.store.receiving import Receive, new_holds
 from popserver.store.schema import delivery, in_states, message
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 
 class Attempt(NamedTuple):
@@ -39,9 +40,11 @@ class Attempt(NamedTuple):
     attempt_id: str
 
 
-class Renew(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Renew(Request[int]):
     """An attempt whose holds last `invisible_ms` from now on."""
 
+    phase: ClassVar = Phase.RENEW_ATTEMPT
     attempt: Attempt
     invisible_ms: int
 
@@ -59,6 +62,22 @@ class Ended(NamedTuple):
 
     messages: int
     is_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveAttempt(Request[Answer]):
+    """A receive that has an attempt id."""
+
+    phase: ClassVar = Phase.RECEIVE_ATTEMPT
+    receive: Receive
+
+
+@dataclass(frozen=True, slots=True)
+class AckAttempt(Request[Ended]):
+    """An attempt whose messages are all done."""
+
+    phase: ClassVar = Phase.ACK_ATTEMPT
+    attempt: Attempt
 
 
 class _Row(NamedTuple):
@@ -85,22 +104,25 @@ def receipts_of(conn: Connection, attempt: Attempt, now_ms: int) -> list[Receipt
     return [_receipt(attempt.group, row) for row in _HELD.rows(conn, _named(attempt, now_ms))]
 
 
-def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Answer | PopError]:
+@carries_out(ReceiveAttempt)
+def receive(tx: Transaction, requests: Sequence[ReceiveAttempt]) -> list[Answer | PopError]:
     """What each request's attempt holds; where that is nothing, up to `batch_size` messages are granted to it.
 
     Of those as many stay as have `RECEIVE_BYTES_MAX` of bodies, and one at least; the others are given back unused.
     """
-    return [_receive(tx, request) for request in requests]
+    return [_receive(tx, request.receive) for request in requests]
 
 
+@carries_out(Renew)
 def renew(tx: Transaction, requests: Sequence[Renew]) -> list[int | PopError]:
     """Restart the time of all that each attempt holds, under new hold ids; how many messages that are."""
     return [_renew(tx, request) for request in requests]
 
 
-def ack(tx: Transaction, requests: Sequence[Attempt]) -> list[Ended | PopError]:
+@carries_out(AckAttempt)
+def ack(tx: Transaction, requests: Sequence[AckAttempt]) -> list[Ended | PopError]:
     """INFLIGHT → COMMIT of all that each attempt holds; behind an un-acked message of its group provisionally."""
-    return [_ack(tx, request) for request in requests]
+    return [_ack(tx, request.attempt) for request in requests]
 
 
 def _receive(tx: Transaction, request: Receive) -> Answer:
@@ -160,6 +182,7 @@ def _ack(tx: Transaction, attempt: Attempt) -> Ended:
         if row.message_group is None or Place(group.group_id, queue_of(row.message_key)) in free
     ]
     (outcomes,) = holds.ack(tx, [holds.Ack(group, receipts)])
+    assert not isinstance(outcomes, PopError), "receipts are refused one by one"
     done = outcomes.count(None)
     return Ended(done, is_all=done == len(rows))
 

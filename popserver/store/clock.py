@@ -6,7 +6,8 @@ There is one row. It is written at starts and stops and every few minutes, not w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
@@ -14,7 +15,7 @@ from popserver.domain.errors import PopError
 from popserver.domain.retry import HOUR_MS
 from popserver.store.members import SERVER_LAPSE_MS
 from popserver.store.schema import clock, server
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 DOUBT_MS = 1 * HOUR_MS  # of running: then a jump that nothing took back is believed
 
@@ -33,9 +34,11 @@ class Reading(NamedTuple):
     confirmed: int = 0
 
 
-class Note(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Note(Request[Reading]):
     """Write a reading down. With `confirms` nothing is doubted any more, by this server and the others."""
 
+    phase: ClassVar = Phase.CLOCK
     reading: Reading
     confirms: bool = False
 
@@ -46,6 +49,7 @@ def last(conn: Connection) -> Reading | None:
     return None if row is None else Reading(*row)
 
 
+@carries_out(Note)
 def note(tx: Transaction, requests: Sequence[Note]) -> list[Reading | PopError]:
     """Returns what is written down now: nothing is doubted where another server was told that the clock is right."""
     found: list[Reading | PopError] = []

@@ -7,8 +7,9 @@ more. So messages may repeat, and none is lost but dead letters.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, select
 
@@ -20,23 +21,25 @@ from popserver.domain.resetting import MovedOffset
 from popserver.domain.retry_copy import lineage_of
 from popserver.domain.topic import Topic, message_key, offset_of, queue_of
 from popserver.store import catalog, group_members
-from popserver.store.message_groups import Place
+from popserver.store.message_groups import Place, locks_of
 from popserver.store.retry_copies import properties_of
 from popserver.store.schema import KEY_SHIFT, delivery, message, progress, queue, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
 
-class Clone(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Clone(Request[list[MovedOffset]]):
     """Give `group` the progress of `source` in these topics."""
 
+    phase: ClassVar = Phase.CLONE
     source: Group
     group: Group
     topics: Sequence[Topic]
 
-    def places(self) -> Iterator[Place]:
-        return (
+    def locks(self) -> Iterable[Locks]:
+        return locks_of(
             Place(each.group_id, place.queue_id)
             for each in (self.source, self.group)
             for topic in self.topics
@@ -44,6 +47,7 @@ class Clone(NamedTuple):
         )
 
 
+@carries_out(Clone)
 def clone(tx: Transaction, requests: Sequence[Clone]) -> list[list[MovedOffset] | PopError]:
     """Make the progress rows; per request all of them, or why none."""
     return [_clone(tx, request) for request in requests]

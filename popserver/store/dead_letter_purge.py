@@ -6,7 +6,8 @@ A copy that is in somebody's hands stays, and so does what was redriven and is n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -44,16 +45,19 @@ from popserver.store.schema import (
     queue,
     redrive,
 )
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 
-class Purge(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Purge(Request[int]):
     """Dead letters of one group, by id, at most a step of them."""
 
+    phase: ClassVar = Phase.PURGE_DEAD_LETTERS
     group: Group
     ids: Sequence[int]
 
 
+@carries_out(Purge)
 def purge(tx: Transaction, requests: Sequence[Purge]) -> list[int | PopError]:
     """Remove them; how many. Refused, to be asked again, while another server works in their queue."""
     return [_purge(tx, request) for request in requests]

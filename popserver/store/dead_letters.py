@@ -2,7 +2,7 @@
 
 The dead message becomes an ordinary message of topic `%DLQ%<group>`, which any client, pull or Spark reads with no
 extra code, and one narrow row of facts. Both are written, and the delivery's row removed, in the caller's transaction:
-the row at once, the others last (`fill`), as queues of dead letters are taken in one order by all servers.
+the row at once, the others last (`NewDeadLetters`), as queues of dead letters are taken in one order by all servers.
 A message dies once per group: one that dies again, after a redrive or a reset, is a new row for the same copy.
 
 Ids of dead letters are visible in their order: who has seen one has seen, or will never see, every smaller one. On
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import ClassVar
 
 from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, select, text
 
@@ -28,7 +29,7 @@ from popserver.store.history import Moved, record
 from popserver.store.messages import take_offsets
 from popserver.store.retry_copies import as_it_was_sent
 from popserver.store.schema import dead_letter, delivery, in_states, message, redrive
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
 
 # Any number, as long as every server takes the same.
 _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
@@ -37,24 +38,31 @@ _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
 def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
     """Make dead letters of deliveries whose rows the caller has locked (at most one step of them).
 
-    They are dead at once; what is written in the queue of the dead follows (`fill`).
+    They are dead at once; what is written in the dead-letter queue follows (`NewDeadLetters`).
     """
     dying = _with_origins(tx, group, dying)
     tx.conn.execute(_END, {"for_group": group.group_id, "dying": as_given((each.message_key,) for each in dying)})
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
     record(tx, group, event, moved, reason)
-    tx.deaths |= {(group.group_id, each.origin_key): Death(group, each, reason) for each in dying}
+    deaths = tx.at_end(NewDeadLetters).deaths
+    deaths |= {(group.group_id, each.origin_key): Death(group, each, reason) for each in dying}
 
 
-def fill(tx: Transaction) -> None:
-    """Write the dead letters of the transaction, group by group in one order."""
-    deaths, tx.deaths = tx.deaths, {}
-    if deaths:
-        dialect_of(tx.conn).lock(tx.conn, _IN_ORDER_OF_IDS)
-    for _, several in groupby(sorted(deaths), key=lambda each: each[0]):
-        listed = [deaths[each] for each in several]
-        for start in range(0, len(listed), STEP_ROWS_MAX):
-            _write(tx, listed[start : start + STEP_ROWS_MAX])
+class NewDeadLetters:
+    """The dead letters of a transaction, by group and first place; written group by group in one order."""
+
+    order: ClassVar = FinishOrder.DEAD_LETTERS
+
+    def __init__(self) -> None:
+        self.deaths: dict[tuple[int, int], Death] = {}
+
+    def finish(self, tx: Transaction) -> None:
+        if self.deaths:
+            dialect_of(tx.conn).lock(tx.conn, _IN_ORDER_OF_IDS)
+        for _, several in groupby(sorted(self.deaths), key=lambda each: each[0]):
+            listed = [self.deaths[each] for each in several]
+            for start in range(0, len(listed), STEP_ROWS_MAX):
+                _write(tx, listed[start : start + STEP_ROWS_MAX])
 
 
 def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[Dying]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, delete, exists, func, select, tuple_, update
 
@@ -26,7 +27,7 @@ from popserver.store.history import as_moved, record
 from popserver.store.message_groups import Member, Place, by_member, lock_free, runs_of, settle
 from popserver.store.retry_copies import come_again
 from popserver.store.schema import WITH_TIME, AnyRow, delivery, in_states
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 LOOK_AGAIN_MS_MIN = 20
 LOOK_AGAIN_MS_MAX = 1_000
@@ -39,16 +40,20 @@ REASONS = {
 }
 
 
-class EndDue(NamedTuple):
-    """A step of at most 1,000 due deliveries."""
-
-
 class Ended(NamedTuple):
     """When the next falls due; at once where more than a step was due, None where nothing waits."""
 
     next_due_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class EndDue(Request[Ended]):
+    """A step of at most 1,000 due deliveries."""
+
+    phase: ClassVar = Phase.END_DUE
+
+
+@carries_out(EndDue)
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopError]:
     """End every due hold and interval of one step; several requests at once need only one step."""
     names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, case, func, insert, literal_column, select, update
 
@@ -22,18 +23,10 @@ from popserver.store.given import as_given, given
 from popserver.store.messages import STORED_AT_MS
 from popserver.store.pending import NARROW, remove
 from popserver.store.schema import IS_DELAYED, IS_HALF, AnyRow, message, pending, queue
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 # Of bodies that one step moves.
 STEP_BYTES_MAX = 32 * 1024 * 1024
-
-
-class EnterDue(NamedTuple):
-    """A step of at most 1,000 delayed messages that are due. `rotation` chooses their queues, as in `Append`; the
-    idempotency keys of those that users' transactions have enqueued hold for `key_window_ms` from now."""
-
-    rotation: int
-    key_window_ms: int = WINDOW_MS
 
 
 class Entered(NamedTuple):
@@ -43,6 +36,17 @@ class Entered(NamedTuple):
     next_due_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class EnterDue(Request[Entered]):
+    """A step of at most 1,000 delayed messages that are due. `rotation` chooses their queues, as in `Append`; the
+    idempotency keys of those that users' transactions have enqueued hold for `key_window_ms` from now."""
+
+    phase: ClassVar = Phase.ENQUEUE_DUE
+    rotation: int
+    key_window_ms: int = WINDOW_MS
+
+
+@carries_out(EnterDue)
 def enter_due(tx: Transaction, requests: Sequence[EnterDue]) -> list[Entered | PopError]:
     """Let what is due into its queue; several requests at once need only one step."""
     due = tx.conn.execute(_DUE, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX}).all()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
 
@@ -24,7 +25,7 @@ from popserver.store.given import as_given, given
 from popserver.store.notices import MEMBERS, RESETS, Outdated
 from popserver.store.packed import RowStatement
 from popserver.store.schema import consumer_group, member, progress, server
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 __all__ = [
     "MEMBERS",
@@ -46,9 +47,11 @@ __all__ = [
 MEMBERS_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Join(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Join(Request[None]):
     """A member came to this server, or says again what it wants."""
 
+    phase: ClassVar = Phase.GROUP_MEMBERS
     group: Group
     client_id: str
     server_id: str
@@ -56,16 +59,21 @@ class Join(NamedTuple):
     wants: tuple[Want, ...]
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part(Request[None]):
     """A member is gone as far as this server knows; one that has come to another server meanwhile is not."""
 
+    phase: ClassVar = Phase.GROUP_MEMBERS
     group: Group
     client_id: str
     server_id: str
 
 
-class Empty(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Empty(Request[None]):
     """A server starts that has the database for itself: nobody is a member who was one before."""
+
+    phase: ClassVar = Phase.CLEAR_MEMBERS
 
 
 class _Row(NamedTuple):
@@ -93,6 +101,7 @@ def notify(tx: Transaction, group: Resource, what: str) -> None:
     tx.outdate(Outdated(what, *group))
 
 
+@carries_out(Join, Part)
 def attend(tx: Transaction, requests: Sequence[Join | Part]) -> list[PopError | None]:
     """Note who has come and gone, in turn. All rows are locked first, in one order."""
     places = sorted({_place(each) for each in requests})
@@ -108,6 +117,7 @@ def attend(tx: Transaction, requests: Sequence[Join | Part]) -> list[PopError | 
     return answers
 
 
+@carries_out(Empty)
 def empty(tx: Transaction, requests: Sequence[Empty]) -> list[PopError | None]:
     tx.conn.execute(delete(member))
     return [None] * len(requests)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, delete, func, select, tuple_
 from sqlalchemy.exc import IntegrityError
@@ -23,11 +24,14 @@ from popserver.store import repeats
 from popserver.store.given import as_given, given
 from popserver.store.inserting import insert_rows
 from popserver.store.schema import AnyRow, idempotency, pending
-from popserver.store.transaction import STEP_ROWS_MAX, Claim, RepeatedId, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, FinishOrder, Phase, RepeatedId, Request, Transaction, carries_out
 
 
-class Expire(NamedTuple):
-    """Remove one step of the keys whose window is over."""
+class Claim(NamedTuple):
+    """The message that an idempotency key is to belong to, and until when."""
+
+    message_id: bytes
+    expires_at_ms: int
 
 
 class Expired(NamedTuple):
@@ -35,6 +39,13 @@ class Expired(NamedTuple):
 
     removed: int
     next_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expire(Request[Expired]):
+    """Remove one step of the keys whose window is over."""
+
+    phase: ClassVar = Phase.EXPIRE_KEYS
 
 
 def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
@@ -70,9 +81,10 @@ def claim(tx: Transaction, topic: Topic, stored: Iterable[Message], window_ms: i
         # Most messages have no key, and many no property.
         if each.properties and (key := key_of(each)) is not None and window_ms:
             name = topic.topic_id, key
-            if name in tx.claims:
+            claims = tx.at_end(KeyClaims).claims
+            if name in claims:
                 raise RepeatedId
-            tx.claims[name] = Claim(id_to_bytes(each.message_id), tx.now_ms + window_ms)
+            claims[name] = Claim(id_to_bytes(each.message_id), tx.now_ms + window_ms)
 
 
 def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[AnyRow], window_ms: int) -> set[int]:
@@ -83,38 +95,49 @@ def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[AnyRo
     rows = tx.conn.execute(_PROPERTIES, {"ids": as_given((row.pending_id,) for row in enqueued)})
     keys = {row.pending_id: json.loads(row.properties)[PROPERTY] for row in rows if PROPERTY in row.properties}
     repeated: set[int] = set()
+    claims = tx.at_end(KeyClaims).claims
     for topic_id, several in groupby(sorted(enqueued, key=lambda row: row.topic_id), key=lambda row: row.topic_id):
         keyed = [row for row in several if row.pending_id in keys]
         firsts = _firsts(tx, topics[topic_id], {keys[row.pending_id] for row in keyed}, set()) if keyed else {}
         for row in keyed:
             key, message_id = keys[row.pending_id], bytes(row.message_id)
             claimed = id_to_bytes(firsts[key].message_id) if key in firsts else None
-            if (claimed or message_id) != message_id or (topic_id, key) in tx.claims:
+            if (claimed or message_id) != message_id or (topic_id, key) in claims:
                 repeated.add(row.pending_id)
             elif claimed is None and window_ms:
-                tx.claims[topic_id, key] = Claim(message_id, tx.now_ms + window_ms)
+                claims[topic_id, key] = Claim(message_id, tx.now_ms + window_ms)
     return repeated
 
 
-def finish(tx: Transaction) -> None:
-    """Write down what the transaction's verbs have claimed. Raises `RepeatedId` where somebody else came first."""
-    if not tx.claims:
-        return
-    for topic_id, several in groupby(sorted(tx.stale_keys), key=lambda name: name[0]):
-        keys = [key for _, key in several]
-        stale = {
-            "of_topic": topic_id,
-            "keys": as_given((key,) for key in keys),
-            "ids": [tx.stale_keys[topic_id, key] for key in keys],
-        }
-        tx.conn.execute(_REMOVE_STALE, stale)
-    rows = [(topic_id, key, *claimed) for (topic_id, key), claimed in sorted(tx.claims.items())]
-    try:
-        insert_rows(tx.conn, idempotency, rows)
-    except IntegrityError as error:
-        raise RepeatedId from error
+class KeyClaims:
+    """What a transaction claims, by topic and key; `stale` are the rows in its way, by their messages' ids."""
+
+    order: ClassVar = FinishOrder.IDEMPOTENCY_KEYS
+
+    def __init__(self) -> None:
+        self.claims: dict[tuple[int, str], Claim] = {}
+        self.stale: dict[tuple[int, str], bytes] = {}
+
+    def finish(self, tx: Transaction) -> None:
+        """Record the claims. Raises `RepeatedId` where another transaction came first."""
+        if not self.claims:
+            return
+        for topic_id, several in groupby(sorted(self.stale), key=lambda name: name[0]):
+            keys = [key for _, key in several]
+            stale = {
+                "of_topic": topic_id,
+                "keys": as_given((key,) for key in keys),
+                "ids": [self.stale[topic_id, key] for key in keys],
+            }
+            tx.conn.execute(_REMOVE_STALE, stale)
+        rows = [(topic_id, key, *claimed) for (topic_id, key), claimed in sorted(self.claims.items())]
+        try:
+            insert_rows(tx.conn, idempotency, rows)
+        except IntegrityError as error:
+            raise RepeatedId from error
 
 
+@carries_out(Expire)
 def expire(tx: Transaction, requests: Sequence[Expire]) -> list[Expired | PopError]:
     """Remove a step of what is over; several requests at once need only one step."""
     removed = tx.conn.execute(_EXPIRE, {"now_ms": tx.aged_ms, "limit": STEP_ROWS_MAX}).rowcount
@@ -134,23 +157,24 @@ def _firsts(tx: Transaction, topic: Topic, keys: Collection[str], halves: Collec
     for key, first in claimed.items():
         if first not in places:
             # It was taken back before anybody saw it, so its key is free again.
-            tx.stale_keys[topic.topic_id, key] = id_to_bytes(first)
+            tx.at_end(KeyClaims).stale[topic.topic_id, key] = id_to_bytes(first)
     return {key: places[first] for key, first in claimed.items() if first in places}
 
 
 def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, str]:
     """Whose the keys are: message ids. Of keys whose window is over the rows are in the way of the next claim."""
     found: dict[str, str] = {}
+    ours = tx.at_end(KeyClaims)
     for start in range(0, len(keys), STEP_ROWS_MAX):
         some = as_given((key,) for key in keys[start : start + STEP_ROWS_MAX])
         for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": some}):
             if row.expires_at_ms > tx.aged_ms:
                 found[row.idempotency_key] = id_from_bytes(bytes(row.message_id))
             else:
-                tx.stale_keys[topic.topic_id, row.idempotency_key] = bytes(row.message_id)
+                ours.stale[topic.topic_id, row.idempotency_key] = bytes(row.message_id)
     for key in keys:
-        if (topic.topic_id, key) in tx.claims:
-            found[key] = id_from_bytes(tx.claims[topic.topic_id, key].message_id)
+        if (topic.topic_id, key) in ours.claims:
+            found[key] = id_from_bytes(ours.claims[topic.topic_id, key].message_id)
     return found
 
 

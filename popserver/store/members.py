@@ -7,7 +7,8 @@ seen. The server removes it when the client is gone, so nothing is written while
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, text, tuple_, update
 
@@ -17,7 +18,7 @@ from popserver.store import group_members
 from popserver.store.given import as_given, given
 from popserver.store.notices import EVERYTHING, SERVERS
 from popserver.store.schema import client, delivery, server
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 BEAT_MS = 1 * SECOND_MS
 LONE_BEAT_MS = 3 * SECOND_MS  # when nobody else is there to read it
@@ -31,15 +32,6 @@ class Server(NamedTuple):
     address: str
 
 
-class Beat(NamedTuple):
-    """A server says that it is there. One that `judges` was there all the time, so it may say who was not."""
-
-    server_id: str
-    address: str
-    judges: bool
-    ahead_ms: int = 0  # its time, of the database's clock
-
-
 class Beaten(NamedTuple):
     """The other servers that are there, and up to 1,000 clients of servers that have not been for long."""
 
@@ -49,38 +41,60 @@ class Beaten(NamedTuple):
     is_new: bool = False  # nobody knew of the server that says so, or not any more
 
 
-class Leave(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Beat(Request[Beaten]):
+    """A server says that it is there. One that `judges` was there all the time, so it may say who was not."""
+
+    phase: ClassVar = Phase.HEARTBEAT
+    server_id: str
+    address: str
+    judges: bool
+    ahead_ms: int = 0  # its time, of the database's clock
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Request[None]):
     """A server stops. Its clients have the usual time to be heard of by another one."""
 
+    phase: ClassVar = Phase.LEAVE
     server_id: str
 
 
-class Come(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Come(Request[bool]):
     """A push consumer was heard of by this server. `inherits`: servers unseen for long have it no more."""
 
+    phase: ClassVar = Phase.ATTEND
     client_id: str
     server_id: str
     inherits: bool = False
 
 
-class Go(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Go(Request[bool]):
     """A push consumer is gone as far as this server knows; `everywhere`: it said so itself."""
 
+    phase: ClassVar = Phase.ATTEND
     client_id: str
     server_id: str
     inherits: bool = False
     everywhere: bool = False
 
 
-class Welcome(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Welcome(Request[None]):
     """Have everybody look at everything: one that has just come was not told what was committed before."""
 
+    phase: ClassVar = Phase.WELCOME
 
+
+@carries_out(Beat)
 def beat(tx: Transaction, requests: Sequence[Beat]) -> list[Beaten | PopError]:
     """Note that the server is there; forget servers unseen for long, once their clients are looked after."""
     return [_beat(tx, request) for request in requests]
 
 
+@carries_out(Leave)
 def leave(tx: Transaction, requests: Sequence[Leave]) -> list[PopError | None]:
     for request in requests:
         tx.conn.execute(_UNLIST, {"its_id": request.server_id})
@@ -88,11 +102,13 @@ def leave(tx: Transaction, requests: Sequence[Leave]) -> list[PopError | None]:
     return [None] * len(requests)
 
 
+@carries_out(Welcome)
 def welcome(tx: Transaction, requests: Sequence[Welcome]) -> list[PopError | None]:
     tx.say(EVERYTHING)
     return [None] * len(requests)
 
 
+@carries_out(Come, Go)
 def attend(tx: Transaction, requests: Sequence[Come | Go]) -> list[bool | PopError]:
     """Note who has come and gone; per request whether no server has its client now.
 

@@ -36,7 +36,7 @@ from popserver.store.history import as_moved, record
 from popserver.store.packed import RowQuery
 from popserver.store.schema import delivery, in_states, progress
 from popserver.store.schema import message_group_progress as behind
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import LockOrder, Locks, Transaction
 
 
 class Place(NamedTuple):
@@ -56,9 +56,12 @@ class Member(NamedTuple):
 
 def lock(tx: Transaction, places: Iterable[Place]) -> None:
     """Take the places of everything a transaction names, before it does anything else; waits for them."""
-    wanted = sorted(set(places))
-    if wanted:
-        dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": as_given(wanted)})
+    dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": as_given(sorted(set(places)))})
+
+
+def locks_of(places: Iterable[Place]) -> tuple[Locks]:
+    """What a request declares that names messages in these places."""
+    return (Locks(LockOrder.PROGRESS, lock, places),)
 
 
 def lock_free(tx: Transaction, places: Iterable[Place]) -> set[Place]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, case, exists, func, select, update
 
@@ -31,13 +32,15 @@ from popserver.store.message_look import MessageRow
 from popserver.store.redriven import Redriven
 from popserver.store.schema import KEY_SHIFT, dead_letter, message, pending, queue
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import RepeatedId, Transaction
+from popserver.store.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 
 
-class Append(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Append(Request[list[SendResult]]):
     """Messages of one topic, all legal. `rotation` chooses the queue of those that are free to go to any: one per topic
     and transaction. Their idempotency keys hold for `key_window_ms`; 0 heeds none."""
 
+    phase: ClassVar = Phase.APPEND
     topic: Topic
     messages: Sequence[Message]
     rotation: int
@@ -51,6 +54,7 @@ class Offsets(NamedTuple):
     stored_at_ms: int
 
 
+@carries_out(Append)
 def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
     """Store the messages; each result is its message's place. A repeated message id gets the first one's, and so does
     a repeated idempotency key."""

@@ -7,7 +7,8 @@ It only grows: a smaller commit is a late one, and changes nothing. Only an oper
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sqlalchemy import Connection, and_, insert, select, update
 
@@ -15,20 +16,22 @@ from popserver.domain.errors import IllegalOffset, PopError, TooLate
 from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset
 from popserver.domain.topic import MessageQueue
-from popserver.store.catalog import group_not_found, of_another_mode, topic_not_found, used
+from popserver.store.catalog import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found, used
 from popserver.store.given import as_given, given
-from popserver.store.message_groups import Place
+from popserver.store.message_groups import Place, locks_of
 from popserver.store.schema import consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
 
-class Commit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Commit(Request[list[Committed]]):
     """What a member has consumed. The first that is taken fixes the group's mode.
 
     With `begins` it says where the group begins: where there is progress already, that stays.
     """
 
+    phase: ClassVar = Phase.COMMIT_OFFSETS
     group: Group
     offsets: Sequence[QueueOffset]
     begins: bool = False
@@ -36,11 +39,12 @@ class Commit(NamedTuple):
     def places(self) -> Iterator[Place]:
         return (Place(self.group.group_id, each.queue.queue_id) for each in self.offsets)
 
-    @property
-    def may_fix_mode(self) -> bool:
-        return self.group.mode is None
+    def locks(self) -> Iterable[Locks]:
+        places = locks_of(self.places())
+        return places if self.group.mode is not None else (*places, CATALOG_LOCK)
 
 
+@carries_out(Commit)
 def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] | PopError]:
     """Let progress grow; each offset has its own outcome. A group that consumes message by message is refused."""
     denied = refusals(tx.conn, {each.group for each in requests})

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from sqlalchemy import bindparam, delete, func, select
 
@@ -26,7 +27,7 @@ from popserver.store.inserting import insert_rows
 from popserver.store.messages import content
 from popserver.store.schema import AnyRow, message, pending
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 # What is needed of a pending message to decide about it; its body stays where it is.
 NARROW = (
@@ -45,10 +46,12 @@ NARROW = (
 )
 
 
-class Pend(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pend(Request[list[SendResult]]):
     """Delayed and half messages of one topic, all legal. `client_id` is their producer. Their idempotency keys hold for
     `key_window_ms`; 0 heeds none."""
 
+    phase: ClassVar = Phase.STORE_PENDING
     topic: Topic
     messages: Sequence[Message]
     client_id: str
@@ -56,21 +59,26 @@ class Pend(NamedTuple):
     key_window_ms: int = WINDOW_MS
 
 
-class Recall(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recall(Request[None]):
     """Take a delayed message back; `deliver_at_ms` as its recall handle says."""
 
+    phase: ClassVar = Phase.RECALL
     topic: Topic
     message_id: str
     deliver_at_ms: int
 
 
-class Cancel(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cancel(Request[list[str]]):
     """Take pending messages of either kind back, as an operator may."""
 
+    phase: ClassVar = Phase.CANCEL_PENDING
     topic: Topic
     message_ids: Sequence[str]
 
 
+@carries_out(Pend)
 def pend(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
     """Store the messages outside of any queue. A repeated message id gets the first one's result."""
     answers: dict[int, list[SendResult] | PopError] = {}
@@ -81,11 +89,13 @@ def pend(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | P
     return [answers[index] for index in range(len(requests))]
 
 
+@carries_out(Recall)
 def recall(tx: Transaction, requests: Sequence[Recall]) -> list[PopError | None]:
     """Take delayed messages back, each by its handle. With a refusal nothing is changed."""
     return [_recall(tx, request) for request in requests]
 
 
+@carries_out(Cancel)
 def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[list[str] | PopError]:
     """Remove pending messages, at most 1,000 a request; the ids of those that were there."""
     return [_cancel(tx, request) for request in requests]

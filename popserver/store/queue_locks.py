@@ -7,7 +7,8 @@ last renewal, its holder's goodbye notwithstanding: what that one was doing may 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, cast, delete, func, or_, select, tuple_
 
@@ -18,30 +19,41 @@ from popserver.domain.topic import MessageQueue
 from popserver.store.dialect import Dialect, PerDialect, dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.schema import consumer_group, queue, queue_lock
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, LockOrder, Locks, Phase, Request, Transaction, carries_out
 
 LAPSE_MS = 1 * MINUTE_MS
 
 
-class Lock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lock(Request[list[MessageQueue]]):
     """Take or renew the locks of these queues, as far as no other client has them."""
 
+    phase: ClassVar = Phase.LOCK_QUEUES
     group: Group
     client_id: str
     queues: Sequence[MessageQueue]
 
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.QUEUE_LOCKS, _lock_groups, (self.group.group_id,)),)
 
-class Unlock(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Unlock(Request[None]):
     """Give up the locks of these queues, as far as the client has them."""
 
+    phase: ClassVar = Phase.UNLOCK_QUEUES
     group: Group
     client_id: str
     queues: Sequence[MessageQueue]
+
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.QUEUE_LOCKS, _lock_groups, (self.group.group_id,)),)
 
 
 _Place = tuple[int, int]  # group id, queue id
 
 
+@carries_out(Lock)
 def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] | PopError]:
     """Per request the queues whose locks its client has now. A group that is not of mode PULL, or gone, has none.
 
@@ -62,6 +74,7 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
     ]
 
 
+@carries_out(Unlock)
 def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]:
     """Waits for who has asked for such a lock just now, though in vain: what is answered is done.
 
@@ -73,14 +86,13 @@ def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]
     return [None] * len(requests)
 
 
-def have_groups(tx: Transaction, wishes: Iterable[Any]) -> None:
-    """Wait until no other server gives up or takes locks of the groups whose locks are named.
+def _lock_groups(tx: Transaction, group_ids: Iterable[int]) -> None:
+    """Wait until no other server gives up or takes locks of these groups.
 
     The keys' order is not enough: a transaction that gives up some and then takes others goes through it twice.
     """
-    groups = sorted({each.group.group_id & _GROUP_MASK for each in wishes if isinstance(each, Lock | Unlock)})
-    if groups:
-        dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": as_given((each,) for each in groups)})
+    numbers = sorted({each & _GROUP_MASK for each in group_ids})
+    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": as_given((each,) for each in numbers)})
 
 
 def newest_lock_ms(conn: Connection) -> int:

@@ -1,23 +1,35 @@
-"""Looking, inside the writer's transaction: for a database in memory, which has no second connection."""
+"""Reads inside the writer's transaction: for a database in memory, which has no second connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 from sqlalchemy import Connection
 
 from popserver.domain.errors import PopError
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
+
+T = TypeVar("T")
 
 
-def read(tx: Transaction, looks: Sequence[Callable[[Connection], Any]]) -> list[Any | PopError]:
-    """What each look finds; a look that finds nothing of that name raises, and is the only one to fail."""
-    return [_look(tx.conn, look) for look in looks]
+@dataclass(frozen=True, slots=True)
+class Read(Request[T]):
+    """A query to be run on the writer's connection."""
+
+    phase: ClassVar = Phase.READ
+    query: Callable[[Connection], T]
 
 
-def _look(conn: Connection, look: Callable[[Connection], Any]) -> Any | PopError:
+@carries_out(Read)
+def read(tx: Transaction, requests: Sequence[Read[T]]) -> list[T | PopError]:
+    """What each query finds; a query that raises a `PopError` is the only one to fail."""
+    return [_read(tx.conn, request.query) for request in requests]
+
+
+def _read(conn: Connection, query: Callable[[Connection], T]) -> T | PopError:
     try:
-        return look(conn)
+        return query(conn)
     except PopError as error:
         return error

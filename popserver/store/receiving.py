@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, zip_longest
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, func, insert, select, update
 
@@ -39,7 +40,7 @@ from popserver.store.open_groups import Run
 from popserver.store.packed import RowQuery
 from popserver.store.replay import Held
 from popserver.store.schema import AnyRow, delivery, in_states, message
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.store.wish import NOTHING_JUDGED, Found, Judged, Wish
 
 _NEW_OF_ROOM = 8
@@ -47,7 +48,15 @@ _NEW_OF_ROOM = 8
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Receive(NamedTuple):
+class Received(NamedTuple):
+    """What was granted; `more` says that something may be left: ask again, or wake the next poll."""
+
+    deliveries: list[Delivery]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(Request[Received]):
     """A consumer's wish for messages. `rotation` says at which queue to start.
 
     `attempt_id` names the receive: repeated, it gets what it holds already. With `heads_only` no more than one message
@@ -55,6 +64,7 @@ class Receive(NamedTuple):
     only messages that are in `judged` are granted for the first time (`store.survey`).
     """
 
+    phase: ClassVar = Phase.RECEIVE
     group: Group
     topic: Topic
     wanted: Filter
@@ -66,13 +76,6 @@ class Receive(NamedTuple):
     attempt_id: str | None = None
     heads_only: bool = False
     judged: Judged = NOTHING_JUDGED
-
-
-class Received(NamedTuple):
-    """What was granted; `more` says that something may be left: ask again, or wake the next poll."""
-
-    deliveries: list[Delivery]
-    more: bool
 
 
 class Taken(NamedTuple):
@@ -104,6 +107,7 @@ class _Taker:
         self.grants: list[_Grant] = []
 
 
+@carries_out(Receive)
 def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | PopError]:
     """Grant messages to the requests."""
     answers: dict[int, Received | PopError] = {}

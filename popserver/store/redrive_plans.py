@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, select, text, update
 
@@ -23,7 +24,7 @@ from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.redriving import NO_COPY, NOT_DEAD, Plan
 from popserver.store.schema import AnyRow, dead_letter, message, redrive, redrive_plan
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import LockOrder, Locks, Phase, Request, Transaction, carries_out
 
 # Any number, as long as every server takes the same; beside it a hash of the plan's name.
 _LOCK_NAME = text(f"SELECT pg_advisory_xact_lock({0x706F71}, CAST(:plan_name AS integer))")
@@ -31,12 +32,14 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-class NewPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NewPlan(Request[None]):
     """A plan that is to be made, unless there is one of that name. `selection` is kept as it is, a JSON object.
 
     Its `up_to_id` is the newest dead letter that is meant; the plan that was made first decides that.
     """
 
+    phase: ClassVar = Phase.MAKE_PLAN
     plan_id: str
     group: Group
     state: PlanState
@@ -45,48 +48,23 @@ class NewPlan(NamedTuple):
     target: Topic | None
     created_by: str
 
-    def plans(self) -> tuple[str, ...]:
-        return (self.plan_id,)
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
 
 
-class Stretch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stretch(Request[None]):
     """What a look at a stretch of dead letters has found for a DRAFT: from `after_id` on up to `up_to_id`."""
 
+    phase: ClassVar = Phase.RECORD_PLAN
     plan_id: str
     after_id: int
     up_to_id: int
     ids: Sequence[int]
     is_last: bool
 
-    def plans(self) -> tuple[str, ...]:
-        return (self.plan_id,)
-
-
-class Run(NamedTuple):
-    """The next `limit` messages of a plan."""
-
-    plan_id: str
-    limit: int
-
-    def plans(self) -> tuple[str, ...]:
-        return (self.plan_id,)
-
-
-class Cancel(NamedTuple):
-    plan_id: str
-
-    def plans(self) -> tuple[str, ...]:
-        return (self.plan_id,)
-
-
-class Orders(NamedTuple):
-    """Dead letters to be sent back under a plan's name, each named once; the plan is made where it is new."""
-
-    new: NewPlan
-    orders: Sequence[Order]
-
-    def plans(self) -> tuple[str, ...]:
-        return (self.new.plan_id,)
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
 
 
 class Done(NamedTuple):
@@ -96,32 +74,70 @@ class Done(NamedTuple):
     skipped: int
 
 
+@dataclass(frozen=True, slots=True)
+class Run(Request[Done]):
+    """The next `limit` messages of a plan."""
+
+    phase: ClassVar = Phase.RUN_PLAN
+    plan_id: str
+    limit: int
+
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Request[None]):
+    phase: ClassVar = Phase.CANCEL_PLAN
+    plan_id: str
+
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders(Request[Done]):
+    """Dead letters to be sent back under a plan's name, each named once; the plan is made where it is new."""
+
+    phase: ClassVar = Phase.REDRIVE
+    new: NewPlan
+    orders: Sequence[Order]
+
+    def locks(self) -> Iterable[Locks]:
+        return self.new.locks()
+
+
 def lock(tx: Transaction, plan_ids: Iterable[str]) -> None:
     """Nobody else changes these plans now, nor makes one of their names."""
     for name in sorted({zlib.crc32(each.encode()) - (1 << 31) for each in plan_ids}):
         dialect_of(tx.conn).lock(tx.conn, _LOCK_NAME, {"plan_name": name})
 
 
+@carries_out(NewPlan)
 def make(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
     """Make plans; one that is there already must be of the same group, selection and target, and stays."""
     return [_said(_make, tx, request) for request in requests]
 
 
+@carries_out(Stretch)
 def write_down(tx: Transaction, requests: Sequence[Stretch]) -> list[PopError | None]:
     """Write down what a stretch has for a DRAFT; nothing where somebody else has done so meanwhile."""
     return [_said(_write_down, tx, request) for request in requests]
 
 
+@carries_out(Run)
 def run(tx: Transaction, requests: Sequence[Run]) -> list[Done | PopError]:
     """Send back the next messages of plans; refused for one that is a DRAFT or was cancelled."""
     return [_said(_run, tx, request) for request in requests]
 
 
+@carries_out(Cancel)
 def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[PopError | None]:
     """Nothing more goes back by these plans; refused for one that is done."""
     return [_said(_cancel, tx, request) for request in requests]
 
 
+@carries_out(Orders)
 def redrive_now(tx: Transaction, requests: Sequence[Orders]) -> list[Done | PopError]:
     """Send back what is named; what the plan has sent back already it does not send again."""
     return [_said(_redrive_now, tx, request) for request in requests]

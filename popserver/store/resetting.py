@@ -9,8 +9,9 @@ between the steps, and whatever ends the transaction early has changed nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select, text, update
 
@@ -24,24 +25,26 @@ from popserver.store import catalog, clearing, group_members, pulling, seeking
 from popserver.store.clearing import GroupQueue
 from popserver.store.dialect import dialect_of
 from popserver.store.history import Moved, as_moved, record
-from popserver.store.message_groups import Place
+from popserver.store.message_groups import Place, locks_of
 from popserver.store.pulling import Ends
 from popserver.store.schema import AnyRow, progress
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
 # Of one reset the history tells about so many messages.
 TOLD_MAX = STEP_ROWS_MAX
 
 
-class Reset(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reset(Request[list[MovedOffset]]):
     """Queues of one group, each once. `not_of_pops`: refused for a group of mode POP."""
 
+    phase: ClassVar = Phase.RESET
     group: Group
     goals: Sequence[Goal]
     not_of_pops: bool = False
 
-    def places(self) -> Iterator[Place]:
-        return (Place(self.group.group_id, each.queue.queue_id) for each in self.goals)
+    def locks(self) -> Iterable[Locks]:
+        return locks_of(Place(self.group.group_id, each.queue.queue_id) for each in self.goals)
 
 
 class _Move(NamedTuple):
@@ -54,6 +57,7 @@ class _Move(NamedTuple):
     to_offset: int
 
 
+@carries_out(Reset)
 def reset(tx: Transaction, requests: Sequence[Reset]) -> list[list[MovedOffset] | PopError]:
     """Move progress; per request all of it, or why nothing of it."""
     return [_reset(tx, request) for request in requests]

@@ -9,7 +9,8 @@ they are deleted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import and_, bindparam, delete, func, select, update
 
@@ -32,22 +33,7 @@ from popserver.store.schema import (
     queue,
 )
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
-
-
-class Retain(NamedTuple):
-    """Remove one step of what was stored before `cutoff_ms`."""
-
-    cutoff_ms: int
-
-
-class Removed(NamedTuple):
-    """Messages of one topic that were removed, and when the first and the last of them were stored."""
-
-    topic: Resource
-    messages: int
-    oldest_ms: int
-    newest_ms: int
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 
 class Retained(NamedTuple):
@@ -61,6 +47,24 @@ class Retained(NamedTuple):
     of_topic: Removed | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Retain(Request[Retained]):
+    """Remove one step of what was stored before `cutoff_ms`."""
+
+    phase: ClassVar = Phase.RETAIN
+    cutoff_ms: int
+
+
+class Removed(NamedTuple):
+    """Messages of one topic that were removed, and when the first and the last of them were stored."""
+
+    topic: Resource
+    messages: int
+    oldest_ms: int
+    newest_ms: int
+
+
+@carries_out(Retain)
 def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
     """One step for all requests: of messages while there are any to remove, then of history."""
     cutoff_ms = max(request.cutoff_ms for request in requests)

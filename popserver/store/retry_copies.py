@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
 
@@ -25,26 +25,32 @@ from popserver.store.history import as_moved, record
 from popserver.store.messages import take_offsets
 from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, in_states, message, progress
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import FinishOrder, Transaction
 
 
 def come_again(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:
     """Let copies stand for deliveries whose rows the caller has locked (at most one step of them).
 
-    The rows go at once; the copies follow at the end (`fill`).
+    The rows go at once; the copies follow at the end (`NewRetries`).
     """
     names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in rows)}
     tx.conn.execute(_END, names)
-    tx.returns += [Return(group, each) for each in rows]
+    tx.at_end(NewRetries).returns += [Return(group, each) for each in rows]
 
 
-def fill(tx: Transaction) -> None:
-    """Write the copies of the transaction, group by group in one order."""
-    returns, tx.returns = tx.returns, []
-    in_turn = sorted(returns, key=lambda each: (each.group.group_id, each.row.visible_at_ms, each.row.message_key))
-    for _, several in groupby(in_turn, key=lambda each: each.group.group_id):
-        listed = list(several)
-        _write(tx, listed[0].group, [each.row for each in listed])
+class NewRetries:
+    """The copies of a transaction, written group by group in one order."""
+
+    order: ClassVar = FinishOrder.RETRIES
+
+    def __init__(self) -> None:
+        self.returns: list[Return] = []
+
+    def finish(self, tx: Transaction) -> None:
+        self.returns.sort(key=lambda each: (each.group.group_id, each.row.visible_at_ms, each.row.message_key))
+        for _, several in groupby(self.returns, key=lambda each: each.group.group_id):
+            listed = list(several)
+            _write(tx, listed[0].group, [each.row for each in listed])
 
 
 def _write(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:

@@ -8,9 +8,10 @@ then the message has been read again, and has failed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 from sqlalchemy import and_, bindparam, func, select, update
 
@@ -31,7 +32,7 @@ from popserver.store.holds.orphans import NO_HOLD
 from popserver.store.inserting import insert_rows
 from popserver.store.retry_copies import as_it_was_sent, properties_of
 from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, delivery, message, progress, queue
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
 REASONS = {
     Event.RETRY: "handed back by its consumer",
@@ -41,12 +42,14 @@ REASONS = {
 T = TypeVar("T")
 
 
-class SendBack(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SendBack(Request[bool]):
     """One message as it was pulled: of a retry the place of the copy. The delay level is a legal one.
 
     `failures_max` is the member's own limit; absent or negative it is the group's attempts less one.
     """
 
+    phase: ClassVar = Phase.SEND_BACK
     group: Group
     topic: Topic
     queue: MessageQueue
@@ -59,9 +62,8 @@ class SendBack(NamedTuple):
     def message_key(self) -> int:
         return message_key(self.queue.queue_id, self.offset)
 
-    @property
-    def may_fix_mode(self) -> bool:
-        return self.group.mode is None
+    def locks(self) -> Iterable[Locks]:
+        return () if self.group.mode is not None else (catalog.CATALOG_LOCK,)
 
 
 class _Failed(NamedTuple):
@@ -89,6 +91,7 @@ class _Found(NamedTuple):
     stale: set[int]  # parents whose copy is from before a reset
 
 
+@carries_out(SendBack)
 def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopError]:
     """Whether the message is a dead letter now; otherwise it comes again later."""
     denied = offsets.refusals(tx.conn, {each.group for each in requests})

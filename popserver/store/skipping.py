@@ -6,8 +6,9 @@ message group, or the group's progress. For one in the midst of what nobody has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Integer, bindparam, delete, func, select, update
 
@@ -17,17 +18,26 @@ from popserver.domain.topic import message_key, offset_of, queue_of
 from popserver.domain.why import Evidence
 from popserver.store import explaining, group_members, redriven
 from popserver.store.history import Moved, as_moved, record
-from popserver.store.message_groups import Member, Place, settle_removed
+from popserver.store.message_groups import Member, Place, locks_of, settle_removed
 from popserver.store.schema import delivery, in_states, message, progress
 from popserver.store.schema import message_group_progress as behind
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Locks, Phase, Request, Transaction, carries_out
 
 REASON = "an operator has skipped it"
 
 
-class Skip(NamedTuple):
+class Skipped(NamedTuple):
+    """Whether it is done, and what bore on the message before."""
+
+    is_done: bool
+    found: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(Request[Skipped]):
     """One message of a topic, for one group."""
 
+    phase: ClassVar = Phase.SKIP
     group: Group
     topic_id: int
     message_key: int
@@ -40,17 +50,11 @@ class Skip(NamedTuple):
     def names(self) -> dict[str, Any]:
         return {"for_group": self.group.group_id, "of_queue": self.queue_id, "for_key": self.message_key}
 
-    def places(self) -> Iterator[Place]:
-        yield Place(self.group.group_id, self.queue_id)
+    def locks(self) -> Iterable[Locks]:
+        return locks_of([Place(self.group.group_id, self.queue_id)])
 
 
-class Skipped(NamedTuple):
-    """Whether it is done, and what bore on the message before."""
-
-    is_done: bool
-    found: Evidence
-
-
+@carries_out(Skip)
 def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped]:
     """READY or WAITING_RETRY → COMMIT, as far as that can be noted; whatever is refused changes nothing."""
     return [_skip(tx, request) for request in requests]
@@ -58,7 +62,7 @@ def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped]:
 
 def _skip(tx: Transaction, request: Skip) -> Skipped:
     if (at := redriven.delivered_at(tx.conn, request.group, request.message_key)) is not None:
-        request = request._replace(message_key=at)
+        request = replace(request, message_key=at)
     found = explaining.of_stored(tx.conn, request.group, request.message_key)
     if found.state not in sources(Event.SKIP):
         return Skipped(False, found)

@@ -6,8 +6,9 @@ Deciding names its rows and waits for them; asking chooses, and passes over what
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
@@ -23,16 +24,18 @@ from popserver.store.given import as_given, given
 from popserver.store.pending import NARROW, locked, remove
 from popserver.store.pending_look import stored_pending
 from popserver.store.schema import IS_HALF, AnyRow, message, pending
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 # What one step asks about: whole messages, which travel through here.
 CHECKS_PER_STEP_MAX = 100
 CHECKED_BYTES_MAX = 16 * 1024 * 1024
 
 
-class EndTransaction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EndTransaction(Request[bool]):
     """A producer's decision about its half message. `rotation` chooses the queue, as in `Append`."""
 
+    phase: ClassVar = Phase.END_TRANSACTION
     topic: Topic
     message_id: str
     transaction_id: str
@@ -40,9 +43,19 @@ class EndTransaction(NamedTuple):
     rotation: int
 
 
-class TakeChecks(NamedTuple):
+class Taken(NamedTuple):
+    """What to ask now, what was given up, and when the next check of these topics is due."""
+
+    checks: list[Check]
+    discarded: list[Discarded]
+    next_check_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeChecks(Request[Taken]):
     """Half messages of these topics that are due for a check, to be asked about now."""
 
+    phase: ClassVar = Phase.CLAIM_CHECKS
     topic_ids: frozenset[int]
     policy: CheckPolicy
 
@@ -66,20 +79,15 @@ class Discarded(NamedTuple):
     checks: int
 
 
-class Taken(NamedTuple):
-    """What to ask now, what was given up, and when the next check of these topics is due."""
-
-    checks: list[Check]
-    discarded: list[Discarded]
-    next_check_ms: int | None
-
-
-class GiveBack(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GiveBack(Request[None]):
     """Checks that reached no producer: they do not count, and are due at once."""
 
+    phase: ClassVar = Phase.RETURN_CHECKS
     pending_ids: Sequence[int]
 
 
+@carries_out(EndTransaction)
 def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list[bool | PopError]:
     """Commit or roll back half messages; the first decision counts (protocol 8.1).
 
@@ -93,6 +101,7 @@ def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list
     return [answers[index] for index in range(len(requests))]
 
 
+@carries_out(TakeChecks)
 def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken | PopError]:
     """The half messages to ask about now; they are due again an interval later, and given up after the last check.
 
@@ -118,6 +127,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
     return [first, *[Taken([], [], next_check_ms)] * (len(requests) - 1)]
 
 
+@carries_out(GiveBack)
 def give_back(tx: Transaction, requests: Sequence[GiveBack]) -> list[PopError | None]:
     """Take back what was counted for nothing."""
     ids = as_given((each,) for request in requests for each in request.pending_ids)

@@ -289,7 +289,7 @@ async def test_what_is_told_while_one_looks_is_looked_at_again(
         monkeypatch.setattr(guard.access._reader, "read", late)
         guard.access.look()
         await entered.wait()
-        await broker.broker.writer.submit(acl.create_user, acl.CreateUser("alice", SECRET, False))
+        await broker.broker.writer.submit(acl.CreateUser("alice", SECRET, False))
         guard.access.look()
         slow.set()
         await until(lambda: "alice" in guard.access._users)
@@ -316,7 +316,7 @@ async def test_a_database_that_does_not_answer_changes_nothing(
         await until(lambda: guard.access._task is not None and guard.access._task.done())
         assert guard.enter("root").is_admin
         monkeypatch.undo()
-        await broker.broker.writer.submit(acl.create_user, acl.CreateUser("alice", SECRET, False))
+        await broker.broker.writer.submit(acl.CreateUser("alice", SECRET, False))
         await broker.advance(access_module.RELOAD_MS)
         await until(lambda: "alice" in guard.access._users)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.broker.pace import ENOUGH, MESSAGES_PER_CALL, PATIENCE_S_MAX, PER_REQUEST_S, Pace
+from popserver.broker.pace import ENOUGH, MESSAGES_PER_CALL, PATIENCE_S_MAX, PER_REQUEST_S, BatchDelay
 
 
 def test_the_first_request_leaves_at_once() -> None:
-    assert Pace().wait_s(1, now_s=100.0) == 0
+    assert BatchDelay().wait_s(1, now_s=100.0) == 0
 
 
 def test_a_caller_who_is_alone_never_waits() -> None:
-    pace = Pace()
+    pace = BatchDelay()
     for moment in range(10):
         pace.left(1, now_s=float(moment))
         assert pace.wait_s(1, now_s=float(moment)) == 0
@@ -22,7 +22,7 @@ def test_a_caller_who_is_alone_never_waits() -> None:
     ("count", "patience_s"), [(2, 2 * PER_REQUEST_S), (8, 8 * PER_REQUEST_S), (500, PATIENCE_S_MAX)]
 )
 def test_after_company_a_batch_waits_for_as_much_again(count: int, patience_s: float) -> None:
-    pace = Pace()
+    pace = BatchDelay()
     pace.left(count, now_s=10.0)
     assert pace.wait_s(1, now_s=10.0) == pytest.approx(patience_s)
     assert pace.wait_s(1, now_s=10.0 + patience_s / 2) == pytest.approx(patience_s / 2)
@@ -30,25 +30,25 @@ def test_after_company_a_batch_waits_for_as_much_again(count: int, patience_s: f
 
 
 def test_answers_full_of_messages_count_as_calls() -> None:
-    pace = Pace()
+    pace = BatchDelay()
     pace.left(2, now_s=10.0, answers=4 * MESSAGES_PER_CALL)
     assert pace.wait_s(1, now_s=10.0) == pytest.approx((2 + 4) * PER_REQUEST_S)
 
 
 def test_a_consumer_who_is_alone_never_waits() -> None:
-    pace = Pace()
+    pace = BatchDelay()
     pace.left(1, now_s=10.0, answers=32)
     assert pace.wait_s(1, now_s=10.0) == 0
 
 
 def test_a_full_batch_leaves_at_once() -> None:
-    pace = Pace()
+    pace = BatchDelay()
     pace.left(500, now_s=10.0)
     assert pace.wait_s(ENOUGH, now_s=10.0) == 0
 
 
 def test_a_lull_is_forgotten_after_one_batch() -> None:
-    pace = Pace()
+    pace = BatchDelay()
     pace.left(500, now_s=10.0)
     pace.left(1, now_s=10.005)
     assert pace.wait_s(1, now_s=10.005) == 0

@@ -46,15 +46,15 @@ async def checks(broker: RunningBroker) -> list[int]:
     return [row.checks for row in await broker.query("SELECT checks FROM pending")]
 
 
-def refuse(broker: Broker, monkeypatch: pytest.MonkeyPatch, verb: Any, times: int) -> None:
-    """The store does not answer that verb, so often."""
+def refuse(broker: Broker, monkeypatch: pytest.MonkeyPatch, operation: Any, times: int) -> None:
+    """The store refuses that operation, so often."""
     submit, left = broker.writer.submit, [times]
 
-    async def refusing(asked: Any, wish: Any, **more: Any) -> Any:
-        if asked is verb and left[0]:
+    async def refusing(request: Any, **more: Any) -> Any:
+        if request.operation is operation and left[0]:
             left[0] -= 1
             raise StoreUnavailable("gone")
-        return await submit(asked, wish, **more)
+        return await submit(request, **more)
 
     monkeypatch.setattr(broker.writer, "submit", refusing)
 
@@ -134,10 +134,10 @@ async def test_a_queue_in_another_servers_hands_is_asked_for_again(
     (sent,) = await send_as(broker, "p1")
     submit, answers = broker.broker.writer.submit, [False, False]
 
-    async def busy(verb: Any, wish: Any, **more: Any) -> Any:
-        if verb is transactions.end_transaction and answers:
+    async def busy(request: Any, **more: Any) -> Any:
+        if request.operation is transactions.end_transaction and answers:
             return answers.pop()
-        return await submit(verb, wish, **more)
+        return await submit(request, **more)
 
     monkeypatch.setattr(broker.broker.writer, "submit", busy)
     await broker.broker.transactions.end(TOPIC, sent.message_id, sent.transaction_id, Resolution.COMMIT)

@@ -11,8 +11,8 @@ from sqlalchemy.exc import OperationalError
 
 from popserver.broker import writer
 from popserver.domain.errors import Internal, PopError, StoreUnavailable
-from popserver.store import messages, receiving
-from popserver.store.reading import read
+from popserver.store import messages
+from popserver.store.reading import Read
 from tests.support.builders import GROUP, TOPIC, a_message, messages_of
 from tests.support.open_store import a_receive
 from tests.support.running_broker import RunningBroker, ids, running_broker, until, watched
@@ -82,8 +82,8 @@ async def test_within_a_batch_the_house_order_rules(broker: RunningBroker) -> No
     await broker.receive()
     group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
     sent = messages_of(1)
-    received = broker.broker.writer.enqueue(receiving.receive, a_receive(group, topic))
-    broker.broker.writer.enqueue(messages.append, messages.Append(topic, sent, 0))
+    received = broker.broker.writer.enqueue(a_receive(group, topic))
+    broker.broker.writer.enqueue(messages.Append(topic, sent, 0))
     assert ids((await received).deliveries) == [sent[0].message_id]
 
 
@@ -98,7 +98,7 @@ class TestAFailure:
         await either_broker.send()
         submit = either_broker.broker.writer.submit
         sends = [asyncio.create_task(either_broker.send()) for _ in range(10)]
-        bad = asyncio.create_task(submit(read, guilty))
+        bad = asyncio.create_task(submit(Read(guilty)))
         more = [asyncio.create_task(either_broker.send()) for _ in range(10)]
         outcomes = await asyncio.gather(*sends, bad, *more, return_exceptions=True)
         assert [index for index, each in enumerate(outcomes) if isinstance(each, PopError)] == [10]
@@ -111,14 +111,14 @@ class TestAFailure:
 
         await broker.send()
         submit = broker.broker.writer.submit
-        mixed = [broker.send() if n % 3 else submit(read, guilty) for n in range(30)]
+        mixed = [broker.send() if n % 3 else submit(Read(guilty)) for n in range(30)]
         outcomes = await asyncio.gather(*mixed, return_exceptions=True)
         assert [isinstance(each, Internal) for each in outcomes] == [n % 3 == 0 for n in range(30)]
         assert await broker.query("SELECT COUNT(*) FROM message") == [(21,)]
 
     async def test_says_what_the_database_said_and_to_repeat_it(self, broker: RunningBroker) -> None:
         with pytest.raises(Internal, match=r"refused a statement \(no such table: nowhere\).*repeat"):
-            await broker.broker.writer.submit(read, lambda conn: conn.execute(text("SELECT 1 FROM nowhere")))
+            await broker.broker.writer.submit(Read(lambda conn: conn.execute(text("SELECT 1 FROM nowhere"))))
 
     async def test_a_repeated_id_costs_one_more_run_and_fails_nobody(self, either_broker: RunningBroker) -> None:
         sent = a_message()
@@ -227,8 +227,8 @@ async def test_closing_does_what_was_asked_on_the_answer_to_the_last(sqlite_url:
         await broker.send()
         writer, later = broker.broker.writer, []
         group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
-        last = writer.enqueue(messages.append, messages.Append(topic, messages_of(1), 0))
-        last.add_done_callback(lambda _: later.append(writer.enqueue(receiving.receive, a_receive(group, topic))))
+        last = writer.enqueue(messages.Append(topic, messages_of(1), 0))
+        last.add_done_callback(lambda _: later.append(writer.enqueue(a_receive(group, topic))))
         await writer.close()
         assert [len(each.result().deliveries) for each in later] == [2]
         broker.broker.writer.close = _nothing  # type: ignore[method-assign]

@@ -49,7 +49,7 @@ class Model:
     def receive(self, name: str, count: int) -> None:
         before = self._held(name)
         request = a_receive(self.group, self.topic, count, attempt_id=name, invisible_ms=HOLD_MS)
-        answer = self.store.one(attempts.receive, request)
+        answer = self.store.one(attempts.receive, attempts.ReceiveAttempt(request))
         keys = [each.message_key for each in answer.held]
         assert keys == sorted(keys)
         if before:
@@ -69,7 +69,7 @@ class Model:
 
     def ack(self, name: str) -> None:
         keys = self._held(name)
-        assert self.store.one(attempts.ack, self._attempt(name)) == Ended(len(keys), is_all=True)
+        assert self.store.one(attempts.ack, attempts.AckAttempt(self._attempt(name))) == Ended(len(keys), is_all=True)
         self.held[name] = [], 0
         # Behind one that ran out an ack is provisional: those are done when that one is.
         states = self._states()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from popserver.domain.group import Group, HistoryLevel
 from popserver.domain.message import MessageType
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
-from popserver.store import attempts, finish
+from popserver.store import attempts
 from popserver.store.attempts import Answer, Attempt, Ended, Renew
 from popserver.store.transaction import Transaction
 from tests.support.builders import a_message, in_order
@@ -44,7 +45,7 @@ class Asking:
 
     def receive(self, attempt_id: str, count: int = 1_000, **more: Any) -> Answer:
         request = a_receive(self.group, self.topic, count, attempt_id=attempt_id, **more)
-        return self.store.one(attempts.receive, request)
+        return self.store.one(attempts.receive, attempts.ReceiveAttempt(request))
 
     def held(self, attempt_id: str) -> list[Held]:
         return attempts.held_by(self.store.conn, self.attempt(attempt_id), self.store.now_ms)
@@ -53,7 +54,7 @@ class Asking:
         return self.store.one(attempts.renew, Renew(self.attempt(attempt_id), invisible_ms))
 
     def ack(self, attempt_id: str) -> Ended:
-        return self.store.one(attempts.ack, self.attempt(attempt_id))
+        return self.store.one(attempts.ack, attempts.AckAttempt(self.attempt(attempt_id)))
 
 
 @pytest.fixture
@@ -87,7 +88,11 @@ class TestReceive:
     def test_two_callers_of_one_attempt_get_the_same(self, store: OpenStore, asking: Asking) -> None:
         store.send(asking.topic, 4)
         request = a_receive(asking.group, asking.topic, 2, attempt_id="a")
-        one, other = store.do(attempts.receive, request, request._replace(client_id="c2"))
+        one, other = store.do(
+            attempts.receive,
+            attempts.ReceiveAttempt(request),
+            attempts.ReceiveAttempt(replace(request, client_id="c2")),
+        )
         assert isinstance(one, Answer)
         assert (one, len(one.held)) == (other, 2)
 
@@ -146,10 +151,10 @@ class TestReceive:
         request = a_receive(asking.group, asking.topic, 2, attempt_id="a")
         store.database.begin(other.conn)
         tx = Transaction(other.conn, other.now_ms)
-        (theirs,) = attempts.receive(tx, [request])
+        (theirs,) = attempts.receive(tx, [attempts.ReceiveAttempt(request)])
         assert isinstance(theirs, Answer)
         assert asking.receive("a", 2) == Answer([], is_final=False), "not two others beside theirs"
-        finish(tx)
+        tx.finish()
         other.conn.exec_driver_sql("COMMIT")
         other.conn.close()
         assert asking.receive("a", 2).held == theirs.held
@@ -284,6 +289,6 @@ class TestAck:
     def test_several_attempts_in_one_transaction(self, store: OpenStore, asking: Asking) -> None:
         store.send(asking.topic, [*in_order("g", 2), a_message(), a_message()])
         names = [name for name in "abc" if asking.receive(name, 2).held]
-        done: Sequence[Any] = store.do(attempts.ack, *(asking.attempt(name) for name in names))
+        done: Sequence[Any] = store.do(attempts.ack, *(attempts.AckAttempt(asking.attempt(name)) for name in names))
         assert sum(each.messages for each in done) == 4
         assert states(store, asking.group) == [State.COMMIT] * 4

@@ -12,7 +12,7 @@ from popserver.domain.filtering import Filter, sql, tag
 from popserver.domain.group import Group
 from popserver.domain.topic import Topic
 from popserver.store import attempts, bulk
-from popserver.store.attempts import Attempt, Renew
+from popserver.store.attempts import AckAttempt, Attempt, ReceiveAttempt, Renew
 from tests.store.test_plans import _fill
 from tests.support.open_store import OpenStore, a_receive
 from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
@@ -42,7 +42,9 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
     "page of some tags": (page(tag.parse("A||B")), {"message_pk"}),
     "page by sql": (page(sql.parse("TAGS = 'A'")), {"message_pk"}),
     "receive": (
-        lambda store, group, topic: store.one(attempts.receive, a_receive(group, topic, 20, attempt_id="a")),
+        lambda store, group, topic: store.one(
+            attempts.receive, ReceiveAttempt(a_receive(group, topic, 20, attempt_id="a"))
+        ),
         {"delivery_attempt", "message_pk"},
     ),
     "held": (_held, {"delivery_attempt", "message_pk"}),
@@ -50,7 +52,10 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
         lambda store, group, topic: store.one(attempts.renew, Renew(_attempt(group, topic), 30_000)),
         {"delivery_attempt", "delivery_pk"},
     ),
-    "ack": (lambda store, group, topic: store.one(attempts.ack, _attempt(group, topic)), {"delivery_attempt"}),
+    "ack": (
+        lambda store, group, topic: store.one(attempts.ack, AckAttempt(_attempt(group, topic))),
+        {"delivery_attempt"},
+    ),
 }
 
 

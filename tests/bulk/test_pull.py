@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from types import ModuleType
@@ -18,12 +20,12 @@ import pytest
 from popproto.v1 import bulk_pb2
 from popproto.v1.bulk_pb2_grpc import BulkStub
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker import writer
 from popserver.domain import bulk
 from popserver.domain.topic import ACCEPTS_ON_THE_WAY, NewTopic
 from popserver.rpc import convert
 from popserver.rpc.arrow_chunks import Chunks
 from popserver.store import bulk as store
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 from tests.bulk.wire_bulk import FAR, pull_bulk
 from tests.pull.wire_pull import make_topic, pull
 from tests.rpc.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
@@ -224,21 +226,27 @@ async def test_what_is_removed_while_it_is_read_is_no_silent_loss(door: Door, mo
     async def trimmed_meanwhile(stretch: Any) -> Any:
         if stretch.offset == 2:
             trim = "UPDATE queue SET min_offset = 4"
-            await door.broker.writer.submit(_execute, trim)
+            await door.broker.writer.submit(_Execute(trim))
         return await page(stretch)
 
     monkeypatch.setattr(door.broker.bulk, "page", trimmed_meanwhile)
-    monkeypatch.setitem(writer._PLACE, _execute, 0)
     answer = await pull_bulk(door)
     assert (answer.ids, answer.code) == (["m0", "m1"], pb.ILLEGAL_OFFSET)
     assert (answer.frames[-1].min_offset, answer.frames[-1].max_offset) == (4, 6)
     assert answer.status.message.startswith("offset 2 is not in queue 0")
 
 
-def _execute(tx: Any, statements: Any) -> list[None]:
-    for statement in statements:
-        tx.conn.exec_driver_sql(statement)
-    return [None] * len(statements)
+@dataclass(frozen=True)
+class _Execute(Request[None]):
+    phase = Phase.READ
+    statement: str
+
+
+@carries_out(_Execute)
+def _execute(tx: Transaction, requests: Sequence[_Execute]) -> list[None]:
+    for request in requests:
+        tx.conn.exec_driver_sql(request.statement)
+    return [None] * len(requests)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_it_is_told_as_a_message_of_its_first_place(store: OpenStore) -> None:
     dead = die(store, group, topic, 2, rotation=1, properties={"p": "v"})
     redrive_all(store, group)
     store.send(topic, 1, rotation=0)
-    answer = store.one(attempts.receive, a_receive(group, topic, 10, attempt_id="a"))
+    answer = store.one(attempts.receive, attempts.ReceiveAttempt(a_receive(group, topic, 10, attempt_id="a")))
     assert [each.attempt for each in answer.held] == [1, 1, 1]
     keys = [each.message_key for each in answer.held]
     page, left = bulk.first_of(store.conn, topic, keys, sources_of(columns_named([]), topic.name.name))

@@ -116,10 +116,10 @@ async def test_going_that_could_not_be_written_does_not_undo_coming_back(
     submit = broker.broker.writer.submit
     refuses = True
 
-    async def refuse(verb: Any, wish: Any, **more: Any) -> Any:
-        if refuses and isinstance(wish, store.Part):
+    async def refuse(request: Any, **more: Any) -> Any:
+        if refuses and isinstance(request, store.Part):
             raise StoreUnavailable
-        return await submit(verb, wish, **more)
+        return await submit(request, **more)
 
     monkeypatch.setattr(broker.broker.writer, "submit", refuse)
     broker.broker.clients.ended("c1")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from sqlalchemy import text
 
 from popserver.broker.group_notices import PAUSE_MS, Listener
-from popserver.broker.writer import _PLACE
 from popserver.domain.sharing import Standing
 from popserver.store import group_members as store
 from popserver.store.notices import EVERYTHING, Notice
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 from tests.group_members.attending import Heard, a_group, come
 from tests.support.builders import GROUP
 from tests.support.running_broker import RunningBroker, until
@@ -97,19 +97,24 @@ async def test_members_at_other_servers_are_told(servers: SeveralBrokers) -> Non
     assert heard[0].told == heard[1].told
 
 
-async def test_a_reset_is_told_at_every_server(servers: SeveralBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+class _Reset(Request[None]):
+    phase = Phase.RESET
+
+
+@carries_out(_Reset)
+def _reset(tx: Transaction, requests: Sequence[_Reset]) -> list[None]:
+    tx.conn.execute(text("UPDATE progress SET resets = resets + 1"))
+    store.notify(tx, GROUP, store.RESETS)
+    return [None] * len(requests)
+
+
+async def test_a_reset_is_told_at_every_server(servers: SeveralBrokers) -> None:
     await a_group(servers)
     await servers.a.topic()
     await servers.a.receive()
     heard = [Heard(servers.a), Heard(servers.b)]
 
-    def reset(tx: Transaction, requests: list[None]) -> list[None]:
-        tx.conn.execute(text("UPDATE progress SET resets = resets + 1"))
-        store.notify(tx, GROUP, store.RESETS)
-        return requests
-
-    monkeypatch.setitem(_PLACE, reset, len(_PLACE))
-    await servers.a.broker.writer.submit(reset, None)
+    await servers.a.broker.writer.submit(_Reset())
     await until(lambda: all([told.resets for told in each.told] == [1] for each in heard))
 
 

@@ -73,10 +73,10 @@ async def test_a_member_of_a_deleted_group_is_written_once_and_hinders_nothing(
     joins = 0
     submit = broker.broker.writer.submit
 
-    async def count(verb: Any, wish: Any, **more: Any) -> Any:
+    async def count(request: Any, **more: Any) -> Any:
         nonlocal joins
-        joins += isinstance(wish, store.Join)
-        return await submit(verb, wish, **more)
+        joins += isinstance(request, store.Join)
+        return await submit(request, **more)
 
     monkeypatch.setattr(broker.broker.writer, "submit", count)
     inner = broker.broker

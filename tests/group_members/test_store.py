@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def test_another_subscription_or_model_is_told(store: OpenStore, group: Group) -
 def test_several_in_one_transaction_are_taken_in_turn(store: OpenStore, group: Group) -> None:
     came = Join(group, "c1", "a", Model.CLUSTERING, WANTS)
     gone = Part(group, "c1", "a")
-    store.do(group_members.attend, came, gone, came, came._replace(client_id="c2"), Part(group, "c3", "a"))
+    store.do(group_members.attend, came, gone, came, replace(came, client_id="c2"), Part(group, "c3", "a"))
     assert listed(store) == ["c1", "c2"]
     store.do(group_members.attend, gone, came)
     assert (listed(store), store.outdated) == (["c1", "c2"], set())

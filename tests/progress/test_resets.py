@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import text
 
@@ -202,7 +204,7 @@ def test_one_illegal_offset_leaves_all_queues_alone(store: OpenStore) -> None:
 def test_a_queue_twice_is_refused(store: OpenStore) -> None:
     topic = store.topic()
     request = reset_of(store.group(), topic, 0)
-    refusal = refused_reset(store, request._replace(goals=[*request.goals, *request.goals]))
+    refusal = refused_reset(store, replace(request, goals=[*request.goals, *request.goals]))
     assert isinstance(refusal, BadRequest)
     assert "queue 0 of topic 'orders' is named 2 times" in refusal.sentence
 
@@ -320,8 +322,8 @@ def test_an_import_is_refused_to_groups_that_consume_message_by_message(store: O
     topic = store.topic()
     store.send(topic, 3)
     popping = reset_of(store.group(meets=[topic]), topic, 2)
-    refusal = refused_reset(store, popping._replace(not_of_pops=True))
+    refusal = refused_reset(store, replace(popping, not_of_pops=True))
     assert isinstance(refusal, BadRequest)
     assert f"consumer group '{GROUP}' consumes in mode POP" in refusal.sentence
     for group in (pull_group(store), store.group("unused")):
-        assert from_to(store.one(resetting.reset, reset_of(group, topic, 2)._replace(not_of_pops=True))) == [(-1, 2)]
+        assert from_to(store.one(resetting.reset, replace(reset_of(group, topic, 2), not_of_pops=True))) == [(-1, 2)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import NamedTuple
 
 import pytest
 
@@ -13,11 +12,11 @@ from popserver.broker.redrives import Redrives, Selected
 from popserver.domain.delivery import Event
 from popserver.domain.names import Resource
 from popserver.domain.retry import Holder
-from popserver.store import catalog, lock, redrive_plans
-from popserver.store.dead_letters import bury, fill
+from popserver.store import catalog, redrive_plans
+from popserver.store.dead_letters import bury
 from popserver.store.dying import Dying
 from popserver.store.redrive_plans import Run
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Locks, Request, Transaction, lock
 from tests.redrive.sending_back import die, letter_ids, lineage, write_plan
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import MINUTE, OpenStore, open_store
@@ -35,7 +34,7 @@ def kill(store: OpenStore, name: str) -> None:
     store.database.begin(store.conn)
     row = store.rows("SELECT message_key, topic_id FROM delivery WHERE group_id = :id LIMIT 1", id=group.group_id)[0]
     bury(tx, group, [Dying(row.message_key, row.topic_id, 1, "c1")], Event.FORWARD_TO_DLQ, "test")
-    fill(tx)
+    tx.finish()
 
 
 def test_an_id_is_never_seen_after_a_higher_one(postgres_url: str) -> None:
@@ -93,10 +92,11 @@ def test_who_changes_what_exists_beside_a_plan_waits_in_no_circle(postgres_url: 
         other.conn.exec_driver_sql("COMMIT")
 
 
-class _MayFixMode(NamedTuple):
-    """A receive of a group that has no mode yet."""
+class _MayFixMode(Request[None]):
+    """A commit of a group that has no mode yet."""
 
-    may_fix_mode: bool = True
+    def locks(self) -> tuple[Locks]:
+        return (catalog.CATALOG_LOCK,)
 
 
 def _begin(store: OpenStore) -> Transaction:

@@ -30,7 +30,6 @@ from popserver.domain.group import Group
 from popserver.domain.retry import Holder
 from popserver.store.database import Database
 from popserver.store.dead_letters import bury
-from popserver.store.dead_letters import fill as fill_the_dead
 from popserver.store.dying import Dying
 from popserver.store.schema import dead_letter
 from popserver.store.transaction import Transaction
@@ -198,7 +197,7 @@ def bury_one(store: OpenStore, group: Group) -> None:
     store.database.begin(store.conn)
     [row] = store.rows("SELECT message_key, topic_id FROM delivery WHERE group_id = :id", id=group.group_id)
     bury(tx, group, [Dying(row.message_key, row.topic_id, 1, "c1")], Event.FORWARD_TO_DLQ, "test")
-    fill_the_dead(tx)
+    tx.finish()
 
 
 def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:

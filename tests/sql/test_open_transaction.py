@@ -74,7 +74,7 @@ async def held(running: RunningBroker, message_group: str | None, **more: Any) -
 
 
 async def orphan(running: RunningBroker) -> None:
-    await running.broker.writer.submit(holds.orphan, holds.Orphan(client_id="c1"))
+    await running.broker.writer.submit(holds.Orphan(client_id="c1"))
 
 
 async def woken(running: RunningBroker) -> None:
@@ -218,7 +218,7 @@ async def test_its_client_comes_back(postgres_url: str, user: Engine, message_gr
         with user.begin() as conn:
             ack(conn, mine)
             adopt = holds.Adopt("c1", running.clock.now_ms() + HOLD_MS)
-            await promptly(running.broker.writer.submit(holds.adopt, adopt))
+            await promptly(running.broker.writer.submit(adopt))
             await promptly(running.advance(5_000))
             assert await promptly(running.receive(client_id="c2")) == []
         await woken(running)
@@ -250,7 +250,7 @@ async def test_retention_and_deletion_go_on(postgres_url: str, user: Engine, mes
         with user.connect() as conn:
             ack(conn, mine)
             wish = retention.Retain(running.clock.now_ms() + 1)
-            assert (await promptly(running.broker.writer.submit(retention.retain, wish))).removed == 0
+            assert (await promptly(running.broker.writer.submit(wish))).removed == 0
             await promptly(running.broker.catalog.delete_group(GROUP))
             await promptly(running.broker.catalog.delete_topic(TOPIC))
             await promptly(running.broker.settle())

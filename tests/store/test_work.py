@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from popserver.domain.filtering import Filter, SqlFilter, sql, tag
@@ -40,10 +42,10 @@ def passed_over(store: OpenStore) -> int:
     ids=["a tag", "many tags", "SQL"],
 )
 def test_a_look_passes_over_so_many_messages_in_all_queues(store: OpenStore, wanted: Filter, most: int) -> None:
-    request = fill(store, QUEUES, 600)._replace(wanted=wanted)
+    request = replace(fill(store, QUEUES, 600), wanted=wanted)
     looks, before = 0, 0
     while True:
-        received = store.one(receiving.receive, request._replace(rotation=looks))
+        received = store.one(receiving.receive, replace(request, rotation=looks))
         assert received.deliveries == []
         assert 0 <= passed_over(store) - before <= most
         before = passed_over(store)
@@ -55,12 +57,12 @@ def test_a_look_passes_over_so_many_messages_in_all_queues(store: OpenStore, wan
 
 
 def test_a_filter_that_costs_much_is_asked_about_few(store: OpenStore) -> None:
-    request = fill(store, 2, 40, LARGE)._replace(wanted=HEAVY)
+    request = replace(fill(store, 2, 40, LARGE), wanted=HEAVY)
     found = store.survey(request, enough=100)
     judged = sum(each.to_key - each.from_key for each in found.judged.stretches.values())
     assert 0 < judged < 20
     assert not found.is_all
-    store.one(receiving.receive, request._replace(judged=found.judged))
+    store.one(receiving.receive, replace(request, judged=found.judged))
     assert passed_over(store) == judged
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from sqlalchemy import select, text
@@ -19,10 +20,10 @@ from popserver.domain.names import Resource
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
-from popserver.store import Database, catalog, due, finish, holds, lock, messages, migrate, receiving, schema, survey
+from popserver.store import Database, attempts, catalog, due, holds, messages, migrate, receiving, schema, survey
 from popserver.store.notices import Outdated
 from popserver.store.soundness import check_soundness
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Transaction, lock
 from popserver.store.wish import NOTHING_JUDGED
 from popserver.store.work import JUDGED_UNITS, Work
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic, messages_of
@@ -61,7 +62,7 @@ class OpenStore:
         try:
             lock(tx, requests)
             results = verb(tx, requests)
-            finish(tx)
+            tx.finish()
         except BaseException:
             self.conn.exec_driver_sql("ROLLBACK")
             raise
@@ -73,12 +74,14 @@ class OpenStore:
         return results
 
     def _judged(self, request: Any) -> Any:
+        if isinstance(request, attempts.ReceiveAttempt):
+            return attempts.ReceiveAttempt(self._judged(request.receive))
         if not isinstance(request, receiving.Receive) or not isinstance(request.wanted, SqlFilter):
             return request
         if request.judged is not NOTHING_JUDGED:
             return request
         # Enough for several that want the same.
-        return request._replace(judged=self.survey(request, enough=8 * request.batch_size).judged)
+        return replace(request, judged=self.survey(request, enough=8 * request.batch_size).judged)
 
     def survey(self, request: receiving.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> survey.Surveyed:
         """What the request's filter says ahead of it."""

@@ -14,7 +14,7 @@ from popserver.store.catalog.groups import (
     list_groups,
     update_group,
 )
-from popserver.store.catalog.locking import lock, lock_if_free
+from popserver.store.catalog.locking import CATALOG_LOCK, lock, lock_if_free
 from popserver.store.catalog.meeting import FixMode, Meet, fix_mode, meet, used
 from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
 from popserver.store.catalog.purging import Purge, purge
@@ -32,6 +32,7 @@ from popserver.store.catalog.topics import (
 )
 
 __all__ = [
+    "CATALOG_LOCK",
     "CreateGroup",
     "CreateTopic",
     "DeleteGroup",

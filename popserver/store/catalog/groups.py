@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
@@ -18,7 +19,7 @@ from popserver.store.catalog.topics import delete_one_topic
 from popserver.store.notices import GROUP, MEMBERS, Outdated
 from popserver.store.packed import RowStatement
 from popserver.store.schema import consumer_group
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 
 class _GroupRow(NamedTuple):
@@ -35,14 +36,18 @@ class _GroupRow(NamedTuple):
     deleted_at_ms: int | None
 
 
-class CreateGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CreateGroup(Request[Group]):
+    phase: ClassVar = Phase.CATALOG
     new: NewGroup
     or_find: bool = False
 
 
-class UpdateGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class UpdateGroup(Request[Group]):
     """None leaves a value as it is."""
 
+    phase: ClassVar = Phase.CATALOG
     name: Resource
     max_attempts: int | None = None
     intervals_ms: Intervals | None = None
@@ -50,7 +55,9 @@ class UpdateGroup(NamedTuple):
     fifo_interval_ms: int | None = None
 
 
-class DeleteGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeleteGroup(Request[None]):
+    phase: ClassVar = Phase.CATALOG
     name: Resource
 
 
@@ -61,16 +68,19 @@ class FoundGroup(NamedTuple):
     is_deleted: bool
 
 
+@carries_out(CreateGroup)
 def create_group(tx: Transaction, requests: Sequence[CreateGroup]) -> list[Group | PopError]:
     lock(tx)
     return [_create_group(tx, request) for request in requests]
 
 
+@carries_out(UpdateGroup)
 def update_group(tx: Transaction, requests: Sequence[UpdateGroup]) -> list[Group | PopError]:
     lock(tx)
     return [_update_group(tx, request) for request in requests]
 
 
+@carries_out(DeleteGroup)
 def delete_group(tx: Transaction, requests: Sequence[DeleteGroup]) -> list[PopError | None]:
     lock(tx)
     return [_delete_group(tx, request) for request in requests]

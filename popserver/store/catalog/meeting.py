@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sqlalchemy import bindparam, insert, select, update
 
@@ -17,30 +18,36 @@ from popserver.store.given import as_given, given
 from popserver.store.notices import GROUP, Outdated
 from popserver.store.schema import consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 
-class Meet(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Meet(Request[None]):
     """A group's first receive from a topic, in the mode that this fixes."""
 
+    phase: ClassVar = Phase.SUBSCRIBE
     group: Group
     topic: Topic
     mode: Mode
 
 
-class FixMode(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FixMode(Request[None]):
     """A group's first use, in the mode that this fixes."""
 
+    phase: ClassVar = Phase.SUBSCRIBE
     group: Group
     mode: Mode
 
 
+@carries_out(FixMode)
 def fix_mode(tx: Transaction, requests: Sequence[FixMode]) -> list[PopError | None]:
     """Make it the group's mode, unless it has one; refused for a group of the other mode."""
     lock(tx)
     return [_fix_mode(tx, request.group, request.mode) for request in requests]
 
 
+@carries_out(Meet)
 def meet(tx: Transaction, requests: Sequence[Meet]) -> list[PopError | None]:
     """Give the group a progress row for every queue of the topic, at the place its consume-from says."""
     lock(tx)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Text, bindparam, delete, func, select, tuple_
 
@@ -28,13 +29,17 @@ from popserver.store.schema import (
     redrive_plan,
 )
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 
-class Purge(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Purge(Request[int]):
     """One step of removing what deleted topics and groups have left."""
 
+    phase: ClassVar = Phase.PURGE
 
+
+@carries_out(Purge)
 def purge(tx: Transaction, requests: Sequence[Purge]) -> list[int | PopError]:
     """Remove one step of what is deleted; the number of rows removed, 0 when nothing is left.
 

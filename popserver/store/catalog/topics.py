@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
@@ -25,7 +26,7 @@ from popserver.store.catalog.queues import (
 from popserver.store.notices import NEW_TOPIC, TOPIC, Outdated
 from popserver.store.packed import RowStatement
 from popserver.store.schema import topic as topic_table
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 
 class _TopicRow(NamedTuple):
@@ -37,33 +38,42 @@ class _TopicRow(NamedTuple):
     fifo_queues: int
 
 
-class CreateTopic(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CreateTopic(Request[Topic]):
+    phase: ClassVar = Phase.CATALOG
     new: NewTopic
     or_find: bool = False
 
 
-class UpdateTopic(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class UpdateTopic(Request[Topic]):
     """None leaves a value as it is."""
 
+    phase: ClassVar = Phase.CATALOG
     name: Resource
     queue_count: int | None = None
     accepts: tuple[MessageType, ...] | None = None
 
 
-class DeleteTopic(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeleteTopic(Request[None]):
+    phase: ClassVar = Phase.CATALOG
     name: Resource
 
 
+@carries_out(CreateTopic)
 def create_topic(tx: Transaction, requests: Sequence[CreateTopic]) -> list[Topic | PopError]:
     lock(tx)
     return [_create_topic(tx, request) for request in requests]
 
 
+@carries_out(UpdateTopic)
 def update_topic(tx: Transaction, requests: Sequence[UpdateTopic]) -> list[Topic | PopError]:
     lock(tx)
     return [_update_topic(tx, request) for request in requests]
 
 
+@carries_out(DeleteTopic)
 def delete_topic(tx: Transaction, requests: Sequence[DeleteTopic]) -> list[PopError | None]:
     lock(tx)
     return [delete_one_topic(tx, request.name) for request in requests]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from sqlalchemy import Select, any_, bindparam, delete, func, literal_column, select, tuple_
 
@@ -16,23 +17,26 @@ from popserver.store import whole_runs
 from popserver.store.dialect import PerDialect, dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import record
-from popserver.store.holds.held import HELD_COLUMNS, is_held, moved, places_in_order
+from popserver.store.holds.held import HELD_COLUMNS, is_held, locks_in_order, moved
 from popserver.store.holds.refusals import why_not
-from popserver.store.message_groups import Place, by_member, runs_around, settle
+from popserver.store.message_groups import by_member, runs_around, settle
 from popserver.store.schema import delivery, in_states
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
 
-class Ack(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ack(Request[list[PopError | None]]):
     """Receipts of one group, to commit."""
 
+    phase: ClassVar = Phase.ACK
     group: Group
     receipts: Sequence[Receipt]
 
-    def places(self) -> Iterator[Place]:
-        return places_in_order(self.receipts)
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order(self.receipts)
 
 
+@carries_out(Ack)
 def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]:
     """INFLIGHT → COMMIT; per receipt None, or why it was refused.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sqlalchemy import and_, bindparam, select, update
 
@@ -17,40 +18,46 @@ from popserver.domain.topic import queue_of
 from popserver.store.dead_letters import bury
 from popserver.store.dying import Dying
 from popserver.store.history import record
-from popserver.store.holds.held import HELD_COLUMNS, moved, places_in_order, tells_the_order
+from popserver.store.holds.held import HELD_COLUMNS, locks_in_order, moved, tells_the_order
 from popserver.store.holds.refusals import refusal, row_of, state_of
-from popserver.store.message_groups import Member, Place, by_member, runs_of, settle
+from popserver.store.message_groups import Member, by_member, runs_of, settle
 from popserver.store.schema import AnyRow, delivery, in_states
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Locks, Phase, Request, Transaction, carries_out
 
 
-class ChangeInvisible(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ChangeInvisible(Request[Receipt]):
     """A hold whose time starts anew; `give_back` ends it instead, and its attempt does not count."""
 
+    phase: ClassVar = Phase.CHANGE_INVISIBLE
     group: Group
     receipt: Receipt
     duration_ms: int
     give_back: bool = False
 
-    def places(self) -> Iterator[Place]:
-        return places_in_order([self.receipt])
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order([self.receipt])
 
 
-class Forward(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Forward(Request[None]):
     """A message its holder gives up."""
 
+    phase: ClassVar = Phase.FORWARD
     group: Group
     receipt: Receipt
 
-    def places(self) -> Iterator[Place]:
-        return places_in_order([self.receipt])
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order([self.receipt])
 
 
+@carries_out(ChangeInvisible)
 def change_invisible(tx: Transaction, requests: Sequence[ChangeInvisible]) -> list[Receipt | PopError]:
     """Restart each hold's time; the answer is the receipt that now counts."""
     return [_change_one(tx, request) for request in requests]
 
 
+@carries_out(Forward)
 def forward(tx: Transaction, requests: Sequence[Forward]) -> list[PopError | None]:
     """INFLIGHT → DLQ; also fine for what is a dead letter or committed already."""
     return [_forward_one(tx, request) for request in requests]

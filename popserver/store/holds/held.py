@@ -1,21 +1,22 @@
-"""A delivery that is held: what its row tells, and the place that locks its message group."""
+"""A delivery that is held: what its row tells, and the lock of its message group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from popserver.domain.delivery import State
 from popserver.domain.receipt import Receipt
 from popserver.domain.topic import queue_of
 from popserver.store.history import Moved
-from popserver.store.message_groups import Place, RunRow
+from popserver.store.message_groups import Place, RunRow, locks_of
 from popserver.store.schema import AnyRow, delivery
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Locks, Transaction
 
 
-def places_in_order(receipts: Iterable[Receipt]) -> Iterator[Place]:
-    """The places to lock before these receipts are acted on: of messages of message groups."""
-    return (Place(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order)
+def locks_in_order(receipts: Iterable[Receipt]) -> Iterable[Locks]:
+    """What to lock before these receipts are acted on: the places of messages of message groups."""
+    places = {Place(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order}
+    return locks_of(places) if places else ()
 
 
 def is_held(tx: Transaction, row: AnyRow | RunRow) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import ClassVar
 
 from sqlalchemy import BigInteger, and_, bindparam, case, literal_column, select, tuple_, update
 
@@ -18,37 +19,44 @@ from popserver.store import catalog
 from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import record
-from popserver.store.holds.held import HELD_COLUMNS, moved, places_in_order
-from popserver.store.message_groups import Member, Place, by_member, runs_of, settle
+from popserver.store.holds.held import HELD_COLUMNS, locks_in_order, moved
+from popserver.store.message_groups import Member, by_member, runs_of, settle
 from popserver.store.schema import AnyRow, delivery, in_states
-from popserver.store.transaction import Transaction
+from popserver.store.transaction import Locks, Phase, Request, Transaction, carries_out
 
 NO_HOLD = 0  # hold ids are 63 random bits
 
 
-class Orphan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Orphan(Request[None]):
     """Holds whose holder is gone: all push holds of a client, or those of these receipts."""
 
+    phase: ClassVar = Phase.ORPHAN
     client_id: str = ""
     receipts: Sequence[Receipt] = ()
 
 
-class Withdraw(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Withdraw(Request[None]):
     """Grants of which nothing was written to anybody."""
 
+    phase: ClassVar = Phase.WITHDRAW
     receipts: Sequence[Receipt]
 
-    def places(self) -> Iterator[Place]:
-        return places_in_order(self.receipts)
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order(self.receipts)
 
 
-class Adopt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Adopt(Request[None]):
     """A client that came back before its orphaned holds ended."""
 
+    phase: ClassVar = Phase.ADOPT
     client_id: str
     until_ms: int
 
 
+@carries_out(Orphan)
 def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]:
     """Let holds end one second from now, whoever held them (protocol 5.1).
 
@@ -64,6 +72,7 @@ def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]
     return answers
 
 
+@carries_out(Withdraw)
 def withdraw(tx: Transaction, requests: Sequence[Withdraw]) -> list[PopError | None]:
     """INFLIGHT → READY at once, and the attempts do not count: nobody can have begun with these messages.
 
@@ -72,6 +81,7 @@ def withdraw(tx: Transaction, requests: Sequence[Withdraw]) -> list[PopError | N
     return [_withdraw(tx, request.receipts) for request in requests]
 
 
+@carries_out(Adopt)
 def adopt(tx: Transaction, requests: Sequence[Adopt]) -> list[PopError | None]:
     """Give a returned client its push holds back, as far as they have not ended."""
     for request in requests:

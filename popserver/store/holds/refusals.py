@@ -9,6 +9,7 @@ from popserver.domain.errors import InvalidReceiptHandle, PopError, TooManyReque
 from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
 from popserver.store import states_of
+from popserver.store.dead_letters import NewDeadLetters
 from popserver.store.holds.held import is_held, tells_the_order
 from popserver.store.schema import AnyRow, delivery, redrive
 from popserver.store.transaction import Transaction
@@ -63,7 +64,7 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
     origin_key = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
     first_key = receipt.message_key if origin_key is None else origin_key
-    if (receipt.group_id, first_key) in tx.deaths:
+    if (receipt.group_id, first_key) in tx.at_end(NewDeadLetters).deaths:
         return State.DLQ  # in this transaction, which writes the dead letter at its end
     return states_of.state_of(tx.conn, receipt.group_id, first_key) or State.READY
 

@@ -1,0 +1,52 @@
+"""The order of operations in a transaction: each kind of request has one, and they share a phase only under a lock."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+import popserver
+from popserver.store.transaction import Phase, Request
+
+# Both take the lock of the catalog before anything else.
+SHARED = {Phase.CATALOG, Phase.SUBSCRIBE}
+
+
+def kinds_of(kind: type[Any]) -> Iterator[type[Request[Any]]]:
+    for each in kind.__subclasses__():
+        # A dataclass with slots is made twice, and only the second one is bound.
+        if each.__module__.startswith("popserver.") and hasattr(each, "operation"):
+            yield each
+        yield from kinds_of(each)
+
+
+@pytest.fixture(scope="module")
+def kinds() -> set[type[Request[Any]]]:
+    for module in pkgutil.walk_packages(popserver.__path__, "popserver."):
+        importlib.import_module(module.name)
+    return set(kinds_of(Request))
+
+
+def test_every_request_is_carried_out_by_an_operation_that_takes_it(kinds: set[type[Request[Any]]]) -> None:
+    names = {each.__qualname__ for each in Request.__subclasses__() if each.__module__.startswith("popserver.")}
+    assert names == {each.__qualname__ for each in kinds}
+    for kind in kinds:
+        (taken,) = get_args(get_type_hints(kind.operation)["requests"])
+        assert kind in (taken, get_origin(taken), *get_args(taken))
+
+
+def test_every_phase_has_one_operation(kinds: set[type[Request[Any]]]) -> None:
+    operations = defaultdict(set)
+    for kind in kinds:
+        operations[kind.phase].add(kind.operation)
+    assert operations.keys() == set(Phase)
+    assert {phase for phase, found in operations.items() if len(found) > 1} == SHARED
+
+
+def test_operations_that_share_a_phase_have_an_order(kinds: set[type[Request[Any]]]) -> None:
+    assert len({kind.place for kind in kinds}) == len({kind.operation for kind in kinds})
