@@ -16,7 +16,7 @@ from unittest import mock
 from benchmarks import noop_pulls
 from popserver.broker import broker as broker_room
 from popserver.broker.clock import Clock
-from popserver.broker.writer import Committed
+from popserver.broker.writer import Effects
 from popserver.domain import receipt
 from popserver.domain.errors import PopError
 from popserver.domain.message import Delivery, Message, SendResult, StoredMessage
@@ -45,12 +45,12 @@ class InstantWriter:
         self,
         database: Database,
         clock: Clock,
-        after_commit: Callable[[Committed], None],
         *_others: Any,
     ) -> None:
         self._database = database
         self._clock = clock
-        self._after_commit = after_commit
+        self.effects = Effects()
+        self.announcement: Any = None
         self._conn = database.connect_writer()
         self._offset = 0
         self._canned: dict[tuple[int, int], list[Delivery]] = {}
@@ -88,7 +88,7 @@ class InstantWriter:
     def _append(self, wish: messages.Append) -> list[SendResult]:
         if wish.topic.name.name.startswith(ECHO_TOPIC):
             self._sent[wish.topic.topic_id] += wish.messages
-            self._loop.call_soon(self._after_commit, Committed(frozenset({wish.topic.topic_id}), None))
+            self._loop.call_soon(self.effects.ready, [wish.topic.topic_id])
         first, number = self._offset, wish.topic.queues[wish.rotation % len(wish.topic.queues)].number
         self._offset += len(wish.messages)
         return [SendResult(each.message_id, number, offset) for offset, each in enumerate(wish.messages, start=first)]

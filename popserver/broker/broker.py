@@ -39,7 +39,7 @@ from popserver.broker.timekeeper import JUMP_MS_MAX, Timekeeper
 from popserver.broker.transactions import Transactions
 from popserver.broker.undelivered import Undelivered
 from popserver.broker.wakeups import Wakeups
-from popserver.broker.writer import Committed, Writer
+from popserver.broker.writer import Writer
 from popserver.domain import receipt
 from popserver.domain.budget import Budgets
 from popserver.domain.errors import InvalidReceiptHandle, PopError
@@ -54,7 +54,7 @@ from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.domain.transaction import CheckPolicy
 from popserver.store import Database, holds, origins, receiving
-from popserver.store.notices import DUE, EVERYTHING, MEMBERS, NEW_TOPIC, PENDING, RESETS, USERS, Notice, Outdated
+from popserver.store.notices import DUE, EVERYTHING, NEW_TOPIC, PENDING, USERS, Notice
 
 BATCH_SIZE_MAX = 32
 RETENTION_MS = 72 * HOUR_MS
@@ -91,14 +91,8 @@ class Broker:
         backlog = budgets.add("send backlog", limits.send_backlog_bytes, "bytes", "send_backlog")
         undelivered = budgets.add("undelivered", limits.undelivered_bytes, "bytes", "max_undelivered")
         self.undelivered = Undelivered(undelivered, clock)
-        self.writer = Writer(
-            database,
-            clock,
-            self._after_commit,
-            lambda tx: self.members.announcement(tx),
-            backlog,
-            self.undelivered.room,
-        )
+        self.writer = Writer(database, clock, backlog, self.undelivered.room)
+        self.writer.effects.on_ready(self.wakeups.ring)
         self.reader = Reader(database, self.writer)
         self.timekeeper = Timekeeper(
             self.reader,
@@ -155,6 +149,10 @@ class Broker:
         self.retries = Retries(self.writer, self.catalog)
         self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, judging)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered)
+        self.writer.effects.on_ready(self.pulls.parked.ring)
+        self.writer.effects.on_outdated(NEW_TOPIC, self.pulls.topic_was_made)
+        if shared:
+            self.writer.announcement = self.members.announcement
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None
         # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.
@@ -342,10 +340,10 @@ class Broker:
 
     def _hear(self, notice: Notice) -> None:
         """Another server, or somebody's own transaction, has committed something."""
-        self._ring(notice.rings)
+        self.writer.effects.ready(notice.rings)
         for what in notice.outdated:
             self.catalog.outdated(what)
-        self._tell(notice.outdated)
+        self.writer.effects.outdated(notice.outdated)
         if EVERYTHING in notice.words:
             self._look_at_everything()
             return
@@ -371,23 +369,3 @@ class Broker:
         """The system's clock was set, or a jump of it is believed."""
         self._look()
         self.maintenance.age()
-
-    def _ring(self, topic_ids: Iterable[int]) -> None:
-        for topic_id in topic_ids:
-            self.wakeups.ring(topic_id)
-            self.pulls.parked.ring(topic_id)
-
-    def _tell(self, outdated: Iterable[Outdated]) -> None:
-        for what in outdated:
-            name = Resource(what.namespace, what.name)
-            if what.kind in (MEMBERS, RESETS):
-                self.group_members.notices.changed(name)
-            elif what.kind == NEW_TOPIC:
-                self.pulls.topic_was_made(name)
-
-    def _after_commit(self, committed: Committed) -> None:
-        self._ring(committed.rings)
-        self._tell(committed.outdated)
-        self.maintenance.tell(committed.due_ms)
-        self.pending.tell(committed.enters_ms)
-        self.transactions.tell(committed.check_ms)

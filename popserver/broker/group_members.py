@@ -23,6 +23,7 @@ from popserver.domain.sharing import Member
 from popserver.domain.subscription import Want
 from popserver.domain.topic import MessageQueue, Topic
 from popserver.store import group_members as store
+from popserver.store.notices import MEMBERS, RESETS
 
 IDLE_NAMED_MAX = 5
 
@@ -59,6 +60,8 @@ class GroupMembers:
         self._server_id = ""
         self._here: dict[str, Membership] = {}
         self._roll = Roll(reader, errands, notices, self._miss)
+        for kind in (MEMBERS, RESETS):
+            writer.effects.on_outdated(kind, notices.changed)
 
     async def start(self, server_id: str, *, shared: bool) -> None:
         """A server that has the database for itself begins without members: they come again."""

@@ -18,6 +18,7 @@ from popserver.domain.errors import PopError
 from popserver.domain.retry import MINUTE_MS, SECOND_MS
 from popserver.store import catalog, due, idempotency, retention
 from popserver.store.members import unattended_push_clients
+from popserver.store.notices import DUE
 
 RETRY_MS = 1 * SECOND_MS  # when the store did not answer
 RETENTION_BEAT_MS = 1 * MINUTE_MS  # so long may a message outstay its retention
@@ -37,6 +38,7 @@ class Maintenance:
         self._key_window_ms = key_window_ms
         self._removals = Removals(clock)
         self._sleeper = Sleeper(clock, self._end_due)
+        writer.effects.on_due(DUE, self._sleeper.tell)
         self._retainer = Sleeper(clock, self._retain)
         self._key_keeper = Sleeper(clock, self._expire_keys)
         self._purging: asyncio.Task[None] | None = None
@@ -49,10 +51,6 @@ class Maintenance:
         self.purge()
         self.age()
         return await self._reader.read(unattended_push_clients)
-
-    def tell(self, due_ms: int | None) -> None:
-        """Something falls due at `due_ms`."""
-        self._sleeper.tell(due_ms)
 
     def look(self) -> None:
         """Something may be due of which nobody told this server."""

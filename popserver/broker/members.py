@@ -118,7 +118,7 @@ class Members:
 
     def announcement(self, tx: Transaction) -> str:
         """What the others are to hear when the transaction is committed; empty for nothing. Called by the writer."""
-        if not self._shared or (self._is_alone and not tx.words):
+        if self._is_alone and not tx.words:
             return ""
         return notices.encode(self.server_id, tx.rings, tx.outdated, tx.words)
 

@@ -19,6 +19,7 @@ from popserver.domain.names import Resource
 from popserver.domain.retry import SECOND_MS
 from popserver.store import entering, pending
 from popserver.store.catalog import topic_not_found
+from popserver.store.notices import PENDING
 
 RETRY_MS = 1 * SECOND_MS  # when the store did not answer
 BESIDE_ANOTHER_MS = 5  # when another server was just letting in what is due
@@ -36,6 +37,7 @@ class Pending:
         self._clock = Calendar(clock)  # a delivery timestamp is a time of day
         self._key_window_ms = key_window_ms
         self._sleeper = Sleeper(self._clock, self._enter)
+        writer.effects.on_due(PENDING, self._sleeper.tell)
         self._rotation = itertools.count()
 
     async def start(self) -> None:
@@ -45,10 +47,6 @@ class Pending:
     def look(self) -> None:
         """Something may be due of which nobody told this server."""
         self._sleeper.look()
-
-    def tell(self, due_ms: int | None) -> None:
-        """A message enters its queue at `due_ms`."""
-        self._sleeper.tell(due_ms)
 
     async def idle(self) -> None:
         await self._sleeper.idle()

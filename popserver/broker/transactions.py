@@ -25,6 +25,7 @@ from popserver.domain.topic import Topic
 from popserver.domain.transaction import CheckPolicy, Resolution, check_transaction_id, whom_to_ask
 from popserver.store import catalog as catalog_store
 from popserver.store import transactions as store
+from popserver.store.notices import CHECKS
 from popserver.store.transactions import Check
 
 RETRY_MS = 1 * SECOND_MS  # when the store did not answer
@@ -46,6 +47,7 @@ class Transactions:
         self._catalog = catalog
         self._clock = clock
         self._sleeper = Sleeper(clock, self._check)
+        writer.effects.on_due(CHECKS, self._sleeper.tell)
         self._rotation = itertools.count()
 
     async def end(
@@ -83,10 +85,6 @@ class Transactions:
             for each in left.values():
                 self.producers.sends(client_id, each.name)
         self.look()
-
-    def tell(self, check_ms: int | None) -> None:
-        """A check is due at `check_ms`."""
-        self._sleeper.tell(check_ms)
 
     def look(self) -> None:
         """See whether a check is due: a producer came, or another server may have stored a half message."""

@@ -14,7 +14,7 @@ import asyncio
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -25,6 +25,7 @@ from popserver.broker.clock import Clock
 from popserver.broker.pace import BatchDelay
 from popserver.domain.budget import Budget
 from popserver.domain.errors import Internal, PopError
+from popserver.domain.names import Resource
 from popserver.store import Database
 from popserver.store.database import commit_error, is_taken_back, plain_error
 from popserver.store.notices import Outdated
@@ -40,15 +41,40 @@ S = TypeVar("S")
 log = structlog.get_logger("popserver.writer")
 
 
-class Committed(NamedTuple):
-    """What a committed transaction asks for: topics to ring, the earliest moments at which something is due, and what
-    became old."""
+class Effects:
+    """Tells those who have subscribed what committed transactions have changed. Each is told in the event loop."""
 
-    rings: frozenset[int]
-    due_ms: int | None  # a hold or an interval ends
-    enters_ms: int | None = None  # a delayed message enters its queue
-    check_ms: int | None = None  # the producers of a half message are asked
-    outdated: frozenset[Outdated] = frozenset()
+    def __init__(self) -> None:
+        self._ready: list[Callable[[int], None]] = []
+        self._due: dict[str, Callable[[int], None]] = {}
+        self._outdated: dict[str, Callable[[Resource], None]] = {}
+
+    def on_ready(self, tell: Callable[[int], None]) -> None:
+        """`tell` gets the id of each topic of which something can be granted."""
+        self._ready.append(tell)
+
+    def on_due(self, word: str, tell: Callable[[int], None]) -> None:
+        """`tell` gets the moment (epoch ms) at which something of this kind falls due."""
+        self._due[word] = tell
+
+    def on_outdated(self, kind: str, tell: Callable[[Resource], None]) -> None:
+        """`tell` gets the name of each topic or group of which this has changed."""
+        self._outdated[kind] = tell
+
+    def ready(self, topic_ids: Iterable[int]) -> None:
+        for topic_id in topic_ids:
+            for tell in self._ready:
+                tell(topic_id)
+
+    def due(self, moments: Mapping[str, int]) -> None:
+        for word, at_ms in moments.items():
+            if word in self._due:
+                self._due[word](at_ms)
+
+    def outdated(self, changed: Iterable[Outdated]) -> None:
+        for kind, namespace, name in changed:
+            if kind in self._outdated:
+                self._outdated[kind](Resource(namespace, name))
 
 
 class _Entry(NamedTuple):
@@ -72,20 +98,18 @@ class Writer:
         self,
         database: Database,
         clock: Clock,
-        after_commit: Callable[[Committed], None],
-        announce: Callable[[Transaction], str],
         backlog: Budget,
         answer_room: Callable[[], int],
     ) -> None:
-        """`announce` says what other servers are to hear of a transaction, in the writer's thread.
+        """`backlog` counts the bytes of requests that are not answered yet.
 
-        `backlog` counts the bytes of requests that are not answered yet; `answer_room` says how many bytes of bodies a
-        transaction may grant.
+        `answer_room` says how many bytes of bodies a transaction may grant.
         """
         self._database = database
         self._clock = clock
-        self._after_commit = after_commit
-        self._announce = announce
+        self.effects = Effects()
+        # What other servers are to hear of a transaction; called in the writer's thread. None: there are no others.
+        self.announcement: Callable[[Transaction], str] | None = None
         self._backlog = backlog
         self._answer_room = answer_room
         self._batch_bytes = 0  # of the backlog: what is being stored
@@ -196,16 +220,21 @@ class Writer:
         self._waiting = left
         return batch
 
-    def _answer(self, outcomes: Sequence[_Outcome], committed: Committed) -> None:
+    def _answer(self, result: BatchResult) -> None:
         self._backlog.give_back(self._batch_bytes)
-        self._after_commit(committed)
-        for entry, result in outcomes:
+        if result.rings:
+            self.effects.ready(result.rings)
+        if result.outdated:
+            self.effects.outdated(result.outdated)
+        if result.due:
+            self.effects.due(result.due)
+        for entry, answer in result.outcomes:
             if entry.answer.done():
                 continue
-            if isinstance(result, PopError):
-                entry.answer.set_exception(result)
+            if isinstance(answer, PopError):
+                entry.answer.set_exception(answer)
             else:
-                entry.answer.set_result(result)
+                entry.answer.set_result(answer)
         self._busy = False
         if self._waiting:
             self._gather()
@@ -222,7 +251,7 @@ class Writer:
             except BaseException:  # noqa: BLE001 - the thread must live
                 log.error("the writer failed", exception=traceback.format_exc())
                 result.fail(batch, Internal())
-            self._loop.call_soon_threadsafe(self._answer, result.outcomes, result.committed())
+            self._loop.call_soon_threadsafe(self._answer, result)
         self._disconnect()
 
     def _run(self, batch: Sequence[_Entry], result: BatchResult, *, careful: bool = False, tries: int = TRIES) -> None:
@@ -277,7 +306,7 @@ class Writer:
 
     def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], result: BatchResult) -> None:
         try:
-            self._database.commit(tx.conn, self._announce(tx))
+            self._database.commit(tx.conn, "" if self.announcement is None else self.announcement(tx))
         except DBAPIError as error:
             # Nobody knows whether it is stored; the connection is not to be trusted with another try.
             self._disconnect()
@@ -336,23 +365,19 @@ class BatchResult:
 
     def __init__(self) -> None:
         self.outcomes: list[_Outcome] = []
-        self._rings: set[int] = set()
-        self._outdated: set[Outdated] = set()
-        self._due: list[int | None] = [None, None, None]
+        self.rings: set[int] = set()
+        self.outdated: set[Outdated] = set()
+        self.due: dict[str, int] = {}
 
     def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
         self.outcomes += outcomes
-        self._rings |= tx.rings
-        self._outdated |= tx.outdated
-        both = zip(self._due, (tx.due_ms, tx.enters_ms, tx.check_ms), strict=True)
-        self._due = [old if new is None else new if old is None else min(old, new) for old, new in both]
+        self.rings |= tx.rings
+        self.outdated |= tx.outdated
+        for word, at_ms in tx.due.items():
+            self.due[word] = min(at_ms, self.due.get(word, at_ms))
 
     def fail(self, batch: Sequence[_Entry], error: PopError) -> None:
         self.outcomes += [_Outcome(entry, error) for entry in batch]
-
-    def committed(self) -> Committed:
-        due_ms, enters_ms, check_ms = self._due
-        return Committed(frozenset(self._rings), due_ms, enters_ms, check_ms, frozenset(self._outdated))
 
 
 def _execute(tx: Transaction, batch: Sequence[_Entry]) -> list[_Outcome]:

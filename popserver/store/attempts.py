@@ -26,6 +26,7 @@ from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.message_groups import Place, lock_free
+from popserver.store.notices import DUE
 from popserver.store.packed import RowQuery
 from popserver.store.receiving import Receive, new_holds
 from popserver.store.schema import delivery, in_states, message
@@ -167,7 +168,7 @@ def _renew(tx: Transaction, request: Renew) -> int:
     until_ms = tx.now_ms + request.invisible_ms
     tx.conn.execute(_RENEW, {"holds": keys, "until_ms": until_ms})
     record(tx, group, Event.CHANGE_INVISIBLE, map(_moved, rows))
-    tx.due(until_ms)
+    tx.expect(DUE, until_ms)
     return len(rows)
 
 

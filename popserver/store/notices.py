@@ -18,6 +18,7 @@ EVERYTHING = "everything"  # ring every topic, forget every name
 SERVERS = "servers"  # one came, or went
 DUE = "due"  # something fell due earlier than anybody was told
 PENDING = "pending"  # something waits to enter its queue
+CHECKS = "checks"  # the producers of a half message are to be asked; of this server alone
 USERS = "users"  # a user or a policy was changed
 WORDS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
 

@@ -25,6 +25,7 @@ from popserver.store import idempotency
 from popserver.store.given import as_given, given
 from popserver.store.inserting import insert_rows
 from popserver.store.messages import content
+from popserver.store.notices import CHECKS, PENDING
 from popserver.store.schema import AnyRow, message, pending
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
@@ -148,11 +149,11 @@ def _row(tx: Transaction, request: Pend, each: Message) -> tuple[Any, ...]:
     if each.message_type is MessageType.TRANSACTION:
         due_at_ms = first_check_at_ms(request.policy, each.recovery_ms, tx.now_ms)
         transaction_id = transaction_id_of(request.topic.topic_id, id_to_bytes(each.message_id), os.urandom(8))
-        tx.check(due_at_ms)
+        tx.expect(CHECKS, due_at_ms)
     else:
         assert each.deliver_at_ms is not None
         kind, due_at_ms = PendingKind.DELAY, each.deliver_at_ms
-        tx.enters(due_at_ms)
+        tx.expect(PENDING, due_at_ms)
     return (
         request.topic.topic_id,
         id_to_bytes(each.message_id),

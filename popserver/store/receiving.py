@@ -36,6 +36,7 @@ from popserver.store.history import Moved, record
 from popserver.store.message_groups import Member
 from popserver.store.message_look import BY_KEY, LATER, Bodies
 from popserver.store.messages import stored_messages
+from popserver.store.notices import DUE
 from popserver.store.open_groups import Run
 from popserver.store.packed import RowQuery
 from popserver.store.replay import Held
@@ -388,7 +389,7 @@ def _grant(tx: Transaction, wish: Wish, grants: Sequence[_Grant]) -> None:
     if new:
         tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(new), "for_topic": wish.topic.topic_id})
     if grants:
-        tx.due(min(grant.receipt.ends_at_ms for grant in grants))
+        tx.expect(DUE, min(grant.receipt.ends_at_ms for grant in grants))
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
         moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
         record(tx, wish.group, Event.RECEIVE, moved)

@@ -17,6 +17,7 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.store.given import as_given, given
 from popserver.store.message_look import BY_KEY, MessageRow
+from popserver.store.notices import DUE
 from popserver.store.schema import AnyRow, delivery, in_states
 from popserver.store.transaction import Transaction
 from popserver.store.wish import Wish
@@ -64,7 +65,7 @@ def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: 
     names = {"holds": keys, "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
     taken = set(tx.conn.execute(_TAKE_BACK, names).scalars())
     if taken:
-        tx.due(until_ms)
+        tx.expect(DUE, until_ms)
     return [
         each._replace(receipt=each.receipt._replace(ends_at_ms=until_ms)) if each.row.message_key in taken else each
         for each in held

@@ -30,6 +30,7 @@ from popserver.store.given import as_given, given
 from popserver.store.history import Moved, record
 from popserver.store.holds.orphans import NO_HOLD
 from popserver.store.inserting import insert_rows
+from popserver.store.notices import DUE
 from popserver.store.retry_copies import as_it_was_sent, properties_of
 from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, delivery, message, progress, queue
 from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
@@ -204,7 +205,7 @@ def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
         return
     due_ms = [tx.now_ms + _wait_ms(each) for each in failed]
     insert_rows(tx.conn, delivery, [_row(each, at_ms) for each, at_ms in zip(failed, due_ms, strict=True)])
-    tx.due(min(due_ms))
+    tx.expect(DUE, min(due_ms))
     moved = (
         Moved(each.request.message_key, State.INFLIGHT, each.failures + 1, each.request.client_id) for each in failed
     )

@@ -180,9 +180,7 @@ class Transaction:
     calendar_ms: int = 0
     aged_ms: int = 0
     rings: set[int] = field(default_factory=set)
-    due_ms: int | None = None
-    enters_ms: int | None = None
-    check_ms: int | None = None
+    due: dict[str, int] = field(default_factory=dict)  # the earliest moment for each word of `store.notices`
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
     outdated: set[Outdated] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
@@ -209,20 +207,9 @@ class Transaction:
         """Once committed, something of this topic can be granted."""
         self.rings.add(topic_id)
 
-    def due(self, at_ms: int) -> None:
-        """Once committed, something falls due at `at_ms`."""
-        if self.due_ms is None or at_ms < self.due_ms:
-            self.due_ms = at_ms
-
-    def enters(self, at_ms: int) -> None:
-        """Once committed, a delayed message enters its queue at `at_ms`."""
-        if self.enters_ms is None or at_ms < self.enters_ms:
-            self.enters_ms = at_ms
-
-    def check(self, at_ms: int) -> None:
-        """Once committed, the producers of a half message are asked at `at_ms`."""
-        if self.check_ms is None or at_ms < self.check_ms:
-            self.check_ms = at_ms
+    def expect(self, word: str, at_ms: int) -> None:
+        """Once committed, something of the kind that `word` names falls due at `at_ms`."""
+        self.due[word] = min(at_ms, self.due.get(word, at_ms))
 
     def outdate(self, what: Outdated) -> None:
         """Once committed, what servers remember of this topic or group is old."""

@@ -21,7 +21,7 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
 from popserver.store import Database, attempts, catalog, due, holds, messages, migrate, receiving, schema, survey
-from popserver.store.notices import Outdated
+from popserver.store.notices import CHECKS, DUE, PENDING, Outdated
 from popserver.store.soundness import check_soundness
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction, lock
 from popserver.store.wish import NOTHING_JUDGED
@@ -67,9 +67,9 @@ class OpenStore:
             self.conn.exec_driver_sql("ROLLBACK")
             raise
         self.conn.exec_driver_sql("COMMIT")
-        self.rings, self.due_ms = tx.rings, tx.due_ms
+        self.rings, self.due_ms = tx.rings, tx.due.get(DUE)
         self.rung |= tx.rings
-        self.enters_ms, self.check_ms = tx.enters_ms, tx.check_ms
+        self.enters_ms, self.check_ms = tx.due.get(PENDING), tx.due.get(CHECKS)
         self.words, self.outdated = tx.words, tx.outdated
         return results
 

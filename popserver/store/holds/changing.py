@@ -21,6 +21,7 @@ from popserver.store.history import record
 from popserver.store.holds.held import HELD_COLUMNS, locks_in_order, moved, tells_the_order
 from popserver.store.holds.refusals import refusal, row_of, state_of
 from popserver.store.message_groups import Member, by_member, runs_of, settle
+from popserver.store.notices import DUE
 from popserver.store.schema import AnyRow, delivery, in_states
 from popserver.store.transaction import Locks, Phase, Request, Transaction, carries_out
 
@@ -91,7 +92,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
         _settle_after(tx, group, held)
         tx.ring(held.topic_id)
     else:
-        tx.due(end_ms)
+        tx.expect(DUE, end_ms)
     return old._replace(hold_id=successor, ends_at_ms=end_ms)
 
 

@@ -21,6 +21,7 @@ from popserver.store.given import as_given, given
 from popserver.store.history import record
 from popserver.store.holds.held import HELD_COLUMNS, locks_in_order, moved
 from popserver.store.message_groups import Member, by_member, runs_of, settle
+from popserver.store.notices import DUE
 from popserver.store.schema import AnyRow, delivery, in_states
 from popserver.store.transaction import Locks, Phase, Request, Transaction, carries_out
 
@@ -68,7 +69,7 @@ def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]
         of_client = _orphan_client(tx, request.client_id) if request.client_id else None
         of_receipts = _orphan_holds(tx, request.receipts) if request.receipts else None
         answers.append(of_client or of_receipts)
-        tx.due(tx.now_ms + ORPHAN_DELAY_MS)
+        tx.expect(DUE, tx.now_ms + ORPHAN_DELAY_MS)
     return answers
 
 
