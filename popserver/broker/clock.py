@@ -37,8 +37,19 @@ class Alarm(Protocol):
     def cancel(self) -> None: ...
 
 
+class Times(NamedTuple):
+    """One reading of all three times."""
+
+    now_ms: int
+    calendar_ms: int
+    aged_ms: int
+
+
 class Clock(Protocol):
     """Epoch milliseconds, and a way to be called at one of them."""
+
+    def times(self) -> Times:
+        """All three times at one moment."""
 
     def now_ms(self) -> int:
         """The server's time; it never goes back."""
@@ -151,6 +162,14 @@ class SystemClock:
         with self._lock:
             stepped_ms, self.stepped_ms = self.stepped_ms, 0.0
         return round(stepped_ms)
+
+    def times(self) -> Times:
+        with self._lock:
+            at_s = self._elapsed()
+            self._newest_ms = now_ms = max(self._newest_ms, int(self._course.at_ms(at_s)))
+            system_ms = int(self._wall() if self._is_wall else self._theirs.at_ms(at_s))
+        calendar_ms = min(system_ms, now_ms) if self.doubted_ms else system_ms
+        return Times(now_ms, calendar_ms, min(now_ms, system_ms - self.doubted_ms))
 
     def now_ms(self) -> int:
         with self._lock:
@@ -267,6 +286,9 @@ class ManualClock:
         return self._now_ms
 
     calendar_ms = aged_ms = now_ms
+
+    def times(self) -> Times:
+        return Times(self._now_ms, self._now_ms, self._now_ms)
 
     def ahead_ms(self) -> int:
         return 0

@@ -15,6 +15,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -221,7 +222,8 @@ class Writer:
         return batch
 
     def _answer(self, result: BatchResult) -> None:
-        self._backlog.give_back(self._batch_bytes)
+        if self._batch_bytes:
+            self._backlog.give_back(self._batch_bytes)
         if result.rings:
             self.effects.ready(result.rings)
         if result.outdated:
@@ -265,9 +267,10 @@ class Writer:
         except PopError as error:
             result.fail(batch, error)
             return
-        clock = self._clock
-        tx = Transaction(conn, clock.now_ms(), careful, clock.calendar_ms(), clock.aged_ms())
-        tx.answer_bytes = self._answer_room()
+        times = self._clock.times()
+        tx = Transaction(conn, times.now_ms, careful, times.calendar_ms, times.aged_ms)
+        if any(entry.answers for entry in batch):
+            tx.answer_bytes = self._answer_room()
         try:
             outcomes = _execute(tx, batch)
         except RepeatedId as error:
@@ -321,7 +324,7 @@ class Writer:
 
     def _begin(self) -> Connection:
         """A connection inside a new transaction. One that was lost meanwhile is replaced: nothing has run on it yet."""
-        conn = self._connect()
+        conn = self._conn or self._connect()
         try:
             self._database.begin(conn)
         except DBAPIError as error:
@@ -333,8 +336,7 @@ class Writer:
         return conn
 
     def _connect(self) -> Connection:
-        if self._conn is None:
-            self._conn = self._database.connect_writer()
+        self._conn = self._database.connect_writer()
         return self._conn
 
     def _rolled_back(self, cause: BaseException) -> None:
@@ -360,14 +362,14 @@ class Writer:
         return plain_error(error, self._database.name)
 
 
+@dataclass(slots=True)
 class BatchResult:
     """The outcomes and effects of a batch, over all the transactions it took."""
 
-    def __init__(self) -> None:
-        self.outcomes: list[_Outcome] = []
-        self.rings: set[int] = set()
-        self.outdated: set[Outdated] = set()
-        self.due: dict[str, int] = {}
+    outcomes: list[_Outcome] = field(default_factory=list)
+    rings: set[int] = field(default_factory=set)
+    outdated: set[Outdated] = field(default_factory=set)
+    due: dict[str, int] = field(default_factory=dict)
 
     def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
         self.outcomes += outcomes
@@ -393,5 +395,6 @@ def _execute(tx: Transaction, batch: Sequence[_Entry]) -> list[_Outcome]:
         entries = by_place[place]
         results = entries[0].request.operation(tx, [entry.request for entry in entries])
         outcomes += map(_Outcome, entries, results)
-    tx.finish()
+    if tx.finishers:
+        tx.finish()
     return outcomes
