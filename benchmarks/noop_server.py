@@ -16,6 +16,7 @@ from unittest import mock
 from benchmarks import noop_pulls
 from popserver.broker import broker as broker_room
 from popserver.broker.clock import Clock
+from popserver.broker.polls import BATCH_SIZE_MAX
 from popserver.broker.writer import Effects
 from popserver.domain import receipt
 from popserver.domain.errors import PopError
@@ -104,7 +105,7 @@ class InstantWriter:
         key = (wish.group.group_id, wish.topic.topic_id)
         canned = self._canned.get(key)
         if canned is None:
-            made = [_message(wish, index) for index in range(broker_room.BATCH_SIZE_MAX)]
+            made = [_message(wish, index) for index in range(BATCH_SIZE_MAX)]
             canned = self._canned[key] = self._deliveries(wish, made)
         return Received(canned[: wish.batch_size], more=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -17,10 +16,10 @@ from popserver.broker.users import Users
 from popserver.config import Config, check_exposure
 from popserver.domain.budget import Budgets
 from popserver.domain.transaction import CheckPolicy
-from popserver.rpc import admin
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
-from popserver.rpc.server import PopServer, build
+from popserver.rpc.server import PopServer
+from popserver.services import build
 from popserver.store import Database, migrate
 
 _ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
@@ -116,9 +115,7 @@ class App:
                     connections_per_address_max=self.config.max_connections_per_address,
                 ),
                 version=__version__,
-                extra=[
-                    partial(admin.service, self.broker, __version__, self.access),
-                ],
+                is_administered=True,
                 listening=listening,
                 access=self.access,
             )

@@ -1,15 +1,9 @@
-"""The façade: the verbs of the wire, in the house's own types.
-
-Each verb looks up what the request names, hands the writer one request, and returns what the committed transaction
-said. Times are epoch milliseconds, durations milliseconds; every refusal is a `PopError`.
-"""
+"""Every part of a running broker: what each is made of, and the order in which they start and stop."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Callable
 
 from popserver.broker.bulk import Bulk
 from popserver.broker.catalog import Catalog
@@ -35,28 +29,20 @@ from popserver.broker.reader import Reader
 from popserver.broker.redeliveries import Redeliveries
 from popserver.broker.retries import Retries
 from popserver.broker.sending import Sending
+from popserver.broker.settling import Settling
 from popserver.broker.timekeeper import JUMP_MS_MAX, Timekeeper
 from popserver.broker.transactions import Transactions
 from popserver.broker.undelivered import Undelivered
 from popserver.broker.wakeups import Wakeups
 from popserver.broker.writer import Writer
-from popserver.domain import receipt
 from popserver.domain.budget import Budgets
-from popserver.domain.errors import InvalidReceiptHandle, PopError
-from popserver.domain.filtering import Filter
-from popserver.domain.group import Group
 from popserver.domain.idempotency import WINDOW_MS
-from popserver.domain.message import Delivery, Message, SendResult
-from popserver.domain.names import Resource
 from popserver.domain.pending import DELAY_MS_MAX
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import HOUR_MS, PUSH_HOLD_MS_MAX, Holder
-from popserver.domain.topic import Topic, queue_of
+from popserver.domain.retry import HOUR_MS
 from popserver.domain.transaction import CheckPolicy
-from popserver.store import Database, holds, origins, receiving
+from popserver.store import Database
 from popserver.store.notices import DUE, EVERYTHING, NEW_TOPIC, PENDING, USERS, Notice
 
-BATCH_SIZE_MAX = 32
 RETENTION_MS = 72 * HOUR_MS
 CHECKS = CheckPolicy()
 LIMITS = Limits()
@@ -142,8 +128,17 @@ class Broker:
         judging = Judging(self.reader)
         filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))
         self.polls = Polls(
-            self.writer, clock, self.wakeups, self.orphans, self.redeliveries, judging, filters, self.undelivered
+            self.writer,
+            self.catalog,
+            clock,
+            self.wakeups,
+            self.orphans,
+            self.redeliveries,
+            judging,
+            filters,
+            self.undelivered,
         )
+        self.settling = Settling(self.writer, self.catalog)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = Retries(self.writer, self.catalog)
@@ -155,8 +150,6 @@ class Broker:
             self.writer.announcement = self.members.announcement
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None
-        # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.
-        self._rotation = itertools.count()
 
     def __repr__(self) -> str:
         return f"<Broker parked={self.parked} clients={len(self.clients)} waiting={self.writer.waiting}>"
@@ -218,125 +211,6 @@ class Broker:
         await self.timekeeper.close()
         await self.writer.close()
         self.reader.close()
-
-    async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
-        """Store messages of one topic; each has its own outcome, a refused one leaves the others alone.
-
-        An outcome is the message's place, durable when this returns; a repeated message id, or a repeated
-        idempotency key, gets the first result. A delayed or a half message is in no queue yet; the producer of a
-        half, `client_id`, may be asked about it.
-        Raises `TopicNotFound` where the topic may not be created, `MessagePropertyConflictWithType` where
-        it does not take such messages.
-        """
-        return await self.sending.send(batch, client_id)
-
-    async def receive(
-        self,
-        group_name: Resource,
-        topic_name: Resource,
-        *,
-        wanted: Filter,
-        batch_size: int,
-        invisible_ms: int,
-        holder: Holder,
-        client_id: str,
-        poll_until_ms: int,
-        attempt_id: str | None = None,
-        heads_only: bool = False,
-    ) -> list[Delivery]:
-        """Take up to `batch_size` (at most 32) messages; waits until `poll_until_ms` for the first, then returns none.
-
-        A push holder's hold lives as long as its client, a simple one's `invisible_ms`. A receive that is repeated
-        with its `attempt_id` gets what it holds already; with `heads_only` no two messages of one message group.
-        """
-        group, topic = await self.catalog.subscription(group_name, topic_name)
-        request = receiving.Receive(
-            group=group,
-            topic=topic,
-            wanted=wanted,
-            batch_size=min(batch_size, BATCH_SIZE_MAX),
-            invisible_ms=PUSH_HOLD_MS_MAX if holder is Holder.PUSH else invisible_ms,
-            holder=holder,
-            client_id=client_id,
-            rotation=next(self._rotation),
-            attempt_id=attempt_id,
-            heads_only=heads_only,
-        )
-        return await self.polls.poll(request, poll_until_ms)
-
-    async def ack(
-        self, group_name: Resource, topic_name: Resource, handles: Sequence[str], message_ids: Iterable[str] = ()
-    ) -> list[PopError | None]:
-        """Commit messages by their receipt handles; None where it is done, the refusal where it is not.
-
-        `message_ids`, one for each handle or none at all, must be those that the handles came with, or blank.
-        """
-        group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        named = zip_longest(handles, message_ids, fillvalue="")
-        receipts = [await self._receipt_or_refusal(handle, message_id, group, topic) for handle, message_id in named]
-        good = [each for each in receipts if isinstance(each, Receipt)]
-        request = holds.Ack(group, good)
-        outcomes = iter(await self.writer.submit(request)) if good else iter(())
-        return [next(outcomes) if isinstance(each, Receipt) else each for each in receipts]
-
-    async def change_invisible(
-        self,
-        group_name: Resource,
-        topic_name: Resource,
-        handle: str,
-        duration_ms: int,
-        *,
-        give_back: bool = False,
-        message_id: str = "",
-    ) -> str:
-        """Restart the hold's time from now; returns the new handle, the old one is dead.
-
-        For a push holder this is a failure: the message waits `duration_ms`, then comes again. With `give_back` it is
-        Ready at once and the attempt does not count. Raises `InvalidReceiptHandle`, with nothing changed.
-        """
-        group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        held = await self._receipt(handle, message_id, group, topic)
-        request = holds.ChangeInvisible(group, held, duration_ms, give_back)
-        return receipt.encode(await self.writer.submit(request))
-
-    async def forward_to_dead_letter_queue(
-        self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = ""
-    ) -> None:
-        """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
-        group, topic = await self.catalog.of_a_hold(group_name, topic_name)
-        request = holds.Forward(group, await self._receipt(handle, message_id, group, topic))
-        await self.writer.submit(request)
-
-    async def topics_behind(self, keys: Sequence[int]) -> set[Resource | None]:
-        """Where dead letters and retries come from, by their keys; None for what cannot be told any more."""
-        return await self.reader.read(lambda conn: origins.topics_behind(conn, keys))
-
-    def withdraw(self, granted: Sequence[Delivery]) -> None:
-        """Nothing of these was written to anybody: Ready again at once, and the attempts do not count."""
-        self.orphans.withdraw(granted)
-
-    def orphan(self, granted: Sequence[Delivery]) -> None:
-        """Their client broke off while these were written to it: Ready again after one second (protocol 1.7)."""
-        self.orphans.orphan(granted)
-
-    async def _receipt_or_refusal(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt | PopError:
-        try:
-            return await self._receipt(handle, message_id, group, topic)
-        except InvalidReceiptHandle as refusal:
-            return refusal
-
-    async def _receipt(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt:
-        decoded = receipt.decode(handle)
-        decoded.check_message(message_id)
-        if decoded.group_id != group.group_id:
-            raise InvalidReceiptHandle(f"receipt handle '{handle}' was not given to group '{group.name}'")
-        queue_id = queue_of(decoded.message_key)
-        if any(queue.queue_id == queue_id for queue in topic.queues):
-            return decoded
-        # What was redriven to the group comes as a message of the topic, and stands in one of the group's own.
-        if queue_id not in await self.catalog.own_queues(group):
-            raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
-        return decoded
 
     def _hear(self, notice: Notice) -> None:
         """Another server, or somebody's own transaction, has committed something."""

@@ -12,14 +12,20 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import Connection
 
 from popserver.broker import filter_trial, redeliveries
-from popserver.broker.broker import Broker
-from popserver.broker.clients import Client
+from popserver.broker.catalog import Catalog
+from popserver.broker.clients import Client, Clients
+from popserver.broker.clock import Clock
 from popserver.broker.consumers import Kind
 from popserver.broker.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
+from popserver.broker.group_members import GroupMembers
 from popserver.broker.moments import moment
-from popserver.broker.redeliveries import Share
+from popserver.broker.pending import Pending
+from popserver.broker.reader import Reader
+from popserver.broker.redeliveries import Redeliveries, Share
+from popserver.broker.timekeeper import Timekeeper
+from popserver.broker.transactions import Transactions
 from popserver.domain import why
-from popserver.domain.budget import Budget
+from popserver.domain.budget import Budget, Budgets
 from popserver.domain.errors import BadRequest, Forbidden, IllegalMessageId
 from popserver.domain.filtering import sql
 from popserver.domain.group import Group, HistoryLevel, NewGroup, check_interval, check_intervals, check_max_attempts
@@ -34,7 +40,7 @@ from popserver.domain.names import (
 from popserver.domain.retry import Intervals
 from popserver.domain.subscription import Subscription
 from popserver.domain.topic import OFFSET_BITS, NewTopic, check_queue_count
-from popserver.store import explaining, inspection, pending_look
+from popserver.store import Database, explaining, inspection, pending_look
 from popserver.store.catalog import UpdateGroup
 from popserver.store.inspection import Counts, FoundMessage, Lag, Standing, Step, TopicFacts
 from popserver.store.pending_look import After, Scheduled
@@ -113,10 +119,34 @@ class Status(NamedTuple):
 class Operations:
     """An operator's verbs over one broker. Every refusal is a `PopError`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._catalog = broker.catalog
-        self._started_at_ms = broker.clock.now_ms()
+    def __init__(
+        self,
+        database: Database,
+        reader: Reader,
+        catalog: Catalog,
+        clock: Clock,
+        clients: Clients,
+        group_members: GroupMembers,
+        pending: Pending,
+        transactions: Transactions,
+        redeliveries: Redeliveries,
+        timekeeper: Timekeeper,
+        budgets: Budgets,
+        parked: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._reader = reader
+        self._catalog = catalog
+        self._clock = clock
+        self._clients = clients
+        self._group_members = group_members
+        self._pending = pending
+        self._transactions = transactions
+        self._redeliveries = redeliveries
+        self._timekeeper = timekeeper
+        self._budgets = budgets
+        self._parked = parked
+        self._started_at_ms = clock.now_ms()
 
     async def create_topic(self, new: NewTopic) -> TopicFacts:
         """1 to 1,024 queues; raises `AlreadyExists`."""
@@ -140,11 +170,11 @@ class Operations:
 
     async def topic(self, name: Resource) -> TopicFacts:
         check_topic(name)
-        return await self._look(lambda conn: inspection.topic_facts(conn, name))
+        return await self._reader.read(lambda conn: inspection.topic_facts(conn, name))
 
     async def topics(self, namespace: str | None) -> tuple[list[TopicFacts], int]:
         """The first 1,000 topics by name, and how many there are."""
-        return await self._look(lambda conn: inspection.list_topics(conn, namespace, PAGE_MAX))
+        return await self._reader.read(lambda conn: inspection.list_topics(conn, namespace, PAGE_MAX))
 
     async def create_group(self, new: NewGroup) -> Group:
         """1 to 1,000 attempts, 1 to 64 intervals of 0 ms to 12 h or exponential ones, one for message groups; raises
@@ -180,17 +210,17 @@ class Operations:
 
     async def group(self, name: Resource) -> GroupFacts:
         check_group(name)
-        group, lag = await self._look(lambda conn: _group_and_lag(conn, name))
-        clients = self._broker.clients
-        share = self._broker.redeliveries.share(group.group_id, self._broker.clock.now_ms())
-        idle = await self._broker.group_members.idle_hint(name)
+        group, lag = await self._reader.read(lambda conn: _group_and_lag(conn, name))
+        clients = self._clients
+        share = self._redeliveries.share(group.group_id, self._clock.now_ms())
+        idle = await self._group_members.idle_hint(name)
         hints = [clients.disagreement(name), redeliveries.hint(group.name, share), idle]
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
         return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint])
 
     async def groups(self, namespace: str | None) -> tuple[list[Group], int]:
         """The first 1,000 groups by name, and how many there are."""
-        return await self._look(lambda conn: inspection.list_groups(conn, namespace, PAGE_MAX))
+        return await self._reader.read(lambda conn: inspection.list_groups(conn, namespace, PAGE_MAX))
 
     async def peek(
         self, topic: Resource, queue_number: int | None, from_offset: int | None, limit: int
@@ -202,13 +232,13 @@ class Operations:
             raise BadRequest(f"offset {from_offset} is an offset of one queue; name the queue as well")
         if from_offset is not None and not 0 <= from_offset <= OFFSET_MAX:
             raise BadRequest(f"an offset is 0 to {OFFSET_MAX}, not {from_offset}")
-        return await self._look(lambda conn: inspection.peek(conn, topic, queue_number, from_offset, page))
+        return await self._reader.read(lambda conn: inspection.peek(conn, topic, queue_number, from_offset, page))
 
     async def message(self, topic: Resource | None, message_id: str) -> FoundMessage:
         if topic is not None:
             check_topic(topic)
         _check_message_id(message_id)
-        return await self._look(lambda conn: inspection.find_message(conn, topic, message_id))
+        return await self._reader.read(lambda conn: inspection.find_message(conn, topic, message_id))
 
     async def why(self, group: Resource, topic: Resource | None, message_id: str) -> Why:
         """Why a message is where it is in the group; raises `MessageNotFound` for one that is nowhere."""
@@ -216,8 +246,8 @@ class Operations:
         if topic is not None:
             check_topic(topic)
         _check_message_id(message_id)
-        found, steps = await self._look(lambda conn: explaining.evidence(conn, group, topic, message_id))
-        when = partial(moment, now_ms=self._broker.clock.now_ms())
+        found, steps = await self._reader.read(lambda conn: explaining.evidence(conn, group, topic, message_id))
+        when = partial(moment, now_ms=self._clock.now_ms())
         return Why(why.sentence(found, when), why.facts(found, when), steps)
 
     async def try_filter(self, topic: Resource, expression: str, last_ms: int | None, limit: int) -> FilterTrial:
@@ -231,15 +261,17 @@ class Operations:
             raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} of the matches, not {limit}")
         if last_ms is not None and last_ms <= 0:
             raise BadRequest(f"the time to look back is {last_ms} ms; give one above 0 ms, or none for all messages")
-        since_ms = 0 if last_ms is None else self._broker.clock.now_ms() - last_ms
+        since_ms = 0 if last_ms is None else self._clock.now_ms() - last_ms
         facts = await self.topic(topic)
-        return await filter_trial.try_filter(self._broker.reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
+        return await filter_trial.try_filter(self._reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
 
     async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[Scheduled]:
         """A page of what is in no queue yet, by due time, after the one with this time and id."""
         check_topic(topic)
         page = _page(limit)
-        return await self._look(lambda conn: pending_look.scheduled(conn, topic, After(after_ms, after_id), page))
+        return await self._reader.read(
+            lambda conn: pending_look.scheduled(conn, topic, After(after_ms, after_id), page)
+        )
 
     async def cancel(self, topic: Resource, message_ids: Sequence[str], key: str | None) -> list[str]:
         """Remove what is in no queue yet, by id or by key, at most 1,000 at once; the ids of what was there."""
@@ -251,18 +283,17 @@ class Operations:
         for each in message_ids:
             _check_message_id(each)
         if key is not None:
-            message_ids = await self._look(lambda conn: pending_look.pending_with_key(conn, topic, key))
-        return await self._broker.pending.cancel(topic, message_ids) if message_ids else []
+            message_ids = await self._reader.read(lambda conn: pending_look.pending_with_key(conn, topic, key))
+        return await self._pending.cancel(topic, message_ids) if message_ids else []
 
     async def confirm_clock(self) -> str:
         """The system clock is right: what is old by it is removed; a sentence that says what this changes."""
-        return await self._broker.timekeeper.confirm()
+        return await self._timekeeper.confirm()
 
     async def status(self) -> Status:
-        broker = self._broker
-        now_ms = broker.clock.now_ms()
-        high = broker.redeliveries.high(now_ms)
-        counts, lag, groups = await self._look(
+        now_ms = self._clock.now_ms()
+        high = self._redeliveries.high(now_ms)
+        counts, lag, groups = await self._reader.read(
             lambda conn: (
                 inspection.counts(conn),
                 inspection.group_lag(conn, None, PAGE_MAX),
@@ -270,29 +301,26 @@ class Operations:
             )
         )
         return Status(
-            store=broker.database.name,
-            durability=broker.database.durability,
+            store=self._database.name,
+            durability=self._database.durability,
             started_at_ms=self._started_at_ms,
             now_ms=now_ms,
             counts=counts,
-            parked_polls=broker.parked,
-            connected_clients=len(broker.clients),
-            discarded_transactions=broker.transactions.discarded,
+            parked_polls=self._parked(),
+            connected_clients=len(self._clients),
+            discarded_transactions=self._transactions.discarded,
             lag=lag,
             oldest_overdue_ms=0 if counts.next_due_ms is None else max(0, now_ms - counts.next_due_ms),
             hints=[
-                *broker.timekeeper.hints(),
-                *broker.clients.disagreements(HINTS_MAX),
+                *self._timekeeper.hints(),
+                *self._clients.disagreements(HINTS_MAX),
                 *(self._hint(each, now_ms) for each in groups),
             ],
-            budgets=list(broker.budgets),
+            budgets=list(self._budgets),
         )
 
     def _hint(self, group: Group, now_ms: int) -> str:
-        return redeliveries.hint(group.name, self._broker.redeliveries.share(group.group_id, now_ms))
-
-    async def _look(self, look: Callable[[Connection], T]) -> T:
-        return await self._broker.reader.read(look)
+        return redeliveries.hint(group.name, self._redeliveries.share(group.group_id, now_ms))
 
 
 def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag]]:

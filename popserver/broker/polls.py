@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import structlog
 
+from popserver.broker.catalog import Catalog
 from popserver.broker.clock import Clock
 from popserver.broker.filters import Filters
 from popserver.broker.judging import Judging
@@ -17,12 +19,14 @@ from popserver.broker.wakeups import Seat, Wakeups
 from popserver.broker.writer import Writer
 from popserver.domain.brake import Brake
 from popserver.domain.errors import CommitUnknown, TooManyRequests
-from popserver.domain.filtering import SqlFilter
+from popserver.domain.filtering import Filter, SqlFilter
 from popserver.domain.message import Delivery
-from popserver.domain.retry import SECOND_MS
+from popserver.domain.names import Resource
+from popserver.domain.retry import PUSH_HOLD_MS_MAX, SECOND_MS, Holder
 from popserver.store import receiving
 from popserver.store.receiving import Received
 
+BATCH_SIZE_MAX = 32
 SLOW_LOOK_MS = 5 * SECOND_MS  # requirement A8
 
 log = structlog.get_logger("popserver.polls")
@@ -34,6 +38,7 @@ class Polls:
     def __init__(
         self,
         writer: Writer,
+        catalog: Catalog,
         clock: Clock,
         wakeups: Wakeups,
         orphans: Orphans,
@@ -43,6 +48,7 @@ class Polls:
         undelivered: Undelivered,
     ) -> None:
         self._writer = writer
+        self._catalog = catalog
         self._clock = clock
         self._wakeups = wakeups
         self._orphans = orphans
@@ -52,6 +58,42 @@ class Polls:
         self._filters = filters
         self._undelivered = undelivered
         self._brake = Brake()
+        # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.
+        self._rotation = itertools.count()
+
+    async def receive(
+        self,
+        group_name: Resource,
+        topic_name: Resource,
+        *,
+        wanted: Filter,
+        batch_size: int,
+        invisible_ms: int,
+        holder: Holder,
+        client_id: str,
+        poll_until_ms: int,
+        attempt_id: str | None = None,
+        heads_only: bool = False,
+    ) -> list[Delivery]:
+        """Take up to `batch_size` (at most 32) messages; waits until `poll_until_ms` for the first, then returns none.
+
+        A push holder's hold lives as long as its client, a simple one's `invisible_ms`. A receive that is repeated
+        with its `attempt_id` gets what it holds already; with `heads_only` no two messages of one message group.
+        """
+        group, topic = await self._catalog.subscription(group_name, topic_name)
+        request = receiving.Receive(
+            group=group,
+            topic=topic,
+            wanted=wanted,
+            batch_size=min(batch_size, BATCH_SIZE_MAX),
+            invisible_ms=PUSH_HOLD_MS_MAX if holder is Holder.PUSH else invisible_ms,
+            holder=holder,
+            client_id=client_id,
+            rotation=next(self._rotation),
+            attempt_id=attempt_id,
+            heads_only=heads_only,
+        )
+        return await self.poll(request, poll_until_ms)
 
     async def poll(self, request: receiving.Receive, poll_until_ms: int) -> list[Delivery]:
         """What the receive is granted; waits until `poll_until_ms` for the first message, then returns none."""

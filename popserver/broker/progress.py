@@ -7,9 +7,12 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from popserver.broker.broker import Broker
+from popserver.broker.catalog import Catalog
+from popserver.broker.clock import Clock
 from popserver.broker.moments import moment
 from popserver.broker.offsets import NamedOffset, QueueName
+from popserver.broker.reader import Reader
+from popserver.broker.writer import Writer
 from popserver.domain import skipping as refusing
 from popserver.domain import why
 from popserver.domain.delivery import State
@@ -32,21 +35,23 @@ OFFSETS_MAX = 4_096  # in one import
 class GroupProgress:
     """An operator's verbs over one broker. Every refusal is a `PopError`, and changes nothing."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._catalog = broker.catalog
+    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = clock
 
     async def lag(self, group_name: Resource, topic_name: Resource | None) -> tuple[list[QueueLag], int]:
         """The first 4,096 queues in which the group has progress, and how many there are."""
         check_group(group_name)
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
 
         def look(conn: Connection) -> tuple[list[QueueLag], int]:
             group = inspection.group(conn, group_name)
             topic_id = None if topic_name is None else _topic(conn, topic_name).topic_id
             return lag.queue_lag(conn, group, topic_id, now_ms, LAG_MAX)
 
-        return await self._broker.reader.read(look)
+        return await self._reader.read(look)
 
     async def reset(
         self, group_name: Resource, topic_name: Resource, number: int | None, to: Target, *, dry_run: bool
@@ -60,8 +65,8 @@ class GroupProgress:
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
         wish = resetting.Reset(group, [Goal(topic, each, to) for each in queues])
         if dry_run:
-            return await self._broker.reader.read(lambda conn: resetting.plan(conn, wish))
-        return await self._broker.writer.submit(wish)
+            return await self._reader.read(lambda conn: resetting.plan(conn, wish))
+        return await self._writer.submit(wish)
 
     async def import_offsets(self, group_name: Resource, offsets: Sequence[NamedOffset]) -> list[MovedOffset]:
         """Set the progress of a group of mode PULL, or one that is not used yet, to offsets kept elsewhere.
@@ -72,10 +77,10 @@ class GroupProgress:
             raise BadRequest(f"one request imports 1 to {OFFSETS_MAX} offsets, not {len(offsets)}; use several")
         goals = [await self._goal(each.queue, each.offset) for each in offsets]
         # Before the group is made: what is refused makes none.
-        await self._broker.reader.read(lambda conn: resetting.check(conn, goals))
+        await self._reader.read(lambda conn: resetting.check(conn, goals))
         group = await self._catalog.group(group_name)
         wish = resetting.Reset(group, goals, not_of_pops=True)
-        return await self._broker.writer.submit(wish)
+        return await self._writer.submit(wish)
 
     async def skip(self, group_name: Resource, topic_name: Resource | None, message_id: str) -> State:
         """Mark one message as consumed without delivering it; returns its state. Raises `BadRequest` and says why."""
@@ -89,10 +94,10 @@ class GroupProgress:
             topic = _topic(conn, Resource(place.namespace, place.name))
             return skipping.Skip(group, topic.topic_id, place.message_key)
 
-        wish = await self._broker.reader.read(look)
-        done = await self._broker.writer.submit(wish)
+        wish = await self._reader.read(look)
+        done = await self._writer.submit(wish)
         if not done.is_done:
-            when = partial(moment, now_ms=self._broker.clock.now_ms())
+            when = partial(moment, now_ms=self._clock.now_ms())
             raise BadRequest(
                 f"message '{message_id}' is not skipped for group '{group_name}': it is"
                 f" {why.sentence(done.found, when)}; {refusing.way_out(done.found)}"
@@ -109,12 +114,12 @@ class GroupProgress:
         `BadRequest` where the group has progress in such a topic already. It is made where the server may.
         """
         check_group(source_name)
-        source, topics = await self._broker.reader.read(lambda conn: _known(conn, source_name, topic_name))
+        source, topics = await self._reader.read(lambda conn: _known(conn, source_name, topic_name))
         if not topics:
             where = "any topic" if topic_name is None else f"topic '{topic_name}'"
             raise BadRequest(f"consumer group '{source_name}' has no progress in {where}; there is nothing to clone")
         group = await self._catalog.group(group_name)
-        return await self._broker.writer.submit(cloning.Clone(source, group, topics))
+        return await self._writer.submit(cloning.Clone(source, group, topics))
 
     async def _goal(self, name: QueueName, to: Target) -> Goal:
         """No topic is made for the sake of an offset in it."""

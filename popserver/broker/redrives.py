@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeVar
 import structlog
 from sqlalchemy import Connection
 
-from popserver.broker.broker import Broker
+from popserver.broker.reader import Reader
+from popserver.broker.writer import Writer
 from popserver.domain.errors import BadRequest, IllegalMessageId, MessagePropertyConflictWithType, TooManyRequests
 from popserver.domain.filtering import sql
 from popserver.domain.group import Group
@@ -85,8 +86,9 @@ class Ordered(NamedTuple):
 class Redrives:
     """An operator's verbs over one broker. Every refusal is a `PopError`, and changes nothing."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader = reader
+        self._writer = writer
 
     async def dead_letters(self, of: Selected, after_id: int, limit: int, *, bodies: bool) -> DeadLetters:
         """A page of those selected, oldest first, after the one with the id `after_id`; `limit` 0 is 32."""
@@ -97,18 +99,18 @@ class Redrives:
             _, selection = _resolved(conn, of)
             return dead_letter_look.list_dead_letters(conn, of.group, selection, after_id, page, bodies=bodies)
 
-        return await self._look(look)
+        return await self._reader.read(look)
 
     async def dead_letter(self, group: Resource, message_id: str) -> DeadLetter:
         check_group(group)
         if not message_id.strip():
             raise IllegalMessageId("the message id is blank; name the one that the send or the receive reported")
-        return await self._look(lambda conn: dead_letter_look.find_dead_letter(conn, group, message_id))
+        return await self._reader.read(lambda conn: dead_letter_look.find_dead_letter(conn, group, message_id))
 
     async def purge(self, of: Selected, after_id: int, limit: int) -> tuple[int, int | None]:
         """Remove a step of those selected; how many went, and after which id to go on; `limit` 0 is 1,000."""
         _check(of)
-        group, page = await self._look(partial(_page_of, of=of, after_id=after_id, limit=_page(limit, STEP_MAX)))
+        group, page = await self._reader.read(partial(_page_of, of=of, after_id=after_id, limit=_page(limit, STEP_MAX)))
         purged = 0
         if page.ids:
             purged = await self._do(dead_letter_purge.Purge(group, page.ids))
@@ -127,7 +129,7 @@ class Redrives:
         _check_plan(plan_id, reason, target_name)
         if of.redriven_too:
             raise BadRequest("a plan sends back what is dead; leave redriven_too out")
-        found = await self._look(partial(_begun, of=of, target_name=target_name))
+        found = await self._reader.read(partial(_begun, of=of, target_name=target_name))
         new = NewPlan(
             plan_id, found.group, PlanState.DRAFT, reason, _as_text(found.selection), found.target, created_by
         )
@@ -168,11 +170,11 @@ class Redrives:
         def look(conn: Connection) -> tuple[Group, Topic | None]:
             return inspection.group(conn, group_name), _target(conn, target_name)
 
-        group, target = await self._look(look)
+        group, target = await self._reader.read(look)
         new = NewPlan(plan_id, group, PlanState.RUNNING, reason, "{}", target, created_by)
         await self._do(Orders(new, orders))
         ids = [each.dead_letter_id for each in orders]
-        return await self._look(lambda conn: redrive_look.redrives_of(conn, plan_id, ids))
+        return await self._reader.read(lambda conn: redrive_look.redrives_of(conn, plan_id, ids))
 
     async def plans(self, group_name: Resource | None, plan_id: str | None) -> list[PlanFacts]:
         """The newest 1,000 plans, of one group or of all, or (`plan_id` not None) that of one id, if there is one."""
@@ -185,20 +187,20 @@ class Redrives:
             check_group(group_name)
         if plan_id is not None:
             check_plan_id(plan_id)
-        return await self._look(look)
+        return await self._reader.read(look)
 
     async def redrives(self, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
         """A page of a plan's messages, by the ids of their dead letters; `limit` 0 is 32."""
         check_plan_id(plan_id)
         page = _page(limit, PAGE_DEFAULT)
         await self._facts(plan_id)
-        return await self._look(lambda conn: redrive_look.redrives(conn, plan_id, after_id, page))
+        return await self._reader.read(lambda conn: redrive_look.redrives(conn, plan_id, after_id, page))
 
     async def _write_down(self, plan: PlanFacts, group: Group) -> None:
         """One step of a DRAFT: what the next stretch of dead letters has for it."""
         selection, up_to_id = _from_text(plan.selection)
         after_id = plan.planned_up_to
-        page = await self._look(lambda conn: selecting.page(conn, group, selection, after_id, STEP_MAX))
+        page = await self._reader.read(lambda conn: selecting.page(conn, group, selection, after_id, STEP_MAX))
         ids = [each for each in page.ids if each <= up_to_id]
         next_id = page.next_after_id
         is_last = next_id is None or next_id >= up_to_id
@@ -206,7 +208,7 @@ class Redrives:
         await self._do(stretch)
 
     async def _facts(self, plan_id: str) -> PlanFacts:
-        found = await self._look(lambda conn: redrive_look.plan(conn, plan_id))
+        found = await self._reader.read(lambda conn: redrive_look.plan(conn, plan_id))
         if found is None:
             raise redrive_plans.no_such_plan(plan_id)
         return found
@@ -215,15 +217,12 @@ class Redrives:
         """Submit a step; again where another server's transaction stands in its way for a moment."""
         for tries_left in reversed(range(TRIES)):
             try:
-                return await self._broker.writer.submit(request)
+                return await self._writer.submit(request)
             except TooManyRequests:
                 if not tries_left:
                     raise
                 await asyncio.sleep(PAUSE_S)
         raise AssertionError("the last try returns or raises")
-
-    async def _look(self, look: Callable[[Connection], S]) -> S:
-        return await self._broker.reader.read(look)
 
 
 class _Begun(NamedTuple):

@@ -40,8 +40,15 @@ class Sending:
         self._delay_ms_max = delay_ms_max
         self._rotation = itertools.count()
 
-    async def send(self, batch: Sequence[Message], client_id: str) -> list[SendResult | PopError]:
-        """See `Broker.send`."""
+    async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
+        """Store messages of one topic; each has its own outcome, a refused one leaves the others alone.
+
+        An outcome is the message's place, durable when this returns; a repeated message id, or a repeated
+        idempotency key, gets the first result. A delayed or a half message is in no queue yet; the producer of a
+        half, `client_id`, may be asked about it.
+        Raises `TopicNotFound` where the topic may not be created, `MessagePropertyConflictWithType` where
+        it does not take such messages.
+        """
         refusals = [self._refusal(message) for message in batch]
         good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
         # Not before: a message that is refused makes no topic.

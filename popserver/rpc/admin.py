@@ -8,38 +8,25 @@ from __future__ import annotations
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker import users as broker_users
-from popserver.broker.access import Access
-from popserver.broker.broker import Broker
 from popserver.broker.operations import Operations
-from popserver.broker.progress import GroupProgress
-from popserver.broker.redrives import Redrives
 from popserver.domain.errors import AlreadyExists, BadRequest
 from popserver.domain.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.domain.retry import RetryPolicy
 from popserver.domain.topic import NewTopic
-from popserver.rpc import admin_convert, calls, convert, needs, status
+from popserver.rpc import admin_convert, convert, needs, status
 from popserver.rpc.admin_clients import ClientDesk
 from popserver.rpc.admin_progress import Progress
 from popserver.rpc.admin_redrives import DeadLetterDesk
-from popserver.rpc.call import Service
 from popserver.rpc.calls import AnyMethod, Caller, Method
-from popserver.rpc.gates import AdminGate
-from popserver.rpc.incoming import Incoming
 from popserver.rpc.users import Users
 
 SERVICE = wire.DESCRIPTOR.services_by_name["Admin"]
 
 
-def service(broker: Broker, version: str, access: Access, incoming: Incoming) -> Service:
-    """The service; for admins, where callers must sign. `rpc.server.build` takes this, less `incoming`, in `extra`."""
-    return calls.serve(SERVICE, admin_methods(broker, version, access), AdminGate(access), incoming)
-
-
-def admin_methods(broker: Broker, version: str, access: Access) -> dict[str, AnyMethod]:
+def admin_methods(
+    admin: Admin, clients: ClientDesk, dead_letters: DeadLetterDesk, progress: Progress, users: Users
+) -> dict[str, AnyMethod]:
     """Every method of the service."""
-    operations = Operations(broker)
-    admin = Admin(operations, version)
     return {
         "CreateTopic": Method(admin.create_topic, needs.admin),
         "UpdateTopic": Method(admin.update_topic, needs.admin),
@@ -59,10 +46,10 @@ def admin_methods(broker: Broker, version: str, access: Access) -> dict[str, Any
         "TryFilter": Method(admin.try_filter, needs.admin),
         "GetStatus": Method(admin.get_status, needs.admin),
         "ConfirmClock": Method(admin.confirm_clock, needs.admin),
-        **ClientDesk(broker, operations).methods,
-        **DeadLetterDesk(Redrives(broker)).methods,
-        **Progress(GroupProgress(broker)).methods,
-        **Users(broker_users.Users(broker.writer, broker.reader, access)).methods,
+        **clients.methods,
+        **dead_letters.methods,
+        **progress.methods,
+        **users.methods,
     }
 
 

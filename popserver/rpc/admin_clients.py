@@ -6,10 +6,18 @@ from typing import Any
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.broker import Broker
-from popserver.broker.clients import Client
-from popserver.broker.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Outcome, PrintThreads, Reconnect, TryMessage
+from popserver.broker.clients import Client, Clients
+from popserver.broker.commands import (
+    ANSWER_WITHIN_S,
+    VERIFIED_WITHIN_S,
+    Commands,
+    Outcome,
+    PrintThreads,
+    Reconnect,
+    TryMessage,
+)
 from popserver.broker.operations import Operations
+from popserver.broker.producers import Producers
 from popserver.domain.errors import BadRequest
 from popserver.rpc import convert, needs, settings, status
 from popserver.rpc.calls import AnyMethod, Caller, Method
@@ -20,8 +28,10 @@ LISTED_MAX = 1_000
 class ClientDesk:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, broker: Broker, operations: Operations) -> None:
-        self._broker = broker
+    def __init__(self, clients: Clients, commands: Commands, producers: Producers, operations: Operations) -> None:
+        self._clients = clients
+        self._commands = commands
+        self._producers = producers
         self._operations = operations
         self.methods: dict[str, AnyMethod] = {
             "ListClients": Method(self.list_clients, needs.admin),
@@ -31,7 +41,7 @@ class ClientDesk:
         }
 
     async def list_clients(self, request: wire.ListClientsRequest, caller: Caller) -> wire.ListClientsResponse:
-        clients = self._broker.clients.here()
+        clients = self._clients.here()
         if request.HasField("group"):
             group = caller.resource(request.group)
             clients = [each for each in clients if each.role is not None and each.role.group == group]
@@ -43,14 +53,14 @@ class ClientDesk:
         return answer
 
     async def print_threads(self, request: wire.PrintThreadsRequest, _caller: Caller) -> wire.PrintThreadsResponse:
-        trace = await self._broker.commands.ask(_named(request), PrintThreads(), ANSWER_WITHIN_S)
+        trace = await self._commands.ask(_named(request), PrintThreads(), ANSWER_WITHIN_S)
         return wire.PrintThreadsResponse(status=status.OK, stack_trace=str(trace))
 
     async def verify_message(self, request: wire.VerifyMessageRequest, caller: Caller) -> wire.VerifyMessageResponse:
         topic = caller.resource(request.topic) if request.HasField("topic") else None
         client_id = _named(request)
         found = await self._operations.message(topic, request.message_id)
-        outcome = await self._broker.commands.ask(client_id, TryMessage(found.stored), VERIFIED_WITHIN_S)
+        outcome = await self._commands.ask(client_id, TryMessage(found.stored), VERIFIED_WITHIN_S)
         if not isinstance(outcome, Outcome):
             raise BadRequest(f"client '{client_id}' has answered with the stack traces of its threads; ask it again")
         return wire.VerifyMessageResponse(
@@ -61,7 +71,7 @@ class ClientDesk:
     async def reconnect_client(
         self, request: wire.ReconnectClientRequest, _caller: Caller
     ) -> wire.ReconnectClientResponse:
-        await self._broker.commands.tell(_named(request), Reconnect())
+        await self._commands.tell(_named(request), Reconnect())
         return wire.ReconnectClientResponse(status=status.OK)
 
     def _client(self, client: Client) -> wire.Client:
@@ -70,7 +80,7 @@ class ClientDesk:
             answer.client_type = settings.client_type(client.role.kind)
             group = client.role.group
             answer.group.MergeFrom(pb.Resource(resource_namespace=group.namespace, name=group.name))
-        elif self._broker.transactions.producers.stream_of(client.client_id) is not None:
+        elif self._producers.stream_of(client.client_id) is not None:
             answer.client_type = pb.PRODUCER
         convert.set_ms(answer.last_seen, client.last_seen_ms)
         return answer

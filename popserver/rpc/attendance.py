@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import Broker
-from popserver.broker.group_members import Membership
+from popserver.broker.catalog import Catalog
+from popserver.broker.group_members import GroupMembers, Membership
 from popserver.broker.group_notices import Listener
 from popserver.domain.names import Resource
 from popserver.domain.sharing import Standing
@@ -22,8 +22,9 @@ from popserver.rpc.calls import Caller
 class Attendance:
     """`say` writes a frame to the stream."""
 
-    def __init__(self, broker: Broker, caller: Caller, say: Write) -> None:
-        self._broker = broker
+    def __init__(self, catalog: Catalog, group_members: GroupMembers, caller: Caller, say: Write) -> None:
+        self._catalog = catalog
+        self._group_members = group_members
         self._caller = caller
         self._say = say
         self._listener: Listener | None = None
@@ -32,10 +33,10 @@ class Attendance:
 
     async def join(self, sent: pb.Settings, merged: pb.Settings) -> Membership | None:
         """Make a member of whoever is one by the settings it sent, and tell it in its answer what to watch."""
-        membership = await settings.membership_of(sent, self._caller.namespace, self._broker.catalog)
+        membership = await settings.membership_of(sent, self._caller.namespace, self._catalog)
         if membership is None:
             return None
-        members, client_id = self._broker.group_members, self._caller.client_id
+        members, client_id = self._group_members, self._caller.client_id
         if "popmq.client" not in sent.client_properties:
             await members.join(client_id, membership)
             return membership
@@ -74,11 +75,11 @@ class Attendance:
     def _listen(self, group: Resource) -> None:
         """Before the numbers are read, so that no change is missed."""
         self._drop(self._next)
-        self._next = self._broker.group_members.notices.listen(group)
+        self._next = self._group_members.notices.listen(group)
 
     def _drop(self, listener: Listener | None) -> None:
         if listener is not None:
-            self._broker.group_members.notices.leave(listener)
+            self._group_members.notices.leave(listener)
 
 
 def _fill(merged: pb.Settings, standing: Standing | None) -> None:

@@ -16,9 +16,10 @@ from google.protobuf.message import Message
 
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.access import Access
-from popserver.broker.broker import Broker
+from popserver.broker import bulk as broker
 from popserver.broker.bulk import Wish
+from popserver.broker.clients import Clients
+from popserver.broker.reader import Reader
 from popserver.domain import attempt
 from popserver.domain.bulk import (
     RECEIVE_MESSAGES_MAX,
@@ -32,12 +33,10 @@ from popserver.domain.bulk import (
 from popserver.domain.errors import BadRequest, Forbidden, Unsupported
 from popserver.domain.names import Resource
 from popserver.domain.topic import offset_of
-from popserver.rpc import calls, convert, needs, origins, status
-from popserver.rpc.call import Service, Write, encode
+from popserver.rpc import convert, needs, origins, status
+from popserver.rpc.call import Write, encode
 from popserver.rpc.calls import AnyMethod, Caller, Method, StreamMethod
 from popserver.rpc.consuming import attempt_id_of, check_change, invisible_ms_of
-from popserver.rpc.gates import ClientGate
-from popserver.rpc.incoming import Incoming
 from popserver.rpc.limits import Limits
 
 if TYPE_CHECKING:
@@ -61,15 +60,8 @@ class Frame(NamedTuple):
         return b"".join((self.others.SerializeToString(), tag_and_size, *self.chunk.parts))
 
 
-def service(broker: Broker, access: Access, limits: Limits, incoming: Incoming) -> Service:
-    """The service, as `rpc.server.build` takes it."""
-    gate = ClientGate(access, broker.clients.seen, broker.clock)
-    return calls.serve(SERVICE, bulk_methods(broker, limits), gate, incoming)
-
-
-def bulk_methods(broker: Broker, limits: Limits) -> dict[str, AnyMethod]:
+def bulk_methods(bulk: Bulk) -> dict[str, AnyMethod]:
     """Every method of the service."""
-    bulk = Bulk(broker, limits)
     return {
         "PullBulk": StreamMethod(bulk.pull_bulk, needs.consume, encode=encode),
         "ReceiveBulk": StreamMethod(bulk.receive_bulk, needs.consume, encode=encode),
@@ -81,8 +73,10 @@ def bulk_methods(broker: Broker, limits: Limits) -> dict[str, AnyMethod]:
 class Bulk:
     """What readers of many messages ask for."""
 
-    def __init__(self, broker: Broker, limits: Limits) -> None:
-        self._broker = broker
+    def __init__(self, bulk: broker.Bulk, clients: Clients, reader: Reader, limits: Limits) -> None:
+        self._bulk = bulk
+        self._clients = clients
+        self._reader = reader
         self._limits = limits
         self._make_chunks: Callable[..., Chunks] | None = None
 
@@ -90,7 +84,7 @@ class Bulk:
         """Frames: status and the queue's ends, chunks."""
         make_chunks = await self._arrow()
         columns = columns_named(request.columns)
-        stretch = await self._broker.bulk.stretch(
+        stretch = await self._bulk.stretch(
             caller.resource(request.topic),
             request.queue_id,
             request.offset,
@@ -108,12 +102,12 @@ class Bulk:
         columns = columns_named(request.columns)
         wish = self._wish(request, caller)
         with self._present(caller):
-            held = await self._broker.bulk.receive(wish)
+            held = await self._bulk.receive(wish)
             await self._check_origins(wish, held, caller)
             await write(wire.ReceiveBulkResponse(status=status.OK))
             chunks = make_chunks(columns, request.topic.name, dict(held))
             sources = sources_of(columns, request.topic.name)
-            async for page in self._broker.bulk.pages(wish.topic, held, sources):
+            async for page in self._bulk.pages(wish.topic, held, sources):
                 async for chunk in _made(chunks, page.columns, page.numbers):
                     others = wire.ReceiveBulkResponse(messages=chunk.messages)
                     await write(Frame(others, _CHUNK_OF_RECEIVE, chunk))
@@ -122,11 +116,11 @@ class Bulk:
         """0 to 12 h from now on, as ChangeInvisibleDuration has it."""
         duration_ms = convert.duration_ms(request.invisible_duration)
         check_change(duration_ms, self._limits)
-        held = await self._broker.bulk.renew(*_attempt(request, caller), duration_ms)
+        held = await self._bulk.renew(*_attempt(request, caller), duration_ms)
         return wire.RenewAttemptResponse(status=status.OK, held=held)
 
     async def ack_attempt(self, request: wire.AckAttemptRequest, caller: Caller) -> wire.AckAttemptResponse:
-        acked = await self._broker.bulk.ack(*_attempt(request, caller))
+        acked = await self._bulk.ack(*_attempt(request, caller))
         return wire.AckAttemptResponse(status=status.OK, acked=acked)
 
     def _wish(self, request: wire.ReceiveBulkRequest, caller: Caller) -> Wish:
@@ -159,7 +153,7 @@ class Bulk:
     @contextmanager
     def _present(self, caller: Caller) -> Iterator[None]:
         """Its client is there for as long as the answer takes."""
-        clients = self._broker.clients
+        clients = self._clients
         client = clients.call_opened(caller.client_id)
         try:
             yield
@@ -189,16 +183,16 @@ class Bulk:
         await write(_outside(stretch, page))
 
     async def _page(self, stretch: Stretch, caller: Caller) -> Page:
-        page = await self._broker.bulk.page(stretch)
+        page = await self._bulk.page(stretch)
         if page.columns is not None:
-            await origins.check(self._broker, stretch.topic.name.name, page.columns.keys, caller)
+            await origins.check(self._reader, stretch.topic.name.name, page.columns.keys, caller)
         return page
 
     async def _check_origins(self, wish: Wish, held: Sequence[Held], caller: Caller) -> None:
         try:
-            await origins.check(self._broker, wish.topic.name, [each.message_key for each in held], caller)
+            await origins.check(self._reader, wish.topic.name, [each.message_key for each in held], caller)
         except Forbidden:
-            await self._broker.bulk.withdraw(wish.group, wish.topic, wish.attempt_id)
+            await self._bulk.withdraw(wish.group, wish.topic, wish.attempt_id)
             raise
 
 

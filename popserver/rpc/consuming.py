@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from popproto.v1 import bulk_pb2, legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import BATCH_SIZE_MAX, Broker
-from popserver.broker.clients import Client
+from popserver.broker.clients import Client, Clients
+from popserver.broker.clock import Clock
+from popserver.broker.orphans import Orphans
+from popserver.broker.polls import BATCH_SIZE_MAX, Polls
+from popserver.broker.reader import Reader
+from popserver.broker.settling import Settling
+from popserver.broker.undelivered import Undelivered
 from popserver.domain import attempt
 from popserver.domain.errors import BadRequest, IllegalInvisibleTime, IllegalPollingTime
 from popserver.domain.message import Delivery
@@ -38,27 +44,46 @@ class HasAttemptId(Protocol):
 class Consuming:
     """What consumers of either kind ask for; a push consumer is known by `auto_renew`."""
 
-    def __init__(self, broker: Broker, limits: Limits, store_host: str) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        polls: Polls,
+        settling: Settling,
+        orphans: Orphans,
+        clients: Clients,
+        clock: Clock,
+        reader: Reader,
+        undelivered: Undelivered,
+        open_polls: Callable[[], int],
+        limits: Limits,
+        store_host: str,
+    ) -> None:
+        self._polls = polls
+        self._settling = settling
+        self._orphans = orphans
+        self._clients = clients
+        self._clock = clock
+        self._reader = reader
+        self._undelivered = undelivered
+        self._open_polls = open_polls
         self._limits = limits
         self._store_host = store_host
         self._held_up = 0  # refused calls that wait
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
-        clients = self._broker.clients
+        clients = self._clients
         client = clients.call_opened(caller.client_id)
         if request.auto_renew:
             clients.pushes(caller.client_id)
         try:
             deliveries = await self._receive(request, caller, client)
-            caller.carries(self._broker.undelivered, sum(len(each.stored.message.body) for each in deliveries))
+            caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
             await self._check_again(deliveries, request, caller)
         finally:
             clients.call_closed(client)
         if client.has_left and request.auto_renew:
             # Granted after its goodbye, so nobody would look after these holds.
-            self._broker.withdraw(deliveries)
+            self._orphans.withdraw(deliveries)
             deliveries = []
         await self._write(deliveries, request, write)
 
@@ -71,7 +96,7 @@ class Consuming:
             raise BadRequest(
                 f"the request has {len(acked)} entries, at most {self._limits.ack_entries_max} are allowed; split it"
             )
-        outcomes = await self._broker.ack(
+        outcomes = await self._settling.ack(
             caller.resource(request.group),
             caller.resource(request.topic),
             [entry.receipt_handle for entry in acked],
@@ -90,7 +115,7 @@ class Consuming:
         """0 to 12 h from now on, answered with the new handle; `suspend` with 0 gives the message back unused."""
         duration_ms = convert.duration_ms(request.invisible_duration)
         check_change(duration_ms, self._limits)
-        handle = await self._broker.change_invisible(
+        handle = await self._settling.change_invisible(
             caller.resource(request.group),
             caller.resource(request.topic),
             request.receipt_handle,
@@ -104,7 +129,7 @@ class Consuming:
         self, request: wire.ForwardMessageToDeadLetterQueueRequest, caller: Caller
     ) -> wire.ForwardMessageToDeadLetterQueueResponse:
         """Clients repeat it until it is OK, so it is OK for what is a dead letter or committed already."""
-        await self._broker.forward_to_dead_letter_queue(
+        await self._settling.forward(
             caller.resource(request.group),
             caller.resource(request.topic),
             request.receipt_handle,
@@ -124,7 +149,7 @@ class Consuming:
                 self._held_up -= 1
 
     def refuse_to_receive(self, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
-        return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._broker.clock.now_ms())]
+        return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._clock.now_ms())]
 
     async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client) -> list[Delivery]:
         if request.batch_size <= 0:
@@ -132,8 +157,8 @@ class Consuming:
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
         invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
-        poll_ms = poll_ms_of(request, caller, self._limits, self._broker.open_polls)
-        return await self._broker.receive(
+        poll_ms = poll_ms_of(request, caller, self._limits, self._open_polls())
+        return await self._polls.receive(
             caller.resource(request.group),
             caller.resource(request.message_queue.topic),
             wanted=wanted,
@@ -141,7 +166,7 @@ class Consuming:
             invisible_ms=invisible_ms,
             holder=holder,
             client_id=caller.client_id,
-            poll_until_ms=self._broker.clock.patience_ends_ms(poll_ms),
+            poll_until_ms=self._clock.patience_ends_ms(poll_ms),
             attempt_id=attempt.of_client(caller.client_id, attempt_id_of(request)),
             # A push client that was not told to would work on several messages of one group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
@@ -157,9 +182,9 @@ class Consuming:
         keys = [each.stored.message_key for each in deliveries]
         try:
             caller.require(needs.consume_message_queue(request, caller))
-            await origins.check(self._broker, request.message_queue.topic.name, keys, caller)
+            await origins.check(self._reader, request.message_queue.topic.name, keys, caller)
         except BaseException:
-            self._broker.withdraw(deliveries)
+            self._orphans.withdraw(deliveries)
             raise
 
     async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
@@ -170,13 +195,13 @@ class Consuming:
                 await write(wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING))
                 for delivery in deliveries:
                     await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
-                await write(convert.delivered_at(self._broker.clock.now_ms()))
+                await write(convert.delivered_at(self._clock.now_ms()))
         except TimeoutError:
-            self._broker.orphan(deliveries)
+            self._orphans.orphan(deliveries)
             raise NotTaken from None
         except BaseException:
             # All of them: clients read a batch to its end before they look at it, so a part of one is nothing.
-            self._broker.orphan(deliveries)
+            self._orphans.orphan(deliveries)
             raise
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from popproto.v1 import legacy_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.broker import Broker
+from popserver.broker import group_members as broker
 from popserver.broker.offsets import QueueName
-from popserver.broker.queue_locks import LAPSE_MS
+from popserver.broker.queue_locks import LAPSE_MS, QueueLocks
 from popserver.domain.names import check_group
 from popserver.domain.sharing import Member
 from popserver.rpc import convert, status
@@ -18,27 +18,28 @@ from popserver.rpc.calls import Caller
 class GroupMembers:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, members: broker.GroupMembers, queue_locks: QueueLocks) -> None:
+        self._members = members
+        self._queue_locks = queue_locks
 
     async def list_members(self, request: wire.ListMembersRequest, caller: Caller) -> wire.ListMembersResponse:
         group = caller.resource(request.group)
         check_group(group)
-        found = await self._broker.group_members.of(group)
+        found = await self._members.of(group)
         return wire.ListMembersResponse(status=status.OK, members=map(_member, found))
 
     async def lock_queues(self, request: wire.LockQueuesRequest, caller: Caller) -> wire.LockQueuesResponse:
         """What others have locked is left out of the answer, and is no error."""
         group = caller.resource(request.group)
         named = _named(request.queues, caller)
-        locked = await self._broker.queue_locks.lock(group, caller.client_id, list(named))
+        locked = await self._queue_locks.lock(group, caller.client_id, list(named))
         answer = wire.LockQueuesResponse(status=status.OK, locked=[named[each] for each in locked])
         convert.set_ms(answer.lapses_after, LAPSE_MS)
         return answer
 
     async def unlock_queues(self, request: wire.UnlockQueuesRequest, caller: Caller) -> wire.UnlockQueuesResponse:
         group = caller.resource(request.group)
-        await self._broker.queue_locks.unlock(group, caller.client_id, list(_named(request.queues, caller)))
+        await self._queue_locks.unlock(group, caller.client_id, list(_named(request.queues, caller)))
         return wire.UnlockQueuesResponse(status=status.OK)
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import Broker
+from popserver.broker import offsets as broker
 from popserver.broker.offsets import NamedOffset, QueueName
 from popserver.domain.errors import BadRequest, OffsetNotFound
 from popserver.domain.offsets import NO_OFFSET, Progress
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Offsets:
     """One method per RPC."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._offsets = broker.offsets
+    def __init__(self, offsets: broker.Offsets) -> None:
+        self._offsets = offsets
 
     async def update_offset(self, request: wire.UpdateOffsetRequest, caller: Caller) -> wire.UpdateOffsetResponse:
         """The client knows of no resets, and is taken by its word."""

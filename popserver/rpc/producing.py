@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import Broker
+from popserver.broker.clock import Clock
+from popserver.broker.pending import Pending
+from popserver.broker.sending import Sending
+from popserver.broker.transactions import Transactions
 from popserver.domain.errors import BadRequest, MessageCorrupted, PopError
 from popserver.domain.message import Message, SendResult
 from popserver.domain.names import Resource
@@ -20,8 +23,13 @@ Outcome = SendResult | PopError
 class Producing:
     """What producers ask for."""
 
-    def __init__(self, broker: Broker, limits: Limits) -> None:
-        self._broker = broker
+    def __init__(
+        self, sending: Sending, transactions: Transactions, pending: Pending, clock: Clock, limits: Limits
+    ) -> None:
+        self._sending = sending
+        self._transactions = transactions
+        self._pending = pending
+        self._clock = clock
         self._limits = limits
         self.bytes_max = limits.request_bytes_max
 
@@ -37,7 +45,7 @@ class Producing:
 
     async def end_transaction(self, request: wire.EndTransactionRequest, caller: Caller) -> wire.EndTransactionResponse:
         """Idempotent, the first decision counts; an unspecified resolution decides nothing (protocol 1.11)."""
-        await self._broker.transactions.end(
+        await self._transactions.end(
             caller.resource(request.topic),
             request.message_id,
             request.transaction_id,
@@ -48,7 +56,7 @@ class Producing:
     async def recall_message(self, request: wire.RecallMessageRequest, caller: Caller) -> wire.RecallMessageResponse:
         """Takes a delayed message back, as long as it is not due (protocol 8.2)."""
         topic = caller.resource(request.topic)
-        message_id = await self._broker.pending.recall(topic, request.recall_handle)
+        message_id = await self._pending.recall(topic, request.recall_handle)
         return wire.RecallMessageResponse(status=status.OK, message_id=message_id)
 
     def _check(self, sent: Sequence[pb.Message]) -> None:
@@ -69,7 +77,7 @@ class Producing:
 
     def _read(self, sent: Sequence[pb.Message], caller: Caller) -> list[Message | PopError]:
         topic = caller.resource(sent[0].topic)
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         read: list[Message | PopError] = []
         for each in sent:
             try:
@@ -82,7 +90,7 @@ class Producing:
         if not batch:
             return ()
         try:
-            return await self._broker.send(batch, client_id)
+            return await self._sending.send(batch, client_id)
         except PopError as refusal:
             return [refusal] * len(batch)
 

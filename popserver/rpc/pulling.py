@@ -16,9 +16,12 @@ from google.protobuf.message import DecodeError
 from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import Broker
+from popserver.broker.clients import Clients
+from popserver.broker.clock import Clock
 from popserver.broker.consumers import Role
-from popserver.broker.pulls import Pull
+from popserver.broker.pulls import Pull, Pulls
+from popserver.broker.reader import Reader
+from popserver.broker.undelivered import Undelivered
 from popserver.domain.errors import BadRequest, TooLate, Unsupported
 from popserver.domain.filtering import Filter, TagFilter
 from popserver.domain.names import Resource
@@ -46,8 +49,23 @@ class Asked(NamedTuple):
 class Pulling:
     """What members ask for that own whole queues."""
 
-    def __init__(self, broker: Broker, limits: Limits, store_host: str) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        pulls: Pulls,
+        clients: Clients,
+        clock: Clock,
+        reader: Reader,
+        undelivered: Undelivered,
+        open_polls: Callable[[], int],
+        limits: Limits,
+        store_host: str,
+    ) -> None:
+        self._pulls = pulls
+        self._clients = clients
+        self._clock = clock
+        self._reader = reader
+        self._undelivered = undelivered
+        self._open_polls = open_polls
         self._limits = limits
         self._store_host = store_host
 
@@ -82,15 +100,15 @@ class Pulling:
         return answer
 
     async def _pull(self, asked: Asked, rights: Callable[[], Needs], caller: Caller) -> Pulled:
-        clients = self._broker.clients
+        clients = self._clients
         client = clients.call_opened(caller.client_id)
         try:
-            pulled = await self._broker.pulls.pull(self._wish(asked, caller))
+            pulled = await self._pulls.pull(self._wish(asked, caller))
             # Rights may have changed while it was held.
             caller.require(rights())
-            caller.carries(self._broker.undelivered, sum(len(each.message.body) for each in pulled.messages))
+            caller.carries(self._undelivered, sum(len(each.message.body) for each in pulled.messages))
             keys = [each.message_key for each in pulled.messages]
-            await origins.check(self._broker, asked.topic.name, keys, caller)
+            await origins.check(self._reader, asked.topic.name, keys, caller)
         finally:
             clients.call_closed(client)
         return pulled
@@ -109,7 +127,7 @@ class Pulling:
         topic = caller.resource(asked.topic)
         role = self._role(group, caller)
         may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
-        poll_ms = poll_ms_of(request, caller, self._limits, self._broker.open_polls) if may_be_held else 0
+        poll_ms = poll_ms_of(request, caller, self._limits, self._open_polls()) if may_be_held else 0
         commits = PullFlag.COMMIT_OFFSET in flags and PullFlag.SUSPEND in flags
         return Pull(
             group,
@@ -118,7 +136,7 @@ class Pulling:
             request.offset,
             request.batch_size,
             _filter(asked, extras, role, topic),
-            self._broker.clock.patience_ends_ms(poll_ms),
+            self._clock.patience_ends_ms(poll_ms),
             commit_offset=extras.commit_offset if commits else None,
             resets=extras.resets,
             generation=extras.generation,
@@ -126,7 +144,7 @@ class Pulling:
         )
 
     def _role(self, group: Resource, caller: Caller) -> Role | None:
-        role = self._broker.clients.role_of(caller.client_id)
+        role = self._clients.role_of(caller.client_id)
         return role if role is not None and role.group == group else None
 
 

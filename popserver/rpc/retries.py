@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popproto.v1 import legacy_pb2 as wire
-from popserver.broker.broker import Broker
+from popserver.broker import retries as broker
 from popserver.broker.offsets import QueueName
 from popserver.broker.retries import HandedBack
 from popserver.rpc import status
@@ -13,8 +13,8 @@ from popserver.rpc.calls import Caller
 class Retries:
     """One method per RPC."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._retries = broker.retries
+    def __init__(self, retries: broker.Retries) -> None:
+        self._retries = retries
 
     async def send_back(self, request: wire.SendBackRequest, caller: Caller) -> wire.SendBackResponse:
         name = request.queue

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import Broker
+from popserver.broker.catalog import Catalog
+from popserver.broker.clients import Clients
 from popserver.broker.consumers import Kind
+from popserver.broker.group_members import GroupMembers
+from popserver.broker.members import Members
 from popserver.domain.address import split_address
 from popserver.rpc import convert, status
 from popserver.rpc.calls import Caller
@@ -15,12 +18,17 @@ from popserver.rpc.listening import address_of
 class Routing:
     """`own` is this server's address, for clients that name none."""
 
-    def __init__(self, broker: Broker, own: pb.Endpoints) -> None:
-        self._broker = broker
+    def __init__(
+        self, catalog: Catalog, clients: Clients, members: Members, group_members: GroupMembers, own: pb.Endpoints
+    ) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._members = members
+        self._group_members = group_members
         self._own = own
 
     async def query_route(self, request: wire.QueryRouteRequest, caller: Caller) -> wire.QueryRouteResponse:
-        topic = await self._broker.catalog.topic(caller.resource(request.topic))
+        topic = await self._catalog.topic(caller.resource(request.topic))
         queues = convert.queues(topic, request.topic, self._brokers(request.endpoints))
         return wire.QueryRouteResponse(status=status.OK, message_queues=queues)
 
@@ -34,27 +42,27 @@ class Routing:
         """
         if await self._owns_queues(request, caller):
             return await self._share(request, caller)
-        await self._broker.catalog.subscription(caller.resource(request.group), caller.resource(request.topic))
+        await self._catalog.subscription(caller.resource(request.group), caller.resource(request.topic))
         queues = [convert.every_queue(request.topic, each) for each in self._brokers(request.endpoints)]
         assignments = [pb.Assignment(message_queue=queue) for queue in queues]
         return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
 
     async def _owns_queues(self, request: wire.QueryAssignmentRequest, caller: Caller) -> bool:
         """Here for whoever told its settings here; a member of the group may have told them to another server."""
-        role = self._broker.clients.role_of(caller.client_id)
+        role = self._clients.role_of(caller.client_id)
         if role is not None:
             return role.kind is Kind.PULL
-        if not self._broker.members.is_shared:
+        if not self._members.is_shared:
             return False
-        group = await self._broker.catalog.group(caller.resource(request.group))
-        members = await self._broker.group_members.of(group.name)
+        group = await self._catalog.group(caller.resource(request.group))
+        members = await self._group_members.of(group.name)
         return any(each.client_id == caller.client_id for each in members)
 
     async def _share(self, request: wire.QueryAssignmentRequest, caller: Caller) -> wire.QueryAssignmentResponse:
         """At the servers that the route names for these queues."""
-        topic = await self._broker.catalog.topic(caller.resource(request.topic))
-        group = await self._broker.catalog.group(caller.resource(request.group))
-        share = {each.number for each in await self._broker.group_members.share_of(caller.client_id, group.name, topic)}
+        topic = await self._catalog.topic(caller.resource(request.topic))
+        group = await self._catalog.group(caller.resource(request.group))
+        share = {each.number for each in await self._group_members.share_of(caller.client_id, group.name, topic)}
         route = convert.queues(topic, request.topic, self._brokers(request.endpoints))[: len(topic.queues)]
         assignments = [pb.Assignment(message_queue=queue) for queue in route if queue.id in share]
         return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
@@ -62,10 +70,10 @@ class Routing:
     def _brokers(self, dialled: pb.Endpoints) -> list[pb.Broker]:
         """This server and the others that share its database. A client that named several addresses knows them."""
         own = self._endpoints(dialled)
-        servers = self._broker.members.reachable()
+        servers = self._members.reachable()
         if len(servers) == 1 or len(own.addresses) > 1:
             return [convert.broker(convert.BROKER_NAME, own)]
-        own_id = self._broker.members.server_id
+        own_id = self._members.server_id
         return [
             convert.broker(
                 f"{convert.BROKER_NAME}-{each.address or each.server_id}",
@@ -81,7 +89,7 @@ class Routing:
         """
         if not dialled.addresses or dialled.scheme == pb.ADDRESS_SCHEME_UNSPECIFIED:
             return self._own
-        members = self._broker.members
+        members = self._members
         if members.address and all(
             members.is_elsewhere(address_of(each.host, each.port)) for each in dialled.addresses
         ):

@@ -6,8 +6,12 @@ import asyncio
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.broker import Broker
+from popserver.broker.catalog import Catalog
+from popserver.broker.clients import Clients
+from popserver.broker.commands import Commands
+from popserver.broker.group_members import GroupMembers
 from popserver.broker.producers import Check
+from popserver.broker.transactions import Transactions
 from popserver.domain.errors import BadRequest, Busy, ClientIdRequired, Internal, PopError
 from popserver.domain.names import check_group
 from popserver.rpc import client_commands, convert, needs, settings, status
@@ -21,12 +25,28 @@ from popserver.rpc.limits import Limits
 class Session:
     """Who is there."""
 
-    def __init__(self, broker: Broker, limits: Limits, version: str, store_host: str) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        catalog: Catalog,
+        clients: Clients,
+        commands: Commands,
+        transactions: Transactions,
+        group_members: GroupMembers,
+        limits: Limits,
+        version: str,
+        store_host: str,
+        *,
+        heeds_keys: bool,
+    ) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._commands = commands
+        self._transactions = transactions
+        self._group_members = group_members
         self._limits = limits
         self._version = version
         self._store_host = store_host
-        self._capabilities = settings.capabilities(heeds_keys=broker.heeds_keys)
+        self._capabilities = settings.capabilities(heeds_keys=heeds_keys)
         self._streams: dict[asyncio.Task[object], Caller] = {}
         self._closing = False
 
@@ -37,7 +57,7 @@ class Session:
         if request.group.name:
             check_group(caller.resource(request.group))
         if request.client_type == pb.PUSH_CONSUMER:
-            self._broker.clients.pushes(caller.client_id)
+            self._clients.pushes(caller.client_id)
         return wire.HeartbeatResponse(status=status.OK)
 
     async def telemetry(self, commands: Frames[wire.TelemetryCommand], caller: Caller, write: Write) -> None:
@@ -47,11 +67,11 @@ class Session:
         """
         stream = asyncio.current_task()
         assert stream is not None
-        clients = self._broker.clients
+        clients = self._clients
         self._streams[stream] = caller
         clients.connected(caller.client_id, stream)
         say = _in_turn(write)
-        attendance = Attendance(self._broker, caller, say)
+        attendance = Attendance(self._catalog, self._group_members, caller, say)
         has_agreed = False
         try:
             async for command in commands:
@@ -60,7 +80,7 @@ class Session:
                 if answer is not None:
                     has_agreed = True
                     tell = client_commands.teller(caller, say, self._store_host)
-                    self._broker.commands.joined(caller.client_id, stream, tell)
+                    self._commands.joined(caller.client_id, stream, tell)
                     await say(answer)
                     attendance.open(answer.settings)
                     if answer.settings.client_type == pb.PRODUCER:
@@ -73,8 +93,8 @@ class Session:
         finally:
             del self._streams[stream]
             attendance.close()
-            self._broker.commands.left(caller.client_id, stream)
-            self._broker.transactions.producers.left(caller.client_id, stream)
+            self._commands.left(caller.client_id, stream)
+            self._transactions.producers.left(caller.client_id, stream)
             if not self._closing:
                 clients.disconnected(caller.client_id, stream)
 
@@ -82,8 +102,8 @@ class Session:
         self, _request: wire.NotifyClientTerminationRequest, caller: Caller
     ) -> wire.NotifyClientTerminationResponse:
         """What the client still holds comes to others soon. Harmless for a client never seen."""
-        self._broker.transactions.producers.left(caller.client_id)
-        self._broker.clients.ended(caller.client_id)
+        self._transactions.producers.left(caller.client_id)
+        self._clients.ended(caller.client_id)
         return wire.NotifyClientTerminationResponse(status=status.OK)
 
     async def hold_up(self) -> None:
@@ -113,7 +133,7 @@ class Session:
             await say(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
 
         topics = [caller.resource(each) for each in agreed.publishing.topics]
-        await self._broker.transactions.joined(caller.client_id, stream, topics, ask)
+        await self._transactions.joined(caller.client_id, stream, topics, ask)
 
     async def _answer(
         self, command: wire.TelemetryCommand | BadRequest, caller: Caller, attendance: Attendance, *, has_agreed: bool
@@ -123,7 +143,7 @@ class Session:
             if isinstance(command, BadRequest):
                 raise command
             if not command.HasField("settings"):
-                client_commands.heed(self._broker.commands, caller.client_id, command)
+                client_commands.heed(self._commands, caller.client_id, command)
                 return None
             wanted = needs.of_settings(command.settings, caller)
             caller.require(wanted)
@@ -131,7 +151,7 @@ class Session:
             merged = await settings.merge(
                 command.settings,
                 caller.namespace,
-                self._broker.catalog,
+                self._catalog,
                 self._limits,
                 self._version,
                 self._capabilities,
@@ -142,7 +162,7 @@ class Session:
                 raise
             # What was agreed before still holds, and some clients never open a stream again.
             return wire.TelemetryCommand(status=status.of(failure))
-        self._broker.clients.settled(
+        self._clients.settled(
             caller.client_id,
             works_in_order=merged.subscription.fifo,
             role=settings.role_of(command.settings, caller.namespace),

@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.broker import BATCH_SIZE_MAX
 from popserver.broker.catalog import Catalog
 from popserver.broker.consumers import Kind, Role
 from popserver.broker.group_members import Membership
+from popserver.broker.polls import BATCH_SIZE_MAX
 from popserver.domain.errors import (
     BadRequest,
     IllegalFilterExpression,

@@ -13,7 +13,6 @@ import structlog
 from sqlalchemy import text
 
 from popserver.broker import members, timekeeper
-from popserver.broker.broker import Broker
 from popserver.broker.clock import SLOWER_AFTER_A_STEP, SystemClock
 from popserver.broker.timekeeper import JUMP_MS_MAX
 from popserver.domain.errors import AlreadyExists, StoreUnavailable
@@ -25,6 +24,7 @@ from popserver.store import Database, clock_reset, migrate
 from popserver.store.clock import DOUBT_MS
 from tests.support.builders import GROUP, TOPIC, a_new_topic, messages_of
 from tests.support.machine import Machine
+from tests.support.running_broker import TestedBroker
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -33,7 +33,7 @@ MINUTE = 60_000
 class Server:
     """A broker on a machine's clock, with its beats in the test's hands."""
 
-    def __init__(self, broker: Broker, machine: Machine, clock: SystemClock) -> None:
+    def __init__(self, broker: TestedBroker, machine: Machine, clock: SystemClock) -> None:
         self.broker = broker
         self.machine = machine
         self.clock = clock
@@ -86,7 +86,7 @@ async def a_server(url: str, machine: Machine, **more: Any) -> AsyncIterator[Ser
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
     clock = machine.clock()
-    broker = Broker(database, clock, auto_create=True, shared=not database.is_sqlite, **more)
+    broker = TestedBroker(database, clock, auto_create=True, shared=not database.is_sqlite, **more)
     broker.writer.start()
     await broker.timekeeper.start()
     await broker.start()

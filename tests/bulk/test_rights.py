@@ -13,8 +13,11 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.broker.access import Access, Rules
 from popserver.domain.budget import Budgets
 from popserver.rpc import bulk, convert
+from popserver.rpc.calls import serve
+from popserver.rpc.gates import ClientGate
 from popserver.rpc.incoming import Incoming
 from popserver.rpc.limits import Limits
+from popserver.services import Services
 from tests.bulk.wire_bulk import pull_bulk
 from tests.pull.wire_pull import make_topic
 from tests.rpc.door import GROUP, TOPIC, Door, a_message
@@ -95,7 +98,9 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     call: Any = BrokenOff()
     limits = Limits()
     access = Access(door.broker.reader, door.broker.clock)
-    service = bulk.service(door.broker, access, limits, Incoming(Budgets(), limits, None))
+    gate = ClientGate(access, door.broker.clients.seen, door.broker.clock)
+    methods = Services(door.broker, limits, "", "", pb.Endpoints()).bulk()
+    service = serve(bulk.SERVICE, methods, gate, Incoming(Budgets(), limits, None))
     await service.routes["PullBulk"].handler(call)
     assert call.writes == 1, "nothing is written after that"
     assert "call failed" not in capsys.readouterr().out

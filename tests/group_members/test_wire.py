@@ -23,11 +23,16 @@ from popserver.broker.operations import Operations
 from popserver.domain.errors import StoreUnavailable
 from popserver.domain.names import Resource
 from popserver.domain.topic import NewTopic
-from tests.rpc.door import GROUP, TOPIC, Door, headers, opened
+from popserver.services import Services
+from tests.rpc.door import GROUP, LIMITS, TOPIC, Door, headers, opened
 from tests.support.running_broker import PATIENCE_S, until
 from tests.support.signing import signed
 
 SECOND = 1_000
+
+
+def operations_of(door: Door) -> Operations:
+    return Services(door.broker, LIMITS, "", "", pb.Endpoints()).operations()
 
 
 def settings(
@@ -301,7 +306,7 @@ async def test_locks_that_cannot_be_are_refused(door: Door) -> None:
 async def test_members_of_different_models_are_warned_of(door: Door) -> None:
     with capture_logs() as logs:
         async with stream_of(door, "c1"), stream_of(door, "c2", model="BROADCASTING"):
-            facts = await Operations(door.broker).group(Resource("", GROUP.name))
+            facts = await operations_of(door).group(Resource("", GROUP.name))
     (warning,) = [each for each in logs if each["log_level"] == "warning"]
     assert (warning["wants"], warning["other_wants"]) == ("model BROADCASTING", "model CLUSTERING")
     assert any("c1 wants model CLUSTERING, c2 wants model BROADCASTING" in hint for hint in facts.hints)
@@ -311,7 +316,7 @@ async def test_members_of_different_models_are_warned_of(door: Door) -> None:
 async def test_idle_members_are_shown_with_their_group(door: Door) -> None:
     await topic(door, 1)
     async with stream_of(door, "c1"), stream_of(door, "c2"):
-        facts = await Operations(door.broker).group(Resource("", GROUP.name))
+        facts = await operations_of(door).group(Resource("", GROUP.name))
     assert {each.client_id: str(each.kind) for each in facts.consumers} == {"c1": "PULL", "c2": "PULL"}
     assert any("1 of the 2 members of group 'counters' have no queue to consume (c2)" in hint for hint in facts.hints)
 

@@ -6,29 +6,27 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from popserver.broker.broker import Broker
 from popserver.broker.offsets import NamedOffset, QueueName
-from popserver.broker.progress import GroupProgress
 from popserver.broker.pulls import Pull
 from popserver.broker.retries import HandedBack
 from popserver.domain.errors import BadRequest, PopError
 from popserver.domain.filtering import TagFilter
 from popserver.domain.names import Resource
 from tests.support.builders import GROUP, TOPIC
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, TestedBroker
 
 HERE, NO_SUCH_QUEUE, NOWHERE = QueueName(TOPIC, 0), QueueName(TOPIC, 7), QueueName(Resource("", "nowhere"), 0)
 END = 3
-Act = Callable[[Broker], Awaitable[object]]
+Act = Callable[[TestedBroker], Awaitable[object]]
 
 
-async def commit(broker: Broker, queue: QueueName, offset: int) -> None:
+async def commit(broker: TestedBroker, queue: QueueName, offset: int) -> None:
     for each in await broker.offsets.commit(GROUP, [NamedOffset(queue, offset)]):
         if each.refusal is not None:
             raise each.refusal
 
 
-async def pull(broker: Broker, commit_offset: int) -> None:
+async def pull(broker: TestedBroker, commit_offset: int) -> None:
     await broker.pulls.pull(Pull(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset))
 
 
@@ -40,9 +38,7 @@ LEAVE_NO_GROUP: dict[str, Act] = {
     "progress in an unknown topic": lambda broker: broker.offsets.fetch(GROUP, [NOWHERE]),
     "a lock of an unknown queue": lambda broker: broker.queue_locks.lock(GROUP, "c1", [NO_SUCH_QUEUE]),
     "an unlock of an unknown queue": lambda broker: broker.queue_locks.unlock(GROUP, "c1", [NO_SUCH_QUEUE]),
-    "an import beyond the end": lambda broker: GroupProgress(broker).import_offsets(
-        GROUP, [NamedOffset(HERE, END + 1)]
-    ),
+    "an import beyond the end": lambda broker: broker.progress().import_offsets(GROUP, [NamedOffset(HERE, END + 1)]),
 }
 LEAVE_NO_MODE: dict[str, Act] = {
     "a commit beyond the end": lambda broker: commit(broker, HERE, END + 1),

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from popserver.broker.offsets import NamedOffset, QueueName
-from popserver.broker.progress import GroupProgress
 from popserver.domain.errors import BadRequest
 from popserver.domain.names import Resource
 from popserver.domain.offsets import Committed
@@ -69,7 +68,7 @@ async def test_a_commit_waits_for_progress_before_it_has_a_queue(both: SeveralBr
                 both.a.send(QUEUES),
                 commit(both.a, offset),
                 both.b.send(QUEUES),
-                GroupProgress(both.b.broker).reset(GROUP, TOPIC, None, Edge.BEGINNING, dry_run=False),
+                both.b.broker.progress().reset(GROUP, TOPIC, None, Edge.BEGINNING, dry_run=False),
             )
     assert not of_a + of_b
 

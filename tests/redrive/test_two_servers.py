@@ -107,7 +107,7 @@ def _begin(store: OpenStore) -> Transaction:
 @pytest.mark.row("L12")
 async def test_both_run_one_plan_and_each_message_goes_back_once(servers: SeveralBrokers) -> None:
     await _fill(servers.a)
-    redrives = [Redrives(each.broker) for each in (servers.a, servers.b)]
+    redrives = [each.broker.redrives() for each in (servers.a, servers.b)]
     plan = await redrives[0].plan("p1", Selected(GROUP), "", None, "")
     assert plan.planned == COUNT
 
@@ -125,14 +125,14 @@ async def test_both_run_one_plan_and_each_message_goes_back_once(servers: Severa
 
 async def test_both_write_one_plan_down_and_each_message_stands_in_it_once(servers: SeveralBrokers) -> None:
     await _fill(servers.a)
-    redrives = [Redrives(each.broker) for each in (servers.a, servers.b)]
+    redrives = [each.broker.redrives() for each in (servers.a, servers.b)]
     plans = await asyncio.gather(*(each.plan("p1", Selected(GROUP), "", None, "") for each in redrives))
     assert [(each.state, each.planned) for each in plans] == [("PLANNED", COUNT)] * 2
 
 
 async def test_two_plans_at_two_servers_share_what_is_dead(servers: SeveralBrokers) -> None:
     await _fill(servers.a)
-    redrives = [Redrives(each.broker) for each in (servers.a, servers.b)]
+    redrives = [each.broker.redrives() for each in (servers.a, servers.b)]
     for mine, plan_id in zip(redrives, ("p1", "p2"), strict=True):
         await mine.plan(plan_id, Selected(GROUP), "", None, "")
     done = await asyncio.gather(*(each.run(plan_id, 0) for each, plan_id in zip(redrives, ("p1", "p2"), strict=True)))

@@ -17,15 +17,15 @@ from sqlalchemy import select
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
+from popserver import services
 from popserver.broker.access import Access, Rules
-from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock, SystemClock
 from popserver.broker.users import Users
-from popserver.rpc import admin as admin_service
 from popserver.rpc import convert, server
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening
 from popserver.store import Database, migrate, schema
+from tests.support.running_broker import TestedBroker
 
 VERSION = "9.9.9"
 CLIENT = "test-client"
@@ -38,7 +38,9 @@ METHODS = list(server.SERVICE.methods)
 class Door:
     """One running server and a client's end of it."""
 
-    def __init__(self, broker: Broker, running: server.PopServer, channel: grpc.aio.Channel, users: Users) -> None:
+    def __init__(
+        self, broker: TestedBroker, running: server.PopServer, channel: grpc.aio.Channel, users: Users
+    ) -> None:
         self.broker = broker
         self.server = running
         self.channel = channel
@@ -136,7 +138,7 @@ async def opened(
     `administered`: the administration listens as well.
     """
     database = _postgres(postgres_url) if postgres_url else _file(folder / "popmq.db")
-    broker = Broker(database, clock or SystemClock(), auto_create=auto_create)
+    broker = TestedBroker(database, clock or SystemClock(), auto_create=auto_create)
     broker.writer.start()
     await broker.start()
     access = Access(broker.reader, broker.clock, rules)
@@ -144,13 +146,13 @@ async def opened(
     if access.is_on:
         await users.ensure_admin(*admin)
     await access.start()
-    running = server.build(
+    running = services.build(
         broker,
         host="127.0.0.1",
         port=0,
         limits=limits,
         version=VERSION,
-        extra=[functools.partial(admin_service.service, broker, VERSION, access)] if administered else (),
+        is_administered=administered,
         listening=listening,
         access=access,
     )

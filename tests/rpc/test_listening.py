@@ -20,11 +20,11 @@ from structlog.testing import capture_logs
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
+from popserver import services
 from popserver.domain.errors import CannotListen
 from popserver.front.certificate import Files
 from popserver.front.reloading import Reloading
 from popserver.front.source import Wishes, open_source
-from popserver.rpc import server
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import PLAINTEXT, Listening, Mode
 from tests.rpc.door import LIMITS, VERSION, Door, a_message, headers, opened, receive_request
@@ -288,7 +288,7 @@ async def test_a_failed_call_is_logged_with_where_it_came_from(
         opened(tmp_path, listening=certified(authority, mode)) as door,
         caller(door, None if mode == "plaintext" else authority.ca) as one,
     ):
-        monkeypatch.setattr(door.broker, "send", None)
+        monkeypatch.setattr(door.broker.sending, "send", None)
         with capture_logs() as said:
             assert (await one.send(a_message("m1"))).status.code == pb.INTERNAL_SERVER_ERROR
         peers = [each["peer"] for each in said if each["event"] == "call failed"]
@@ -301,7 +301,7 @@ async def test_a_taken_port_is_said_plainly(tmp_path: Path, authority: Authority
     listening = certified(authority, mode)
     async with opened(tmp_path, listening=listening) as door:
         with pytest.raises(CannotListen, match="--port"):
-            server.build(
+            services.build(
                 door.broker,
                 host="127.0.0.1",
                 port=door.server.port,

@@ -16,23 +16,14 @@ from popserver.broker.access import Access
 from popserver.domain.budget import Budgets
 from popserver.rpc import calls, needs
 from popserver.rpc.admin import SERVICE as ADMIN
-from popserver.rpc.admin import admin_methods
 from popserver.rpc.bulk import SERVICE as BULK
-from popserver.rpc.bulk import bulk_methods
 from popserver.rpc.call import Call
 from popserver.rpc.calls import AnyMethod, Caller, ConversationMethod
-from popserver.rpc.consuming import Consuming
 from popserver.rpc.gates import AdminGate
 from popserver.rpc.incoming import Incoming
 from popserver.rpc.legacy import SERVICE as LEGACY
-from popserver.rpc.legacy import legacy_methods
-from popserver.rpc.offsets import Offsets
-from popserver.rpc.producing import Producing
-from popserver.rpc.pulling import Pulling
-from popserver.rpc.routing import Routing
 from popserver.rpc.server import SERVICE as MESSAGING
-from popserver.rpc.service import messaging_methods
-from popserver.rpc.session import Session
+from popserver.services import Services
 from tests.rpc.door import LIMITS, Door
 
 # These ask for nothing by themselves: a client says goodbye for itself, and each frame of Telemetry is asked about.
@@ -43,21 +34,8 @@ WITHOUT_RIGHTS = {"NotifyClientTermination", "Telemetry"}
 def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
     """The methods by service."""
     broker, access = door.broker, Access(door.broker.reader, door.broker.clock)
-    pulling = Pulling(broker, LIMITS, "")
-    messaging = messaging_methods(
-        Routing(broker, pb.Endpoints()),
-        Session(broker, LIMITS, "", ""),
-        Producing(broker, LIMITS),
-        Consuming(broker, LIMITS, ""),
-        pulling,
-        Offsets(broker),
-    )
-    return {
-        MESSAGING: messaging,
-        LEGACY: legacy_methods(broker, pulling),
-        BULK: bulk_methods(broker, LIMITS),
-        ADMIN: admin_methods(broker, "", access),
-    }
+    made = Services(broker, LIMITS, "", "", pb.Endpoints())
+    return {MESSAGING: made.messaging(), LEGACY: made.legacy(), BULK: made.bulk(), ADMIN: made.admin(access)}
 
 
 async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:

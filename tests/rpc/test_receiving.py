@@ -14,7 +14,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.broker.clock import ManualClock
 from popserver.domain.names import Resource
 from popserver.rpc import convert
-from popserver.rpc.consuming import Consuming
+from popserver.services import Services
 from tests.rpc.door import CLIENT, GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 
 GRANTED = "SELECT count(*) FROM delivery"
@@ -330,7 +330,7 @@ async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path
                 raise asyncio.CancelledError
             written.append(frame)
 
-        room = Consuming(door.broker, LIMITS, "host")
+        room = Services(door.broker, LIMITS, "", "host", pb.Endpoints()).consuming
         with pytest.raises(asyncio.CancelledError):
             await room.receive_message(receive_request(), FakeCaller(), write)
         assert [frame.WhichOneof("content") for frame in written] == ["status", "message", "message"]

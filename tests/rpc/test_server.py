@@ -15,9 +15,9 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver import services
 from popserver.domain.budget import Budget
 from popserver.domain.errors import CannotListen
-from popserver.rpc import server
 from popserver.rpc.limits import Limits
 from popserver.rpc.listening import address_of
 from tests.rpc.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
@@ -97,7 +97,7 @@ async def _is_used(budget: Budget, amount: int) -> bool:
 
 async def test_a_taken_port_is_said_plainly(door: Door) -> None:
     with pytest.raises(CannotListen) as refused:
-        server.build(door.broker, host="127.0.0.1", port=door.server.port, limits=LIMITS, version=VERSION)
+        services.build(door.broker, host="127.0.0.1", port=door.server.port, limits=LIMITS, version=VERSION)
     assert f"127.0.0.1:{door.server.port}" in refused.value.sentence
     assert "--port" in refused.value.sentence
 

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from popserver.broker.broker import Broker
 from popserver.broker.clock import SystemClock
 from popserver.broker.redrives import Redrives, Selected
 from popserver.domain.errors import PopError
@@ -27,6 +26,7 @@ from popserver.store import Database, migrate
 from popserver.store.soundness import check_soundness
 from tests.support.builders import in_order, messages_of
 from tests.support.postgres import fresh_database, postgres_server
+from tests.support.running_broker import TestedBroker
 
 TOPICS = tuple(Resource("", f"topic-{number}") for number in range(3))
 GROUPS = tuple(Resource("", f"group-{number}") for number in range(2))
@@ -69,10 +69,10 @@ async def _hammer(*, turns: int) -> None:
 
 
 @asynccontextmanager
-async def _broker(url: str) -> AsyncIterator[Broker]:
+async def _broker(url: str) -> AsyncIterator[TestedBroker]:
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
-    broker = Broker(database, SystemClock(), auto_create=True, retention_ms=2_000, shared=True)
+    broker = TestedBroker(database, SystemClock(), auto_create=True, retention_ms=2_000, shared=True)
     broker.writer.start()
     await broker.start()
     try:
@@ -88,9 +88,9 @@ _Held = tuple[Resource, Resource, Delivery]
 class _Worker:
     """Does one thing after the other, by chance; what others hold is named as well."""
 
-    def __init__(self, broker: Broker, chance: random.Random, held: list[_Held]) -> None:
+    def __init__(self, broker: TestedBroker, chance: random.Random, held: list[_Held]) -> None:
         self._broker = broker
-        self._redrives = Redrives(broker)
+        self._redrives = Redrives(broker.reader, broker.writer)
         self._chance = chance
         self._held = held  # everybody's
         self._client_id = f"client-{chance.randrange(4)}"

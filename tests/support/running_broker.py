@@ -11,7 +11,10 @@ from sqlalchemy import event, text
 
 from popserver.broker.broker import Broker
 from popserver.broker.clock import ManualClock
+from popserver.broker.progress import GroupProgress
+from popserver.broker.redrives import Redrives
 from popserver.domain.delivery import State
+from popserver.domain.errors import PopError
 from popserver.domain.filtering.tag import parse
 from popserver.domain.group import NewGroup
 from popserver.domain.message import Delivery, Message, SendResult, id_from_bytes
@@ -24,10 +27,47 @@ from tests.support.builders import GROUP, TOPIC, a_new_topic, messages_of
 PATIENCE_S = 30.0
 
 
+class TestedBroker(Broker):
+    """A broker's parts, and the verbs of the wire beside them."""
+
+    __test__ = False
+
+    async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
+        return await self.sending.send(batch, client_id)
+
+    async def receive(self, group: Resource, topic: Resource, **more: Any) -> list[Delivery]:
+        return await self.polls.receive(group, topic, **more)
+
+    async def ack(self, group: Resource, topic: Resource, handles: Sequence[str], *more: Any) -> list[PopError | None]:
+        return await self.settling.ack(group, topic, handles, *more)
+
+    async def change_invisible(
+        self, group: Resource, topic: Resource, handle: str, duration_ms: int, **more: Any
+    ) -> str:
+        return await self.settling.change_invisible(group, topic, handle, duration_ms, **more)
+
+    async def forward_to_dead_letter_queue(
+        self, group: Resource, topic: Resource, handle: str, message_id: str = ""
+    ) -> None:
+        await self.settling.forward(group, topic, handle, message_id)
+
+    def withdraw(self, granted: Sequence[Delivery]) -> None:
+        self.orphans.withdraw(granted)
+
+    def orphan(self, granted: Sequence[Delivery]) -> None:
+        self.orphans.orphan(granted)
+
+    def progress(self) -> GroupProgress:
+        return GroupProgress(self.reader, self.writer, self.catalog, self.clock)
+
+    def redrives(self) -> Redrives:
+        return Redrives(self.reader, self.writer)
+
+
 class RunningBroker:
     """The broker's verbs with a test's defaults: topic `orders`, group `billing`, client `c1`."""
 
-    def __init__(self, broker: Broker, clock: ManualClock) -> None:
+    def __init__(self, broker: TestedBroker, clock: ManualClock) -> None:
         self.broker = broker
         self.clock = clock
 
@@ -112,7 +152,7 @@ async def running_broker(
     clock = clock or ManualClock()
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
-    broker = Broker(database, clock, auto_create=auto_create, shared=shared)
+    broker = TestedBroker(database, clock, auto_create=auto_create, shared=shared)
     broker.writer.start()
     await broker.start()
     try:
