@@ -1,0 +1,81 @@
+"""How far a plain call walks: the functions and files of the server that it enters, on all threads.
+
+Limits may only shrink. The goals are 30 functions in 12 files for an ack, 45 in 16 for a send, 90 in 22 for a receive.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import popserver
+from popproto.v2 import service_pb2 as wire
+from tests.rpc.door import GROUP, TOPIC, Door, a_message, handle_of, opened
+
+ROOT = str(Path(popserver.__file__).parent)
+TRIES = 5  # a timer may fire in the middle of a call
+LIMITS = {"ack": (66, 24), "send": (88, 28), "receive": (164, 45)}  # functions, files
+
+
+class Walk:
+    """The code that is entered while it records. Made before the server's threads start."""
+
+    def __init__(self) -> None:
+        self.entered: set[CodeType] | None = None
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and self.entered is not None:
+            self.entered.add(frame.f_code)
+
+    async def of(self, call: Callable[[], Awaitable[Any]]) -> list[str]:
+        """The named functions of the server that a call enters, as `file:function`."""
+        self.entered = entered = set()
+        try:
+            await call()
+        finally:
+            self.entered = None
+        named = (each for each in entered if each.co_filename.startswith(ROOT) and each.co_name[0] != "<")
+        return sorted(f"{each.co_filename.removeprefix(ROOT)}:{each.co_qualname}" for each in named)
+
+
+@pytest.fixture
+async def walked(tmp_path: Path) -> AsyncIterator[tuple[Walk, Door]]:
+    walk = Walk()
+    before = sys.getprofile()
+    threading.setprofile(walk)
+    sys.setprofile(walk)
+    try:
+        async with opened(tmp_path) as door:
+            yield walk, door
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(before)
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+async def test_a_plain_call_walks_no_further(walked: tuple[Walk, Door], kind: str) -> None:
+    walk, door = walked
+    walks = []
+    for number in range(TRIES + 1):
+        message = a_message(f"m{number}")
+        sent = await walk.of(lambda: door.send(message))  # noqa: B023 - called at once
+        got: list[Any] = []
+
+        async def receive() -> None:
+            got[:] = await door.receive()  # noqa: B023
+
+        received = await walk.of(receive)
+        entry = wire.AckMessageEntry(message_id=message.system_properties.message_id, receipt_handle=handle_of(got[0]))
+        request = wire.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
+        acked = await walk.of(lambda: door.call("AckMessage", request))  # noqa: B023
+        walks.append({"send": sent, "receive": received, "ack": acked}[kind])
+    shortest = min(walks[1:], key=len)  # the first one makes the topic and the group
+    functions, files = LIMITS[kind]
+    assert len(shortest) <= functions, "\n".join(shortest)
+    assert len({each.partition(":")[0] for each in shortest}) <= files, "\n".join(shortest)
