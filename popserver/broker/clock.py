@@ -20,6 +20,7 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 TRIPS = 3
@@ -81,17 +82,14 @@ class Clock(Protocol):
         """Like `call_at`, for a caller that waits on the other side of a wire: its patience is real."""
 
 
-def elapsed_s() -> float:
-    """Real time since some moment; where the system can say so, the time that the machine slept counts."""
-    return time.clock_gettime(_SINCE_BOOT) if _SINCE_BOOT is not None else time.monotonic()
-
-
 def wall_ms() -> float:
     """The machine's clock, which may be set at any time."""
     return time.time() * 1_000
 
 
 _SINCE_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+# Real time since some moment, in seconds; where the system can say so, the time that the machine slept counts.
+elapsed_s: Callable[[], float] = time.monotonic if _SINCE_BOOT is None else partial(time.clock_gettime, _SINCE_BOOT)
 
 
 class _Course(NamedTuple):
@@ -140,7 +138,7 @@ class SystemClock:
 
     def start_at_least(self, stored_ms: int) -> None:
         with self._lock:
-            if self._server_ms() < stored_ms:
+            if max(self._newest_ms, int(self._course.at_ms(self._elapsed()))) < stored_ms:
                 self._course = self._straight(stored_ms)
 
     def follow(self, ask: Callable[[], float]) -> None:
@@ -173,7 +171,8 @@ class SystemClock:
 
     def now_ms(self) -> int:
         with self._lock:
-            return self._server_ms()
+            self._newest_ms = max(self._newest_ms, int(self._course.at_ms(self._elapsed())))
+            return self._newest_ms
 
     def system_ms(self) -> int:
         """The system's clock: the machine's, or the database's as it was last read."""
@@ -201,10 +200,6 @@ class SystemClock:
         return _SystemAlarm(lambda: at_ms - self.calendar_ms(), callback)
 
     call_when_patience_ends = call_at
-
-    def _server_ms(self) -> int:
-        self._newest_ms = max(self._newest_ms, int(self._course.at_ms(self._elapsed())))
-        return self._newest_ms
 
     def _straight(self, from_ms: float) -> _Course:
         now_s = self._elapsed()

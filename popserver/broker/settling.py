@@ -32,7 +32,12 @@ class Settling:
         """
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
         named = zip_longest(handles, message_ids, fillvalue="")
-        receipts = [await self._receipt_or_refusal(handle, message_id, group, topic) for handle, message_id in named]
+        receipts: list[Receipt | PopError] = []
+        for handle, message_id in named:
+            try:
+                receipts.append(await self._receipt(handle, message_id, group, topic))
+            except InvalidReceiptHandle as refusal:
+                receipts.append(refusal)
         good = [each for each in receipts if isinstance(each, Receipt)]
         request = holds.Ack(group, good)
         outcomes = iter(await self._writer.submit(request)) if good else iter(())
@@ -63,12 +68,6 @@ class Settling:
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
         request = holds.Forward(group, await self._receipt(handle, message_id, group, topic))
         await self._writer.submit(request)
-
-    async def _receipt_or_refusal(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt | PopError:
-        try:
-            return await self._receipt(handle, message_id, group, topic)
-        except InvalidReceiptHandle as refusal:
-            return refusal
 
     async def _receipt(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt:
         decoded = receipt.decode(handle)

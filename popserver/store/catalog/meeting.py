@@ -55,8 +55,10 @@ def meet(tx: Transaction, requests: Sequence[Meet]) -> list[PopError | None]:
 
 
 def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
-    """Make it the mode of those of the groups that have none. The others are of it: the caller has looked, under the
-    lock of what exists, which a transaction takes at its start for wishes whose `may_fix_mode` is set."""
+    """Make it the mode of those of the groups that have none. The others have it already.
+
+    The caller has checked that under `CATALOG_LOCK`, which its request declares.
+    """
     ids = {each.group_id: each.name for each in groups if each.mode is None}
     if ids:
         names = {"groups": as_given((each,) for each in sorted(ids)), "new_mode": mode.value}
