@@ -20,7 +20,7 @@ from popserver.domain.acl import (
 from popserver.domain.errors import AlreadyExists, BadRequest, NotFound, PopError
 from popserver.domain.names import Resource
 from popserver.store.notices import USERS
-from popserver.store.schema import AnyRow, acl_policy, acl_user
+from popserver.store.schema import acl_policy, acl_user
 from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 
@@ -115,14 +115,14 @@ def remove_policy(tx: Transaction, requests: Sequence[RemovePolicy]) -> list[Pol
 
 
 def load(conn: Connection) -> Acl:
-    users = conn.execute(select(acl_user).order_by(acl_user.c.access_key))
-    policies = conn.execute(select(acl_policy).order_by(acl_policy.c.policy_id))
-    return Acl([_user(row) for row in users], [_policy(row) for row in policies])
+    users = conn.execute(select(*_USER_COLUMNS).order_by(acl_user.c.access_key))
+    policies = conn.execute(select(*_POLICY_COLUMNS).order_by(acl_policy.c.policy_id))
+    return Acl([_user(*row) for row in users], [_policy(*row) for row in policies])
 
 
 def find_user(conn: Connection, access_key: str) -> User | None:
-    row = conn.execute(select(acl_user).where(acl_user.c.access_key == access_key)).first()
-    return None if row is None else _user(row)
+    row = conn.execute(select(*_USER_COLUMNS).where(acl_user.c.access_key == access_key)).first()
+    return None if row is None else _user(*row)
 
 
 def user_not_found(access_key: str) -> NotFound:
@@ -179,9 +179,9 @@ def _add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
         acl_policy.c.namespace == request.resource.namespace,
         acl_policy.c.pattern == request.resource.name,
     )
-    row = tx.conn.execute(select(acl_policy).where(*same)).first()
+    row = tx.conn.execute(select(*_POLICY_COLUMNS).where(*same)).first()
     if row is not None:
-        return _widen(tx, _policy(row), request.actions)
+        return _widen(tx, _policy(*row), request.actions)
     of_user = acl_policy.c.access_key == request.access_key
     count = tx.conn.execute(select(func.count()).select_from(acl_policy).where(of_user)).scalar_one()
     if count >= POLICIES_OF_USER_MAX:
@@ -197,7 +197,7 @@ def _add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
         "pattern": request.resource.name,
         "created_at_ms": tx.now_ms,
     }
-    return _policy(tx.conn.execute(insert(acl_policy).returning(acl_policy), new).one())
+    return _policy(*tx.conn.execute(insert(acl_policy).returning(*_POLICY_COLUMNS), new).one())
 
 
 def _widen(tx: Transaction, policy: Policy, actions: Sequence[Action]) -> Policy:
@@ -209,11 +209,11 @@ def _widen(tx: Transaction, policy: Policy, actions: Sequence[Action]) -> Policy
 
 
 def _remove_policy(tx: Transaction, request: RemovePolicy) -> Policy | PopError:
-    gone = delete(acl_policy).where(acl_policy.c.policy_id == request.policy_id).returning(acl_policy)
+    gone = delete(acl_policy).where(acl_policy.c.policy_id == request.policy_id).returning(*_POLICY_COLUMNS)
     row = tx.conn.execute(gone).first()
     if row is None:
         return NotFound(f"policy {request.policy_id} does not exist; list them with: popmq acl policy list")
-    return _policy(row)
+    return _policy(*row)
 
 
 def _is_last_admin(conn: Connection, user: User) -> bool:
@@ -237,22 +237,49 @@ def _exists(user: User) -> AlreadyExists:
     )
 
 
-def _user(row: AnyRow) -> User:
-    return User(row.access_key, row.secret, bool(row.is_admin), row.disabled_at_ms, row.created_at_ms)
+def _user(access_key: str, secret: str, is_admin: int, disabled_at_ms: int | None, created_at_ms: int) -> User:
+    """A user from its row (`_USER_COLUMNS`)."""
+    return User(access_key, secret, bool(is_admin), disabled_at_ms, created_at_ms)
 
 
-def _policy(row: AnyRow) -> Policy:
+def _policy(
+    policy_id: int,
+    access_key: str,
+    effect: str,
+    actions: str,
+    resource_kind: str,
+    namespace: str,
+    pattern: str,
+    created_at_ms: int,
+) -> Policy:
+    """A policy from its row (`_POLICY_COLUMNS`)."""
     return Policy(
-        row.policy_id,
-        row.access_key,
-        Effect(row.effect),
-        tuple(map(Action, row.actions.split(","))),
-        ResourceKind(row.resource_kind),
-        row.namespace,
-        row.pattern,
-        row.created_at_ms,
+        policy_id,
+        access_key,
+        Effect(effect),
+        tuple(map(Action, actions.split(","))),
+        ResourceKind(resource_kind),
+        namespace,
+        pattern,
+        created_at_ms,
     )
 
 
 def _written(actions: Sequence[Action]) -> str:
     return ",".join(sorted(set(actions)))
+
+
+_USER_COLUMNS = [acl_user.c[name] for name in ("access_key", "secret", "is_admin", "disabled_at_ms", "created_at_ms")]
+_POLICY_COLUMNS = [
+    acl_policy.c[name]
+    for name in (
+        "policy_id",
+        "access_key",
+        "effect",
+        "actions",
+        "resource_kind",
+        "namespace",
+        "pattern",
+        "created_at_ms",
+    )
+]

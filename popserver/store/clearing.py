@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import BindParameter, Integer, and_, bindparam, delete, or_, select, update
+from sqlalchemy import BindParameter, Integer, Select, and_, bindparam, delete, or_, select, update
 
 from popserver.domain.redrive import LetterState
 from popserver.store.given import as_given, given
-from popserver.store.schema import AnyRow, dead_letter, delivery, redrive
+from popserver.store.packed import RowStatement
+from popserver.store.schema import dead_letter, delivery, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+
+T = TypeVar("T", int, str)
+
+
+class _DeliveryRow(NamedTuple):
+    message_key: int
+    state: str
+    attempt: int
+    client_id: str
 
 
 class GroupQueue(NamedTuple):
@@ -32,11 +42,11 @@ class GroupQueue(NamedTuple):
         return {"for_group": self.group_id, "of_queue": self.queue_id, "first": self.first, "end": self.end}
 
 
-def held(tx: Transaction, place: GroupQueue, limit: int) -> Sequence[AnyRow]:
+def held(tx: Transaction, place: GroupQueue, limit: int) -> list[_DeliveryRow]:
     """Key, state, attempt and client of its first deliveries, then of those of redriven messages."""
     names = place.names | {"limit": limit}
-    rows = tx.conn.execute(_DELIVERIES, names | {"after": place.first - 1}).all()
-    return [*rows, *tx.conn.execute(_REDRIVEN, names | {"limit": limit - len(rows)})]
+    rows = _DELIVERIES.rows(tx.conn, names | {"after": place.first - 1})
+    return [*rows, *_REDRIVEN.rows(tx.conn, names | {"limit": limit - len(rows)})]
 
 
 def lock(tx: Transaction, place: GroupQueue) -> bool:
@@ -54,19 +64,18 @@ def clear(tx: Transaction, place: GroupQueue) -> None:
     """Remove its deliveries, and its message groups' progress."""
     for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
         _act(tx, _REMOVE, place, keys)
-    for page in _pages(tx, _BEHIND, place, ""):
-        _act(tx, _REMOVE_BEHIND, place, [row.message_group for row in page])
+    for names in _pages(tx, _BEHIND, place, ""):
+        _act(tx, _REMOVE_BEHIND, place, names)
 
 
 def make_ready(tx: Transaction, place: GroupQueue, from_key: int) -> None:
     """The messages from that one on are no dead letters any more."""
     for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
-        _act(tx, _MAKE_READY, place, [row.dead_letter_id for row in page])
+        _act(tx, _MAKE_READY, place, page)
 
 
 def _own_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
-    for page in _pages(tx, _DELIVERIES, place, place.first - 1):
-        yield [row.message_key for row in page]
+    return _pages(tx, _KEYS_OF, place, place.first - 1)
 
 
 def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
@@ -77,12 +86,12 @@ def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]
         names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
 
 
-def _pages(tx: Transaction, look: Any, place: GroupQueue, after: int | str) -> Iterator[Sequence[AnyRow]]:
-    """The rows beyond `after` in the order of their first column, which is unique."""
+def _pages(tx: Transaction, query: Select[T], place: GroupQueue, after: T) -> Iterator[Sequence[T]]:
+    """The values beyond `after`, in order; each is unique."""
     names = place.names | {"limit": STEP_ROWS_MAX, "after": after}
-    while page := tx.conn.execute(look, names).all():
+    while page := tx.conn.execute(query, names).scalars().all():
         yield page
-        names["after"] = page[-1][0]
+        names["after"] = page[-1]
 
 
 def _found(tx: Transaction, look: Any, place: GroupQueue, keys: Sequence[int]) -> Sequence[int]:
@@ -96,12 +105,15 @@ def _act(tx: Transaction, statement: Any, place: GroupQueue, keys: Sequence[int 
 _LIMIT: BindParameter[int] = bindparam("limit", type_=Integer)
 _OF_GROUP = delivery.c.group_id == bindparam("for_group")
 _KEYS = given("keys", "message_key")
-_DELIVERIES = (
-    select(delivery.c.message_key, delivery.c.state, delivery.c.attempt, delivery.c.client_id)
-    .where(_OF_GROUP, delivery.c.message_key > bindparam("after"), delivery.c.message_key < bindparam("end"))
+_own = _OF_GROUP, delivery.c.message_key > bindparam("after"), delivery.c.message_key < bindparam("end")
+_DELIVERIES = RowStatement(
+    _DeliveryRow,
+    select(*(delivery.c[name] for name in _DeliveryRow._fields))
+    .where(*_own)
     .order_by(delivery.c.message_key)
-    .limit(_LIMIT)
+    .limit(_LIMIT),
 )
+_KEYS_OF = select(delivery.c.message_key).where(*_own).order_by(delivery.c.message_key).limit(_LIMIT)
 _THESE = _OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key))
 _STANDING = select(delivery.c.message_key).where(*_THESE)
 _LOCK_FREE = _STANDING.with_for_update(skip_locked=True)
@@ -112,13 +124,14 @@ _REDRIVEN_HERE = (
     redrive.c.origin_key < bindparam("end"),
     redrive.c.target_topic_id.is_(None),
 )
-_REDRIVEN = (
+_REDRIVEN = RowStatement(
+    _DeliveryRow,
     select(redrive.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
     .join(delivery, and_(delivery.c.group_id == redrive.c.group_id, delivery.c.message_key == redrive.c.redriven_key))
     .where(*_REDRIVEN_HERE)
     .distinct()
     .order_by(redrive.c.origin_key)
-    .limit(_LIMIT)
+    .limit(_LIMIT),
 )
 # One message may have been redriven more than once.
 _REDRIVEN_KEYS = (

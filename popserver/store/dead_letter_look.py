@@ -16,8 +16,23 @@ from popserver.domain.redrive import Selection
 from popserver.domain.topic import offset_of
 from popserver.store import catalog, inspection, selecting
 from popserver.store.given import as_given, given
-from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, message, queue
+from popserver.store.packed import RowStatement
+from popserver.store.schema import KEY_SHIFT, dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
+
+
+class _LetterRow(NamedTuple):
+    dead_letter_id: int
+    copy_key: int
+    attempt: int
+    reason: str
+    dead_at_ms: int
+    redrive_state: str | None
+    origin_key: int
+    plan_id: str | None
+    namespace: str | None
+    name: str | None
+    number: int | None
 
 
 class DeadLetter(NamedTuple):
@@ -53,7 +68,7 @@ def list_dead_letters(
     """What fits of a group's dead letters with an id above `after_id`; without `bodies` they are empty."""
     group = inspection.group(conn, group_name)
     page = selecting.page(conn, group, selection, after_id, limit)
-    rows = conn.execute(_OF_IDS, {"ids": as_given((each,) for each in page.ids)}).all()
+    rows = _OF_IDS.rows(conn, {"ids": as_given((each,) for each in page.ids)})
     kept = _within_an_answer(conn, rows) if bodies else rows
     next_after_id = page.next_after_id if len(kept) == len(rows) else kept[-1].dead_letter_id
     return DeadLetters(_dead_letters(conn, group, kept, bodies=bodies), next_after_id)
@@ -64,7 +79,8 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
     group = inspection.group(conn, group_name)
     copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
     wanted = dead_letter.c.group_id == group.group_id, dead_letter.c.copy_key.in_(copies)
-    rows = conn.execute(_FACTS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)).all()
+    newest = _FACTS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)
+    rows = [_LetterRow(*row) for row in conn.execute(newest)]
     if not rows:
         raise MessageNotFound(
             f"group '{group_name}' has no dead letter with message id '{inspection.short(message_id)}';"
@@ -73,13 +89,17 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
     return _dead_letters(conn, group, rows)[0]
 
 
-def _within_an_answer(conn: Connection, rows: Sequence[AnyRow]) -> list[AnyRow]:
-    sizes = {row.message_key: row for row in conn.execute(_SIZES, {"keys": as_given((row.copy_key,) for row in rows)})}
-    kept = set(inspection.within_a_page(sizes[row.copy_key] for row in rows if row.copy_key in sizes))
+def _within_an_answer(conn: Connection, rows: Sequence[_LetterRow]) -> list[_LetterRow]:
+    sizes = {
+        row.message_key: row.size for row in conn.execute(_SIZES, {"keys": as_given((row.copy_key,) for row in rows)})
+    }
+    kept = set(inspection.within_a_page((row.copy_key, sizes[row.copy_key]) for row in rows if row.copy_key in sizes))
     return list(takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, rows))
 
 
-def _dead_letters(conn: Connection, group: Group, rows: Sequence[AnyRow], *, bodies: bool = True) -> list[DeadLetter]:
+def _dead_letters(
+    conn: Connection, group: Group, rows: Sequence[_LetterRow], *, bodies: bool = True
+) -> list[DeadLetter]:
     topic = catalog.find_topic(conn, dead_letter_topic(group.name))
     copies = inspection.load(conn, topic, [row.copy_key for row in rows], bodies=bodies) if topic else []
     by_key = {each.message_key: each for each in copies}
@@ -87,7 +107,7 @@ def _dead_letters(conn: Connection, group: Group, rows: Sequence[AnyRow], *, bod
         DeadLetter(
             row.dead_letter_id,
             group.name,
-            None if row.name is None else Resource(row.namespace, row.name),
+            None if row.name is None else Resource(row.namespace or "", row.name),
             by_key.get(row.copy_key),
             row.attempt,
             row.reason,
@@ -103,13 +123,21 @@ def _dead_letters(conn: Connection, group: Group, rows: Sequence[AnyRow], *, bod
 
 # Outer joins: a dead letter outlives the topic it came from.
 _FACTS = (
-    select(dead_letter, topic_table.c.namespace, topic_table.c.name, queue.c.number)
+    select(
+        *(dead_letter.c[name] for name in _LetterRow._fields[:-3]),
+        topic_table.c.namespace,
+        topic_table.c.name,
+        queue.c.number,
+    )
     .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
     .outerjoin(queue, queue.c.queue_id == dead_letter.c.origin_key.op(">>")(KEY_SHIFT))
 )
 _IDS = given("ids", "dead_letter_id")
-_OF_IDS = _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))).order_by(
-    dead_letter.c.dead_letter_id
+_OF_IDS = RowStatement(
+    _LetterRow,
+    _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))).order_by(
+        dead_letter.c.dead_letter_id
+    ),
 )
 _KEYS = given("keys", "message_key")
 _SIZES = select(message.c.message_key, func.length(message.c.body).label("size")).where(

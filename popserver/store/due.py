@@ -21,12 +21,13 @@ from popserver.store import catalog
 from popserver.store.catalog import FoundGroup
 from popserver.store.dead_letters import bury
 from popserver.store.dialect import dialect_of
-from popserver.store.dying import Dying
+from popserver.store.dying import DueRow, Dying
 from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
 from popserver.store.message_groups import Member, Place, by_member, lock_free, runs_of, settle
+from popserver.store.packed import RowStatement
 from popserver.store.retry_copies import come_again
-from popserver.store.schema import WITH_TIME, AnyRow, delivery, in_states
+from popserver.store.schema import WITH_TIME, delivery, in_states
 from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 LOOK_AGAIN_MS_MIN = 20
@@ -57,7 +58,7 @@ class EndDue(Request[Ended]):
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopError]:
     """End every due hold and interval of one step; several requests at once need only one step."""
     names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
-    rows = [*tx.conn.execute(_DUE, names), *_due_in_order(tx, names)]
+    rows = [*_DUE.rows(tx.conn, names), *_due_in_order(tx, names)]
     groups = catalog.groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
     groups = {group_id: found for group_id, found in groups.items() if not _is_over(found)}
     _forget(tx, [row for row in rows if row.group_id not in groups])
@@ -86,23 +87,23 @@ def _when_to_look_again(tx: Transaction) -> int | None:
     return again_ms if later_ms is None else min(again_ms, later_ms)
 
 
-def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[AnyRow]:
+def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
     """What is due in message groups: their places first, then a look at what is due there now."""
-    rows = tx.conn.execute(_DUE_IN_ORDER, names).all()
+    rows = _DUE_IN_ORDER.rows(tx.conn, names)
     if not rows or not dialect_of(tx.conn).has_other_writers:
-        return list(rows)
+        return rows
     taken = lock_free(tx, (_place(row) for row in rows))
     places = as_given(
         (place.group_id, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0)) for place in sorted(taken)
     )
-    return list(tx.conn.execute(_DUE_IN_ORDER_FREE, names | {"places": places}))
+    return _DUE_IN_ORDER_FREE.rows(tx.conn, names | {"places": places})
 
 
-def _place(row: AnyRow) -> Place:
+def _place(row: DueRow) -> Place:
     return Place(row.group_id, queue_of(row.message_key))
 
 
-def _forget(tx: Transaction, rows: Sequence[AnyRow]) -> None:
+def _forget(tx: Transaction, rows: Sequence[DueRow]) -> None:
     """What is due in groups that are removed already would be due for ever."""
     if rows:
         tx.conn.execute(_FORGET, {"rows": as_given((row.group_id, row.message_key) for row in rows)})
@@ -113,16 +114,16 @@ def _is_over(found: FoundGroup) -> bool:
     return found.is_deleted and found.group.mode is Mode.PULL
 
 
-def _plan(rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[AnyRow]]:
+def _plan(rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[DueRow]]:
     """Which event happened to which deliveries, in the order of their keys."""
-    plan: dict[tuple[int, Event], list[AnyRow]] = defaultdict(list)
+    plan: dict[tuple[int, Event], list[DueRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda each: (each.group_id, each.message_key)):
         if row.group_id in groups:
             plan[row.group_id, _event(row, groups[row.group_id])].append(row)
     return plan
 
 
-def _event(row: AnyRow, found: FoundGroup) -> Event:
+def _event(row: DueRow, found: FoundGroup) -> Event:
     if row.state == State.WAITING_RETRY:
         return Event.BACKOFF_ELAPSED
     if row.state == State.ACKED_IN_TRANSACTION:
@@ -134,7 +135,7 @@ def _event(row: AnyRow, found: FoundGroup) -> Event:
     return when_hold_ends(Holder(row.holder), row.attempt, found.group.retry)
 
 
-def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[AnyRow]) -> None:
+def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRow]) -> None:
     if event is Event.EXHAUST:
         dying = [Dying(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
         bury(tx, group, dying, event, REASONS[event])
@@ -152,7 +153,7 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[AnyRo
             tx.ring(topic_id)
 
 
-def _settle_groups(tx: Transaction, rows: Sequence[AnyRow], groups: dict[int, FoundGroup]) -> None:
+def _settle_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:
     """What the ends mean for the message groups they were in."""
     touched: dict[int, set[Member]] = defaultdict(set)
     acked: dict[int, set[int]] = defaultdict(set)
@@ -167,32 +168,22 @@ def _settle_groups(tx: Transaction, rows: Sequence[AnyRow], groups: dict[int, Fo
         settle(tx, groups[group_id].group, {member: runs.get(member, []) for member in members}, acked[group_id])
 
 
-def _visible_at_ms(row: AnyRow, event: Event, group: Group) -> int:
+def _visible_at_ms(row: DueRow, event: Event, group: Group) -> int:
     """A retry's interval starts when the attempt ended, not when somebody looked (requirement L18)."""
-    due_ms: int = row.visible_at_ms
     if event is not Event.RETRY:
-        return due_ms
-    return due_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
+        return row.visible_at_ms
+    return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
 
 
 _ALL_DUE = (
-    select(
-        delivery.c.group_id,
-        delivery.c.message_key,
-        delivery.c.topic_id,
-        delivery.c.state,
-        delivery.c.attempt,
-        delivery.c.visible_at_ms,
-        delivery.c.holder,
-        delivery.c.client_id,
-        delivery.c.message_group,
-    )
+    select(*(delivery.c[name] for name in DueRow._fields))
     .where(WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms"))
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))
 )
-_DUE = _ALL_DUE.where(delivery.c.message_group.is_(None)).with_for_update(skip_locked=True)
-_DUE_IN_ORDER = _ALL_DUE.where(delivery.c.message_group.is_not(None))
+_DUE = RowStatement(DueRow, _ALL_DUE.where(delivery.c.message_group.is_(None)).with_for_update(skip_locked=True))
+_in_order = _ALL_DUE.where(delivery.c.message_group.is_not(None))
+_DUE_IN_ORDER = RowStatement(DueRow, _in_order)
 # An ack in its consumer's own transaction has locked no place, but the delivery.
 # Only of places that were taken: a row locked beside them would stand in the way of who has its place.
 _PLACES = given("places", "group_id", "first_key", "end_key")
@@ -201,7 +192,7 @@ _IN_A_PLACE = exists().where(
     delivery.c.message_key >= _PLACES.c.first_key,
     delivery.c.message_key < _PLACES.c.end_key,
 )
-_DUE_IN_ORDER_FREE = _DUE_IN_ORDER.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True)
+_DUE_IN_ORDER_FREE = RowStatement(DueRow, _in_order.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True))
 _NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(WITH_TIME)
 _NEXT_LATER = _NEXT_DUE.where(delivery.c.visible_at_ms > bindparam("now_ms"))
 _ROWS = given("rows", "group_id", "message_key")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from popserver.domain.group import Group
-from popserver.store.schema import AnyRow
 
 
 class Origin(NamedTuple):
@@ -42,8 +41,22 @@ class Death(NamedTuple):
     reason: str
 
 
+class DueRow(NamedTuple):
+    """A delivery whose hold or interval has ended."""
+
+    group_id: int
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    visible_at_ms: int
+    holder: str
+    client_id: str
+    message_group: str | None
+
+
 class Return(NamedTuple):
     """A delivery for which a copy stands from now on: its row as it was."""
 
     group: Group
-    row: AnyRow
+    row: DueRow

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import Connection, and_, bindparam, case, func, insert, literal_column, select, update
 
@@ -21,12 +21,21 @@ from popserver.domain.topic import Topic, message_key, queue_for
 from popserver.store import catalog, idempotency
 from popserver.store.given import as_given, given
 from popserver.store.messages import STORED_AT_MS
-from popserver.store.pending import NARROW, remove
-from popserver.store.schema import IS_DELAYED, IS_HALF, AnyRow, message, pending, queue
+from popserver.store.packed import RowStatement
+from popserver.store.pending import PENDING_COLUMNS, PendingRow, remove
+from popserver.store.schema import IS_DELAYED, IS_HALF, message, pending, queue
 from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
 # Of bodies that one step moves.
 STEP_BYTES_MAX = 32 * 1024 * 1024
+
+
+class _HasSize(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+Sized = TypeVar("Sized", bound=_HasSize)
 
 
 class Entered(NamedTuple):
@@ -49,7 +58,7 @@ class EnterDue(Request[Entered]):
 @carries_out(EnterDue)
 def enter_due(tx: Transaction, requests: Sequence[EnterDue]) -> list[Entered | PopError]:
     """Let what is due into its queue; several requests at once need only one step."""
-    due = tx.conn.execute(_DUE, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX}).all()
+    due = _DUE.rows(tx.conn, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
     entered = len(rows) - enter(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else 0
     if entered < len(due) or len(due) == STEP_ROWS_MAX:
@@ -66,7 +75,7 @@ def next_due_ms(conn: Connection) -> int | None:
     return due_ms
 
 
-def enter(tx: Transaction, rows: Sequence[AnyRow], rotation: int, key_window_ms: int = WINDOW_MS) -> int:
+def enter(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> int:
     """Give the messages their places, now; returns how many of the rows had to be left behind.
 
     A message whose id or idempotency key is in a queue already was sent again meanwhile, and one whose topic was
@@ -74,7 +83,11 @@ def enter(tx: Transaction, rows: Sequence[AnyRow], rotation: int, key_window_ms:
     """
     topics = catalog.topics_by_id(tx.conn, {row.topic_id for row in rows})
     known = _in_a_queue_already(tx, rows) if tx.careful else set()
-    enqueued = [row for row in rows if row.enqueued and row.topic_id in topics and row.pending_id not in known]
+    enqueued = [
+        idempotency.Enqueued(row.pending_id, row.topic_id, bytes(row.message_id))
+        for row in rows
+        if row.enqueued and row.topic_id in topics and row.pending_id not in known
+    ]
     known |= idempotency.enter(tx, topics, enqueued, key_window_ms) if enqueued else set()
     gone = [row for row in rows if row.topic_id not in topics or row.pending_id in known]
     remove(tx, (row.pending_id for row in gone))
@@ -86,9 +99,9 @@ def enter(tx: Transaction, rows: Sequence[AnyRow], rotation: int, key_window_ms:
     return len(live) - len(placed)
 
 
-def within_a_step(rows: Iterable[AnyRow], bytes_max: int) -> list[AnyRow]:
+def within_a_step(rows: Iterable[Sized], bytes_max: int) -> list[Sized]:
     """As many leading rows as one step may carry, at least one."""
-    found: list[AnyRow] = []
+    found: list[Sized] = []
     size = 0
     for row in rows:
         size += row.size
@@ -99,10 +112,10 @@ def within_a_step(rows: Iterable[AnyRow], bytes_max: int) -> list[AnyRow]:
 
 
 def _placed(
-    tx: Transaction, topics: dict[int, Topic], rows: Sequence[AnyRow], rotation: int
+    tx: Transaction, topics: dict[int, Topic], rows: Sequence[PendingRow], rotation: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """(pending id, message key, time of storing, tag hash) of each message whose queue could be had."""
-    by_queue: dict[int, list[AnyRow]] = defaultdict(list)
+    by_queue: dict[int, list[PendingRow]] = defaultdict(list)
     for row in rows:
         chosen = queue_for(topics[row.topic_id], row.message_group, row.priority, rotation)
         by_queue[chosen.queue_id].append(row)
@@ -116,7 +129,7 @@ def _placed(
             yield row.pending_id, key, stored_at_ms, tag_hash(row.tag)
 
 
-def _in_order(tx: Transaction, rows: Sequence[AnyRow]) -> list[AnyRow]:
+def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
     """The rows that may go now: none of a message group whose earlier ones another server is just letting in."""
     last: dict[tuple[int, str], int] = {}
     for row in rows:
@@ -134,10 +147,13 @@ def _in_order(tx: Transaction, rows: Sequence[AnyRow]) -> list[AnyRow]:
     return list(_before_the_missing(rows, missing))
 
 
-def _before_the_missing(rows: Sequence[AnyRow], missing: dict[tuple[int, str], int]) -> Iterator[AnyRow]:
+def _before_the_missing(rows: Sequence[PendingRow], missing: dict[tuple[int, str], int]) -> Iterator[PendingRow]:
     """Without those that come after their group's first missing one, and without what is behind such a row."""
     held_up: set[tuple[int, str]] = set()
     for row in rows:
+        if row.message_group is None:
+            yield row
+            continue
         member = row.topic_id, row.message_group
         if row.pending_id > missing.get(member, row.pending_id):
             held_up.add(member)
@@ -145,7 +161,7 @@ def _before_the_missing(rows: Sequence[AnyRow], missing: dict[tuple[int, str], i
             yield row
 
 
-def _in_a_queue_already(tx: Transaction, rows: Sequence[AnyRow]) -> set[int]:
+def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]:
     """The pending ids of repeats: of what is in a queue, or of a row of this step that goes there now."""
     first: dict[tuple[int, bytes], int] = {}
     for row in rows:
@@ -154,12 +170,13 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[AnyRow]) -> set[int]:
     return repeats | set(tx.conn.execute(_KNOWN, {"ids": as_given((row.pending_id,) for row in rows)}).scalars())
 
 
-_DUE = (
-    select(*NARROW)
+_DUE = RowStatement(
+    PendingRow,
+    select(*PENDING_COLUMNS)
     .where(IS_DELAYED, pending.c.due_at_ms <= bindparam("now_ms"))
     .order_by(pending.c.due_at_ms, pending.c.pending_id)
     .limit(bindparam("limit"))
-    .with_for_update(skip_locked=True)
+    .with_for_update(skip_locked=True),
 )
 _FIRST_DUE = select(func.min(pending.c.due_at_ms)).where(IS_DELAYED)
 _NEXT_DUE = _FIRST_DUE.where(pending.c.due_at_ms > bindparam("now_ms"))

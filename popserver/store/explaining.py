@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, select
 
@@ -20,6 +20,14 @@ from popserver.store.inspection import Step
 from popserver.store.retry_copies import Copy, copies_of, first_place
 from popserver.store.schema import dead_letter, delivery, message, pending, progress, queue, redrive
 from popserver.store.schema import topic as topic_table
+
+
+class _AtRow(NamedTuple):
+    """Where a group stands in a queue."""
+
+    next_offset: int
+    resets: int
+    min_offset: int
 
 
 def evidence(
@@ -41,7 +49,7 @@ def evidence(
     origin_key = _first_place(conn, group, place.message_key)
     back = _redriven(conn, group, origin_key)
     keys = [place.message_key, *(each.message_key for each in copies)]
-    places = {*keys, origin_key, *(each.redriven_key for each in redriven.places_of(conn, origin_key))}
+    places = {*keys, origin_key, *redriven.places_of(conn, origin_key)}
     steps = [each for each in inspection.steps(conn, places) if each.group == group.name]
     words = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
@@ -57,7 +65,7 @@ def evidence(
 def _copies(conn: Connection, group: Group, key: int) -> list[Copy]:
     """What stands for the message after it; nothing where an operator has let the group read it again since."""
     copies = copies_of(conn, group, key)
-    at = conn.execute(_at(group, key)).first()
+    at = _at(conn, group, key)
     if not copies or at is None or offset_of(key) < at.next_offset:
         return copies
     # The newest of those made of the message itself: a chain starts over with it.
@@ -90,7 +98,7 @@ def _sent_back(conn: Connection, group: Group, origin_key: int, back: Redriven) 
 
 def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
     """What bears on a message that is in a queue."""
-    at = conn.execute(_at(group, key)).first()
+    at = _at(conn, group, key)
     names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
     first_key = first_place(conn, group, key)
     death = _death(conn, group, first_key)
@@ -108,10 +116,11 @@ def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
     return Evidence(group, state, ahead, hold, death, names.message_group, head)
 
 
-def _at(group: Group, key: int) -> Any:
+def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
     of_queue = progress.c.group_id == group.group_id, progress.c.queue_id == queue_of(key)
     places = select(progress.c.next_offset, progress.c.resets, queue.c.min_offset)
-    return places.join(queue, queue.c.queue_id == progress.c.queue_id).where(*of_queue)
+    row = conn.execute(places.join(queue, queue.c.queue_id == progress.c.queue_id).where(*of_queue)).first()
+    return None if row is None else _AtRow._make(row)
 
 
 def _first_hold(conn: Connection, group: Group, *conditions: Any) -> Hold | None:

@@ -23,7 +23,7 @@ from popserver.domain.topic import Topic
 from popserver.store import repeats
 from popserver.store.given import as_given, given
 from popserver.store.inserting import insert_rows
-from popserver.store.schema import AnyRow, idempotency, pending
+from popserver.store.schema import idempotency, pending
 from popserver.store.transaction import STEP_ROWS_MAX, FinishOrder, Phase, RepeatedId, Request, Transaction, carries_out
 
 
@@ -46,6 +46,14 @@ class Expire(Request[Expired]):
     """Remove one step of the keys whose window is over."""
 
     phase: ClassVar = Phase.EXPIRE_KEYS
+
+
+class Enqueued(NamedTuple):
+    """A pending message that a user's transaction has enqueued."""
+
+    pending_id: int
+    topic_id: int
+    message_id: bytes
 
 
 def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
@@ -87,7 +95,7 @@ def claim(tx: Transaction, topic: Topic, stored: Iterable[Message], window_ms: i
             claims[name] = Claim(id_to_bytes(each.message_id), tx.now_ms + window_ms)
 
 
-def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[AnyRow], window_ms: int) -> set[int]:
+def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enqueued], window_ms: int) -> set[int]:
     """Users' transactions have enqueued these pending messages, waiting for nobody: claim their keys now.
 
     Returns the pending ids of those whose key is another message's.
@@ -100,7 +108,7 @@ def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[AnyRo
         keyed = [row for row in several if row.pending_id in keys]
         firsts = _firsts(tx, topics[topic_id], {keys[row.pending_id] for row in keyed}, set()) if keyed else {}
         for row in keyed:
-            key, message_id = keys[row.pending_id], bytes(row.message_id)
+            key, message_id = keys[row.pending_id], row.message_id
             claimed = id_to_bytes(firsts[key].message_id) if key in firsts else None
             if (claimed or message_id) != message_id or (topic_id, key) in claims:
                 repeated.add(row.pending_id)

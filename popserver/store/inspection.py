@@ -21,7 +21,7 @@ from popserver.store import catalog, due, entering, redriven
 from popserver.store.given import as_given
 from popserver.store.message_look import BY_KEY, Bodies
 from popserver.store.messages import stored_messages
-from popserver.store.schema import AnyRow, consumer_group, dead_letter, history, message, queue
+from popserver.store.schema import consumer_group, dead_letter, history, message, queue
 from popserver.store.schema import topic as topic_table
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -34,6 +34,22 @@ class QueueRange(NamedTuple):
     number: int
     min_offset: int
     next_offset: int
+
+
+class PlaceRow(NamedTuple):
+    """Where a message stands, and the name of its topic."""
+
+    message_key: int
+    origin_key: int
+    stored_at_ms: int
+    namespace: str
+    name: str
+
+
+class _SizeRow(NamedTuple):
+    message_key: int
+    stored_at_ms: int
+    size: int
 
 
 class TopicFacts(NamedTuple):
@@ -166,7 +182,7 @@ def peek(
     queues = topic.queues if queue_number is None else (_queue(topic, queue_number),)
     oldest = [row for each in queues for row in _head(conn, each, from_offset or 0, limit)]
     oldest.sort(key=lambda row: (row.stored_at_ms, row.message_key))
-    return load(conn, topic, within_a_page(oldest[:limit]))
+    return load(conn, topic, within_a_page((row.message_key, row.size) for row in oldest[:limit]))
 
 
 def find_message(conn: Connection, topic_name: Resource | None, message_id: str) -> FoundMessage:
@@ -178,7 +194,7 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
     place = find_place(conn, topic_name, message_id)
     topic = _topic(conn, Resource(place.namespace, place.name))
     (stored,) = load(conn, topic, [place.message_key])
-    keys = {place.message_key, *(each.redriven_key for each in redriven.places_of(conn, place.message_key))}
+    keys = {place.message_key, *redriven.places_of(conn, place.message_key)}
     return FoundMessage(stored, _standings(conn, place.message_key), steps(conn, keys))
 
 
@@ -215,21 +231,22 @@ def _ranges(conn: Connection, topics: Iterable[Topic]) -> dict[int, tuple[QueueR
     return ranges
 
 
-def _head(conn: Connection, place: MessageQueue, from_offset: int, limit: int) -> Sequence[AnyRow]:
+def _head(conn: Connection, place: MessageQueue, from_offset: int, limit: int) -> list[_SizeRow]:
     first, end = message_key(place.queue_id, from_offset), message_key(place.queue_id + 1, 0)
     inside = message.c.message_key >= first, message.c.message_key < end
-    return conn.execute(_SIZES.where(*inside).order_by(message.c.message_key).limit(limit)).all()
+    rows = conn.execute(_SIZES.where(*inside).order_by(message.c.message_key).limit(limit))
+    return [_SizeRow(*row) for row in rows]
 
 
-def within_a_page(rows: Iterable[AnyRow]) -> list[int]:
-    """The keys of as many leading messages as one answer may carry."""
+def within_a_page(sizes: Iterable[tuple[int, int]]) -> list[int]:
+    """The keys of as many leading messages as one answer may carry; `sizes`: (key, size of the body) of each."""
     keys: list[int] = []
-    size = 0
-    for row in rows:
-        size += row.size
-        if keys and size > PAGE_BYTES_MAX:
+    total = 0
+    for key, size in sizes:
+        total += size
+        if keys and total > PAGE_BYTES_MAX:
             break
-        keys.append(row.message_key)
+        keys.append(key)
     return keys
 
 
@@ -240,13 +257,12 @@ def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = 
     return [by_key[key] for key in keys if key in by_key]
 
 
-def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> AnyRow:
-    """Where a message stands: `message_key`, `origin_key`, its topic's `namespace` and `name`; raises as `find_message`
-    does."""
+def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> PlaceRow:
+    """Where a message stands; raises as `find_message` does."""
     query = _PLACES.where(message.c.message_id == id_to_bytes(message_id))
     if topic_name is not None:
         query = query.where(message.c.topic_id == _topic(conn, topic_name).topic_id)
-    places = conn.execute(query).all()
+    places = [PlaceRow(*row) for row in conn.execute(query)]
     if not places:
         where = "any topic" if topic_name is None else f"topic '{topic_name}'"
         raise MessageNotFound(f"message '{short(message_id)}' is not in {where}")

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_
 from popserver.domain.delivery import State
 from popserver.domain.group import Group
 from popserver.domain.names import Resource
-from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, message, progress, queue, queue_lock, redrive
+from popserver.store.packed import RowStatement
+from popserver.store.schema import KEY_SHIFT, delivery, message, progress, queue, queue_lock, redrive
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.schema import topic as topic_table
 
@@ -36,13 +37,24 @@ class QueueLag(NamedTuple):
     client_id: str
 
 
+class _PlaceRow(NamedTuple):
+    queue_id: int
+    topic_id: int
+    namespace: str
+    name: str
+    number: int
+    min_offset: int
+    end_offset: int
+    next_offset: int
+
+
 def queue_lag(
     conn: Connection, group: Group, topic_id: int | None, now_ms: int, limit: int
 ) -> tuple[list[QueueLag], int]:
     """The first `limit` queues in which the group has progress, by topic and number, of one topic or (None) of all; and
     how many there are."""
     names = {"for_group": group.group_id, "now_ms": now_ms}
-    places = conn.execute(_PLACES, names).all()
+    places = _PLACES.rows(conn, names)
     wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
     states: dict[int, Counter[State]] = defaultdict(Counter)
     ahead: Counter[int] = Counter()
@@ -64,7 +76,7 @@ def queue_lag(
     ], len(wanted)
 
 
-def _lag(place: AnyRow, states: Counter[State], more: int, holder: str) -> QueueLag:
+def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str) -> QueueLag:
     beyond = place.end_offset - max(place.next_offset, place.min_offset)
     return QueueLag(
         Resource(place.namespace, place.name),
@@ -79,7 +91,8 @@ def _lag(place: AnyRow, states: Counter[State], more: int, holder: str) -> Queue
     )
 
 
-_PLACES = (
+_PLACES = RowStatement(
+    _PlaceRow,
     select(
         queue.c.queue_id,
         queue.c.topic_id,
@@ -94,7 +107,7 @@ _PLACES = (
     .join(queue, queue.c.queue_id == progress.c.queue_id)
     .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
     .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
-    .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number)
+    .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number),
 )
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
 _REACHED = progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset)

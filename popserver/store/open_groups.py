@@ -33,10 +33,10 @@ from popserver.store.given import as_given, given
 from popserver.store.message_groups import Member, by_member, runs_of
 from popserver.store.message_look import BY_KEY, MessageQuery, MessageRow
 from popserver.store.packed import RowQuery
-from popserver.store.schema import AnyRow, delivery, message
+from popserver.store.schema import delivery, message
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.transaction import Transaction
-from popserver.store.wish import Found, Wish
+from popserver.store.wish import Found, PlaceRow, Wish
 
 # So many messages of a group go together where there are as many: what a group costs does not depend on their number.
 SHARE_MIN = 8
@@ -92,7 +92,7 @@ class _Part(NamedTuple):
 
 
 def look(
-    tx: Transaction, wish: Wish, places: Sequence[AnyRow], *, for_again: int, limit: int, heads_only: bool
+    tx: Transaction, wish: Wish, places: Sequence[PlaceRow], *, for_again: int, limit: int, heads_only: bool
 ) -> Looked:
     """The runs of the longest open groups, at most `limit` messages together; with `heads_only` one of each.
 
@@ -112,7 +112,7 @@ def look(
     return Looked(runs, is_all=len(runs) == len(opened) < limit)
 
 
-def to_judge(conn: Connection, wish: Wish, places: Sequence[AnyRow], wanted: SqlFilter, limit: int) -> Unjudged:
+def to_judge(conn: Connection, wish: Wish, places: Sequence[PlaceRow], wanted: SqlFilter, limit: int) -> Unjudged:
     """What the filter is to be asked about before such a look: up to `limit` messages of the longest open groups.
 
     Those that were granted before are not among them.
@@ -195,7 +195,7 @@ def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, l
 
 
 def _untouched(
-    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, AnyRow], share: int, limit: int
+    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
 ) -> list[Run]:
     """Runs from between where their groups stand and where the scan stands; those there is no room for are left out."""
     runs: list[Run] = []
@@ -215,7 +215,7 @@ def _run(part: _Part, rows: dict[int, MessageRow]) -> Run:
 
 
 def _parts(
-    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, AnyRow], share: int, limit: int
+    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
     """What of each group is taken, and the messages themselves."""
     asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
@@ -235,7 +235,7 @@ def _parts(
 def _shared_out(
     wish: Wish,
     opened: Sequence[_Opened],
-    places: dict[int, AnyRow],
+    places: dict[int, PlaceRow],
     rows: Sequence[MessageRow | _Behind],
     share: int,
     limit: int,
@@ -269,19 +269,19 @@ def _shared_out(
     return parts
 
 
-def _at_the_scan(place: AnyRow, *, is_taken: bool) -> int | None:
+def _at_the_scan(place: PlaceRow, *, is_taken: bool) -> int | None:
     """Where a group goes on that has nothing left up to the scan.
 
     Where that has more to read it will most likely find more of the group, which need not be left behind again then.
     """
-    return int(place.next_offset) if is_taken and place.next_offset < place.end_offset else None
+    return place.next_offset if is_taken and place.next_offset < place.end_offset else None
 
 
 def _member(wish: Wish, each: _Opened) -> Member:
     return Member(wish.topic.topic_id, each.queue_id, each.message_group)
 
 
-def _bounds(number: int, each: _Opened, place: AnyRow) -> tuple[int | str, ...]:
+def _bounds(number: int, each: _Opened, place: PlaceRow) -> tuple[int | str, ...]:
     start = max(each.next_offset, place.min_offset)
     first, end = message_key(each.queue_id, start), message_key(each.queue_id, place.next_offset)
     return number, first, end, each.message_group

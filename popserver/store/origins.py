@@ -7,6 +7,7 @@ followed from copy to copy, back to the topic that its producer sent it to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -14,9 +15,20 @@ from popserver.domain.names import RETRY_PREFIX, Resource, is_system_derived
 from popserver.domain.retry_copy import Lineage, lineage_of
 from popserver.domain.topic import queue_of
 from popserver.store.given import as_given, given
+from popserver.store.packed import RowStatement
 from popserver.store.retry_copies import properties_of
-from popserver.store.schema import AnyRow, dead_letter, message, queue
+from popserver.store.schema import dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
+
+
+class _CopyRow(NamedTuple):
+    message_key: int
+    properties: str | None
+    namespace: str
+    name: str
+    origin_key: int | None
+    origin_namespace: str | None
+    origin_name: str | None
 
 
 def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]:
@@ -37,7 +49,7 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
 
 def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
     """One step back from each message: the topic, and its key there. An ordinary topic has none behind it."""
-    rows = conn.execute(_COPIES, {"keys": as_given((key,) for key in keys)}).all()
+    rows = _COPIES.rows(conn, {"keys": as_given((key,) for key in keys)})
     retries = {row.message_key: _lineage(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
     steps: list[tuple[Resource | None, int]] = [(None, 0)] * (len(set(keys)) - len({row.message_key for row in rows}))
@@ -50,21 +62,21 @@ def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None,
     return steps
 
 
-def _lineage(row: AnyRow) -> Lineage | None:
+def _lineage(row: _CopyRow) -> Lineage | None:
     try:
         return lineage_of(properties_of(row.properties))
     except (KeyError, ValueError):
         return None
 
 
-def _first_place(row: AnyRow, lineage: Lineage, topics: dict[int, Resource]) -> tuple[Resource, int]:
+def _first_place(row: _CopyRow, lineage: Lineage, topics: dict[int, Resource]) -> tuple[Resource, int]:
     # The queue of a topic that was deleted is gone; its name is in the copy.
     named = topics.get(queue_of(lineage.origin_key), Resource(row.namespace, lineage.topic_name))
     return named, lineage.origin_key
 
 
-def _resource(row: AnyRow) -> Resource | None:
-    return None if row.origin_name is None else Resource(row.origin_namespace, row.origin_name)
+def _resource(row: _CopyRow) -> Resource | None:
+    return None if row.origin_name is None else Resource(row.origin_namespace or "", row.origin_name)
 
 
 def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
@@ -78,7 +90,8 @@ def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
 _KEYS = given("keys", "message_key")
 _QUEUES = given("queues", "queue_id")
 _origin_topic = topic_table.alias("origin_topic")
-_COPIES = (
+_COPIES = RowStatement(
+    _CopyRow,
     select(
         message.c.message_key,
         message.c.properties,
@@ -92,7 +105,7 @@ _COPIES = (
     .join(message, message.c.message_key == _KEYS.c.message_key)
     .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
     .outerjoin(dead_letter, dead_letter.c.copy_key == message.c.message_key)
-    .outerjoin(_origin_topic, _origin_topic.c.topic_id == dead_letter.c.origin_topic_id)
+    .outerjoin(_origin_topic, _origin_topic.c.topic_id == dead_letter.c.origin_topic_id),
 )
 _TOPICS = (
     select(queue.c.queue_id, topic_table.c.namespace, topic_table.c.name)

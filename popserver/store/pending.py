@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, delete, func, select
 
@@ -26,25 +26,33 @@ from popserver.store.given import as_given, given
 from popserver.store.inserting import insert_rows
 from popserver.store.messages import content
 from popserver.store.notices import CHECKS, PENDING
-from popserver.store.schema import AnyRow, message, pending
+from popserver.store.packed import RowStatement
+from popserver.store.schema import message, pending
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 
-# What is needed of a pending message to decide about it; its body stays where it is.
-NARROW = (
-    pending.c.pending_id,
-    pending.c.topic_id,
-    pending.c.message_id,
-    pending.c.kind,
-    pending.c.transaction_id,
-    pending.c.checks,
-    pending.c.enqueued,
-    pending.c.tag,
-    pending.c.message_group,
-    pending.c.priority,
-    pending.c.deliver_at_ms,
+
+class PendingRow(NamedTuple):
+    """What is needed of a pending message to decide about it; its body stays where it is."""
+
+    pending_id: int
+    topic_id: int
+    message_id: bytes
+    kind: str
+    transaction_id: str | None
+    checks: int
+    enqueued: int
+    tag: str | None
+    message_group: str | None
+    priority: int | None
+    deliver_at_ms: int | None
+    size: int
+
+
+PENDING_COLUMNS = [
+    *(pending.c[name] for name in PendingRow._fields if name != "size"),
     func.length(pending.c.body).label("size"),
-)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +110,16 @@ def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[list[str] | PopE
     return [_cancel(tx, request) for request in requests]
 
 
-def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[bytes, list[AnyRow]]:
+def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[bytes, list[PendingRow]]:
     """The pending rows of these messages by id, ours until the transaction ends.
 
     There may be two of one id: it was sent, and a user's own transaction has enqueued it.
     """
     ids = sorted({id_to_bytes(each) for each in message_ids})
-    found: dict[bytes, list[AnyRow]] = {}
+    found: dict[bytes, list[PendingRow]] = {}
     for start in range(0, len(ids), STEP_ROWS_MAX):
         wish = {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]}
-        for row in tx.conn.execute(_LOCK, wish):
+        for row in _LOCK.rows(tx.conn, wish):
             found.setdefault(bytes(row.message_id), []).append(row)
     return found
 
@@ -208,11 +216,12 @@ def _cancel(tx: Transaction, request: Cancel) -> list[str]:
 _EXISTS = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
 )
-_LOCK = (
-    select(*NARROW)
+_LOCK = RowStatement(
+    PendingRow,
+    select(*PENDING_COLUMNS)
     .where(pending.c.topic_id == bindparam("topic_id"), pending.c.message_id.in_(bindparam("ids", expanding=True)))
     .order_by(pending.c.pending_id)
-    .with_for_update()
+    .with_for_update(),
 )
 _IDS = given("ids", "pending_id")
 _REMOVE = delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))

@@ -13,10 +13,12 @@ from popserver.domain.names import Resource
 from popserver.domain.pending import PendingKind
 from popserver.domain.topic import Topic
 from popserver.store import catalog
+from popserver.store.entering import within_a_step
 from popserver.store.given import as_given, given
 from popserver.store.message_look import MessageRow
 from popserver.store.messages import stored_message
-from popserver.store.schema import AnyRow, pending
+from popserver.store.packed import RowStatement
+from popserver.store.schema import pending
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 KEY_MATCHES_MAX = 1_000
@@ -31,6 +33,15 @@ class Scheduled(NamedTuple):
     due_at_ms: int
     checks: int
     transaction_id: str
+
+
+class _ScheduledRow(NamedTuple):
+    pending_id: int
+    kind: str
+    due_at_ms: int
+    checks: int
+    transaction_id: str | None
+    size: int
 
 
 class After(NamedTuple):
@@ -55,13 +66,7 @@ def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> lis
     """A page of what is pending in a topic, by due time; of bodies at most 16 MiB. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
     wish = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
-    page: list[AnyRow] = []
-    size = 0
-    for row in conn.execute(_SCHEDULE, wish):
-        size += row.size
-        if page and size > PAGE_BYTES_MAX:
-            break
-        page.append(row)
+    page = within_a_step(_SCHEDULE.rows(conn, wish), PAGE_BYTES_MAX)
     stored = stored_pending(conn, {row.pending_id: topic for row in page})
     return [
         Scheduled(
@@ -104,7 +109,8 @@ _IDS = given("ids", "pending_id")
 _MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[2:])).join(
     _IDS, _IDS.c.pending_id == pending.c.pending_id
 )
-_SCHEDULE = (
+_SCHEDULE = RowStatement(
+    _ScheduledRow,
     select(
         pending.c.pending_id,
         pending.c.kind,
@@ -120,7 +126,7 @@ _SCHEDULE = (
         tuple_(pending.c.due_at_ms, pending.c.pending_id) > tuple_(bindparam("after_due"), bindparam("after_id")),
     )
     .order_by(pending.c.due_at_ms, pending.c.pending_id)
-    .limit(bindparam("limit"))
+    .limit(bindparam("limit")),
 )
 _WITH_TEXT = (
     select(pending.c.message_id, pending.c["keys"].label("listed"))

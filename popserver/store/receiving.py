@@ -38,9 +38,9 @@ from popserver.store.message_look import BY_KEY, LATER, Bodies
 from popserver.store.messages import stored_messages
 from popserver.store.notices import DUE
 from popserver.store.open_groups import Run
-from popserver.store.packed import RowQuery
+from popserver.store.packed import RowQuery, RowStatement
 from popserver.store.replay import Held
-from popserver.store.schema import AnyRow, delivery, in_states, message
+from popserver.store.schema import delivery, in_states, message
 from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.store.wish import NOTHING_JUDGED, Found, Judged, Wish
 
@@ -89,6 +89,11 @@ class Taken(NamedTuple):
 class _Size(NamedTuple):
     message_key: int
     size: int
+
+
+class _AgainRow(NamedTuple):
+    message_key: int
+    attempt: int
 
 
 class _Grant(NamedTuple):
@@ -311,12 +316,12 @@ def _share_of_new(wish: Wish, before: int) -> int:
     return max(1, wish.room // _NEW_OF_ROOM) if before < wish.room else 0
 
 
-def _ready_again(tx: Transaction, wish: Wish) -> list[AnyRow]:
+def _ready_again(tx: Transaction, wish: Wish) -> list[_AgainRow]:
     """Keys and attempts of what is ready again outside of message groups, longest first."""
-    return list(tx.conn.execute(_READY_AGAIN, wish.names | {"limit": wish.room}))
+    return _READY_AGAIN.rows(tx.conn, wish.names | {"limit": wish.room})
 
 
-def _load(tx: Transaction, wish: Wish, ready_again: Sequence[AnyRow]) -> list[Found]:
+def _load(tx: Transaction, wish: Wish, ready_again: Sequence[_AgainRow]) -> list[Found]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
@@ -438,7 +443,8 @@ _SIZES = RowQuery(
         message.c.message_key.in_(select(_KEYS.c.message_key))
     ),
 )
-_READY_AGAIN = (
+_READY_AGAIN = RowStatement(
+    _AgainRow,
     select(delivery.c.message_key, delivery.c.attempt)
     .where(
         delivery.c.group_id == bindparam("group_id"),
@@ -449,7 +455,7 @@ _READY_AGAIN = (
     )
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))
-    .with_for_update(skip_locked=True)
+    .with_for_update(skip_locked=True),
 )
 # The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
 _HOLDS = given(

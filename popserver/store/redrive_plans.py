@@ -22,14 +22,27 @@ from popserver.domain.topic import Topic
 from popserver.store import catalog, redriving
 from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
+from popserver.store.packed import RowStatement
 from popserver.store.redriving import NO_COPY, NOT_DEAD, Plan
-from popserver.store.schema import AnyRow, dead_letter, message, redrive, redrive_plan
+from popserver.store.schema import dead_letter, message, redrive, redrive_plan
 from popserver.store.transaction import LockOrder, Locks, Phase, Request, Transaction, carries_out
 
 # Any number, as long as every server takes the same; beside it a hash of the plan's name.
 _LOCK_NAME = text(f"SELECT pg_advisory_xact_lock({0x706F71}, CAST(:plan_name AS integer))")
 R = TypeVar("R")
 S = TypeVar("S")
+
+
+class PlanRow(NamedTuple):
+    """A plan of redrives."""
+
+    plan_id: str
+    group_id: int
+    state: str
+    reason: str
+    selection: str
+    target_topic_id: int | None
+    created_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +156,8 @@ def redrive_now(tx: Transaction, requests: Sequence[Orders]) -> list[Done | PopE
     return [_said(_redrive_now, tx, request) for request in requests]
 
 
-def plan_row(tx: Transaction, plan_id: str) -> AnyRow | None:
-    return tx.conn.execute(_PLAN, {"of_plan": plan_id}).first()
+def plan_row(tx: Transaction, plan_id: str) -> PlanRow | None:
+    return _PLAN.first(tx.conn, {"of_plan": plan_id})
 
 
 def no_such_plan(plan_id: str) -> NotFound:
@@ -281,7 +294,7 @@ def _check_all_there(plan: Plan, found: redriving.Found, notes: dict[int, str]) 
             )
 
 
-def _check_same(request: NewPlan, found: AnyRow) -> None:
+def _check_same(request: NewPlan, found: PlanRow) -> None:
     if found.group_id != request.group.group_id:
         raise BadRequest(
             f"redrive plan '{request.plan_id}' is of another group, not of '{request.group.name}'; give this one a name"
@@ -296,12 +309,12 @@ def _check_same(request: NewPlan, found: AnyRow) -> None:
         )
 
 
-def _check_not_cancelled(row: AnyRow) -> None:
+def _check_not_cancelled(row: PlanRow) -> None:
     if row.state == PlanState.CANCELLED:
         raise TooLate(f"redrive plan '{row.plan_id}' was cancelled; make a new one for what it has left")
 
 
-def _existing(tx: Transaction, plan_id: str) -> tuple[AnyRow, Group]:
+def _existing(tx: Transaction, plan_id: str) -> tuple[PlanRow, Group]:
     """The plan and its group; that of a group which is deleted is gone with it, though its row is there for a while."""
     row = plan_row(tx, plan_id)
     group = None if row is None else _group(tx, row.group_id)
@@ -322,7 +335,7 @@ def _group(tx: Transaction, group_id: int) -> Group | None:
     return None if found is None or found.is_deleted else found.group
 
 
-def _plan(tx: Transaction, row: AnyRow, group: Group) -> Plan:
+def _plan(tx: Transaction, row: PlanRow, group: Group) -> Plan:
     if row.target_topic_id is None:
         return Plan(row.plan_id, group, row.created_at_ms, None)
     target = catalog.topics_by_id(tx.conn, [row.target_topic_id]).get(row.target_topic_id)
@@ -361,7 +374,10 @@ def _finish(tx: Transaction, plan_id: str) -> None:
         tx.conn.execute(_DONE, names)
 
 
-_PLAN = select(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
+_PLAN = RowStatement(
+    PlanRow,
+    select(*(redrive_plan.c[name] for name in PlanRow._fields)).where(redrive_plan.c.plan_id == bindparam("of_plan")),
+)
 _REACH = (
     update(redrive_plan)
     .where(

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, and_, bindparam, func, select
 
 from popserver.domain.group import Group
 from popserver.store.given import as_given, given
-from popserver.store.schema import AnyRow, delivery, redrive
+from popserver.store.schema import delivery, redrive
 
 
 class Redriven(NamedTuple):
@@ -29,10 +29,9 @@ def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, Redriven]:
     return {row.redriven_key: Redriven(row.origin_key, row.plan_id) for row in rows}
 
 
-def places_of(conn: Connection, origin_key: int) -> list[AnyRow]:
-    """Where a message has stood after redrives to its groups alone, oldest first: `group_id`, `redriven_key`,
-    `plan_id`, `redriven_at_ms`, `reason`."""
-    return list(conn.execute(_PLACES_OF, {"for_origin": origin_key}))
+def places_of(conn: Connection, origin_key: int) -> list[int]:
+    """Where a message has stood after redrives to its groups alone, oldest first: keys."""
+    return list(conn.execute(_PLACES_OF, {"for_origin": origin_key}).scalars())
 
 
 def delivered_at(conn: Connection, group: Group, origin_key: int) -> int | None:
@@ -57,7 +56,7 @@ _OF_PLACES = (
     .order_by(redrive.c.redriven_at_ms, redrive.c.dead_letter_id)
 )
 _PLACES_OF = (
-    select(redrive.c.group_id, redrive.c.redriven_key, redrive.c.plan_id, redrive.c.redriven_at_ms, redrive.c.reason)
+    select(redrive.c.redriven_key)
     .where(redrive.c.origin_key == bindparam("for_origin"), _TO_ITS_GROUP)
     .order_by(redrive.c.redriven_at_ms, redrive.c.dead_letter_id)
 )

@@ -47,14 +47,32 @@ from popserver.store.history import Moved, record
 from popserver.store.holds.orphans import NO_HOLD
 from popserver.store.inserting import insert_rows
 from popserver.store.messages import take_offsets
+from popserver.store.packed import RowStatement
 from popserver.store.retry_copies import properties_of
-from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, delivery, message, progress, queue, redrive
+from popserver.store.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue, redrive
 from popserver.store.transaction import Transaction
 
 NOT_DEAD = "it was no dead letter any more when its turn came"
 DIED_AGAIN = "it died again, and was purged"
 NO_COPY = "its group's dead-letter topic is deleted, and the message with it"
 NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
+
+
+class LetterRow(NamedTuple):
+    """A dead letter with its copy. `reads_copies`: its group consumes its own dead letters."""
+
+    dead_letter_id: int
+    origin_key: int
+    origin_topic_id: int
+    copy_key: int
+    attempt: int
+    redrive_state: str | None
+    copy_topic_id: int
+    message_id: bytes
+    tag: str | None
+    keys: str | None
+    properties: str | None
+    reads_copies: bool
 
 
 class Plan(NamedTuple):
@@ -69,14 +87,14 @@ class Plan(NamedTuple):
 class Found(NamedTuple):
     """The dead letters that are named, locked: by id; and the topics of theirs and of their copies that exist."""
 
-    letters: dict[int, AnyRow]
+    letters: dict[int, LetterRow]
     topics: dict[int, Topic]
 
 
 class _Sent(NamedTuple):
     """A dead letter on its way back: the place that it gets."""
 
-    letter: AnyRow
+    letter: LetterRow
     order: Order
     key: int
     is_new: bool  # a message of its own
@@ -85,7 +103,7 @@ class _Sent(NamedTuple):
 def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
     """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
     names = {"for_group": group.group_id, "ids": as_given((each,) for each in ids)}
-    letters = {row.dead_letter_id: row for row in tx.conn.execute(_LETTERS_FREE, names)}
+    letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
     if len(letters) < len(ids) and dialect_of(tx.conn).has_other_writers:
         locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
         if locked:
@@ -175,7 +193,7 @@ def _place(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -
 
 
 def _make_messages(
-    tx: Transaction, plan: Plan, found: Found, letters: Sequence[tuple[AnyRow, Order]], topic: Topic
+    tx: Transaction, plan: Plan, found: Found, letters: Sequence[tuple[LetterRow, Order]], topic: Topic
 ) -> list[_Sent]:
     """Append messages made of dead letters to a queue of the topic that nobody else has just now."""
     queue_id = tx.conn.execute(_FREE_QUEUE, {"of_topic": topic.topic_id}).scalar()
@@ -248,7 +266,7 @@ def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
     return conn.execute(_HAS_PROGRESS, names).first() is not None
 
 
-def _resets(conn: Connection, group: Group, letters: Sequence[tuple[AnyRow, Order]]) -> dict[int, int]:
+def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, Order]]) -> dict[int, int]:
     """How often the group was moved in the queues that they came from."""
     queues = as_given((each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters}))
     rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
@@ -278,9 +296,10 @@ _NAMED = (
     dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
 )
 _reader = progress.alias("reader")
-_LETTERS_FREE = (
+_LETTERS_FREE = RowStatement(
+    LetterRow,
     select(
-        dead_letter,
+        *(dead_letter.c[name] for name in LetterRow._fields[:6]),
         message.c.topic_id.label("copy_topic_id"),
         message.c.message_id,
         message.c.tag,
@@ -298,7 +317,7 @@ _LETTERS_FREE = (
     .join(message, message.c.message_key == dead_letter.c.copy_key)
     .where(*_NAMED)
     .order_by(dead_letter.c.dead_letter_id)
-    .with_for_update(of=dead_letter, skip_locked=True)
+    .with_for_update(of=dead_letter, skip_locked=True),
 )
 _IDS_THERE = select(dead_letter.c.dead_letter_id).where(*_NAMED).order_by(dead_letter.c.dead_letter_id)
 _MARK = (

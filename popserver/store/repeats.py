@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Connection, bindparam, select
 
 from popserver.domain.message import Message, MessageType, SendResult, id_from_bytes, id_to_bytes
 from popserver.domain.topic import Topic, offset_of, queue_of
 from popserver.domain.transaction import transaction_id_of
-from popserver.store.schema import AnyRow, message, pending, queue
+from popserver.store.packed import Row, RowStatement
+from popserver.store.schema import message, pending, queue
 from popserver.store.transaction import STEP_ROWS_MAX
 
 _COMMITTED = bytes(8)  # in the place of what is drawn: the first answer's id is not stored any more
+
+
+class _PendingRow(NamedTuple):
+    message_id: bytes
+    transaction_id: str | None
+    deliver_at_ms: int | None
+
+
+class _QueuedRow(NamedTuple):
+    message_id: bytes
+    message_key: int
+    deliver_at_ms: int | None
 
 
 def known(conn: Connection, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
@@ -67,22 +80,28 @@ def _in_a_queue_of_ids(
     }
 
 
-def _find(conn: Connection, query: Select[Any], topic: Topic, ids: Sequence[str]) -> list[AnyRow]:
+def _find(conn: Connection, query: RowStatement[Row], topic: Topic, ids: Sequence[str]) -> list[Row]:
     kept = [id_to_bytes(each) for each in ids]
     return [
         row
         for start in range(0, len(kept), STEP_ROWS_MAX)
-        for row in conn.execute(query, {"topic_id": topic.topic_id, "ids": kept[start : start + STEP_ROWS_MAX]})
+        for row in query.rows(conn, {"topic_id": topic.topic_id, "ids": kept[start : start + STEP_ROWS_MAX]})
     ]
 
 
-_IN_A_QUEUE = select(message.c.message_id, message.c.message_key, message.c.deliver_at_ms).where(
-    message.c.topic_id == bindparam("topic_id"),
-    message.c.origin_key == 0,
-    message.c.message_id.in_(bindparam("ids", expanding=True)),
+_IN_A_QUEUE = RowStatement(
+    _QueuedRow,
+    select(message.c.message_id, message.c.message_key, message.c.deliver_at_ms).where(
+        message.c.topic_id == bindparam("topic_id"),
+        message.c.origin_key == 0,
+        message.c.message_id.in_(bindparam("ids", expanding=True)),
+    ),
 )
-_PENDING = select(pending.c.message_id, pending.c.transaction_id, pending.c.deliver_at_ms).where(
-    pending.c.topic_id == bindparam("topic_id"),
-    pending.c.message_id.in_(bindparam("ids", expanding=True)),
+_PENDING = RowStatement(
+    _PendingRow,
+    select(pending.c.message_id, pending.c.transaction_id, pending.c.deliver_at_ms).where(
+        pending.c.topic_id == bindparam("topic_id"),
+        pending.c.message_id.in_(bindparam("ids", expanding=True)),
+    ),
 )
 _QUEUE_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.topic_id == bindparam("of_topic"))

@@ -18,9 +18,19 @@ from popserver.domain.retry import Holder
 from popserver.store.given import as_given, given
 from popserver.store.message_look import BY_KEY, MessageRow
 from popserver.store.notices import DUE
-from popserver.store.schema import AnyRow, delivery, in_states
+from popserver.store.packed import RowStatement
+from popserver.store.schema import delivery, in_states
 from popserver.store.transaction import Transaction
 from popserver.store.wish import Wish
+
+
+class _HeldRow(NamedTuple):
+    message_key: int
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    message_group: str | None
+    attempt_id: str
 
 
 class Held(NamedTuple):
@@ -37,10 +47,10 @@ def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str
     Nothing is in the list of one whose bodies find no room in this transaction.
     """
     names = {"attempts": sorted(set(attempt_ids)), "now_ms": tx.now_ms}
-    rows = tx.conn.execute(_HELD, wish.names | names).all()
+    rows = _HELD.rows(tx.conn, wish.names | names)
     if not rows:
         return {}
-    by_attempt: dict[str, list[AnyRow]] = {}
+    by_attempt: dict[str, list[_HeldRow]] = {}
     for row in rows:
         by_attempt.setdefault(row.attempt_id, []).append(row)
     held: dict[str, list[Held]] = {}
@@ -50,7 +60,7 @@ def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str
     return held
 
 
-def _loaded(tx: Transaction, wish: Wish, rows: Sequence[AnyRow]) -> list[Held]:
+def _loaded(tx: Transaction, wish: Wish, rows: Sequence[_HeldRow]) -> list[Held]:
     messages = BY_KEY.rows(tx.conn, {"keys": as_given((row.message_key,) for row in rows)})
     by_key = {each.message_key: each for each in messages}
     return [Held(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
@@ -72,20 +82,14 @@ def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: 
     ]
 
 
-def _receipt(wish: Wish, row: AnyRow) -> Receipt:
+def _receipt(wish: Wish, row: _HeldRow) -> Receipt:
     in_order = row.message_group is not None
     return Receipt(wish.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
 
 
-_HELD = (
-    select(
-        delivery.c.message_key,
-        delivery.c.attempt,
-        delivery.c.hold_id,
-        delivery.c.visible_at_ms,
-        delivery.c.message_group,
-        delivery.c.attempt_id,
-    )
+_HELD = RowStatement(
+    _HeldRow,
+    select(*(delivery.c[name] for name in _HeldRow._fields))
     .where(
         delivery.c.attempt_id.in_(bindparam("attempts", expanding=True)),
         delivery.c.group_id == bindparam("group_id"),
@@ -93,7 +97,7 @@ _HELD = (
         in_states(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("now_ms"),
     )
-    .order_by(delivery.c.message_key)
+    .order_by(delivery.c.message_key),
 )
 _HOLDS = given("holds", "group_id", "message_key", "hold_id")
 _free = (

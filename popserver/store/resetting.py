@@ -26,8 +26,9 @@ from popserver.store.clearing import GroupQueue
 from popserver.store.dialect import dialect_of
 from popserver.store.history import Moved, as_moved, record
 from popserver.store.message_groups import Place, locks_of
+from popserver.store.packed import RowStatement
 from popserver.store.pulling import Ends
-from popserver.store.schema import AnyRow, progress
+from popserver.store.schema import progress
 from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
 # Of one reset the history tells about so many messages.
@@ -45,6 +46,12 @@ class Reset(Request[list[MovedOffset]]):
 
     def locks(self) -> Iterable[Locks]:
         return locks_of(Place(self.group.group_id, each.queue.queue_id) for each in self.goals)
+
+
+class _StateRow(NamedTuple):
+    message_key: int
+    state: str
+    attempt: int | None
 
 
 class _Move(NamedTuple):
@@ -159,7 +166,7 @@ def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
     room = TOLD_MAX
     for move in moves:
         held = clearing.held(tx, _place(group, move), room)
-        of_stretch = tx.conn.execute(_STATES, _stretch(group, move) | {"limit": room - len(held)}).all()
+        of_stretch = _STATES.rows(tx.conn, _stretch(group, move) | {"limit": room - len(held)})
         _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_stretch)])
         room -= len(held) + len(of_stretch)
 
@@ -172,7 +179,7 @@ def _stretch(group: Group, move: _Move) -> dict[str, Any]:
     return bounds | {"group_namespace": group.name.namespace, "consumer_group": group.name.name}
 
 
-def _implied(row: AnyRow) -> Moved:
+def _implied(row: _StateRow) -> Moved:
     return Moved(row.message_key, State(row.state), row.attempt or 0, "")
 
 
@@ -209,8 +216,11 @@ _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bi
 _STORED = select(progress.c.next_offset).where(*_HERE)
 _SET = update(progress).where(*_HERE).values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1)
 # Those without a row of their own.
-_STATES = text("""
+_STATES = RowStatement(
+    _StateRow,
+    text("""
     SELECT message_key, state, attempt FROM message_state
     WHERE message_key >= :from_key AND message_key < :to_key
       AND group_namespace = :group_namespace AND consumer_group = :consumer_group AND visible_at_ms IS NULL
-    ORDER BY message_key LIMIT :limit""")
+    ORDER BY message_key LIMIT :limit"""),
+)

@@ -21,9 +21,9 @@ from popserver.domain.names import DLQ_PREFIX, Resource
 from popserver.domain.topic import message_key, offset_of, queue_of
 from popserver.store import catalog, message_groups, redriven
 from popserver.store.message_groups import Member
+from popserver.store.packed import RowStatement
 from popserver.store.schema import (
     KEY_SHIFT,
-    AnyRow,
     consumer_group,
     delivery,
     history,
@@ -64,25 +64,29 @@ class Removed(NamedTuple):
     newest_ms: int
 
 
+class _QueueRow(NamedTuple):
+    queue_id: int
+    min_offset: int
+    namespace: str
+    name: str
+    oldest_ms: int | None
+
+
 @carries_out(Retain)
 def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
     """One step for all requests: of messages while there are any to remove, then of history."""
     cutoff_ms = max(request.cutoff_ms for request in requests)
     if not catalog.lock_if_free(tx):
         return [Retained(0, cutoff_ms)] * len(requests)
-    queues = tx.conn.execute(_OLDEST).all()
-    old = (each for each in queues if _is_older(each, cutoff_ms))
+    queues = _OLDEST.rows(tx.conn, {})
+    old = (each for each in queues if each.oldest_ms is not None and each.oldest_ms < cutoff_ms)
     of_topic = next((removed for each in old if (removed := _trim(tx, each, cutoff_ms))), None)
     count = of_topic.messages if of_topic else tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
     oldest_ms = min((each.oldest_ms for each in queues if each.oldest_ms is not None), default=None)
     return [Retained(count, oldest_ms, of_topic)] * len(requests)
 
 
-def _is_older(place: AnyRow, cutoff_ms: int) -> bool:
-    return place.oldest_ms is not None and place.oldest_ms < cutoff_ms
-
-
-def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> Removed | None:
+def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int) -> Removed | None:
     """Remove the queue's oldest messages, up to one that must stay; None where nothing was removed."""
     groups = lock_queue(tx, place.queue_id)
     if groups is None:
@@ -103,7 +107,8 @@ def _trim(tx: Transaction, place: AnyRow, cutoff_ms: int) -> Removed | None:
     tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
     if not removed:
         return None
-    return Removed(Resource(place.namespace, place.name), removed, place.oldest_ms, newest_ms or place.oldest_ms)
+    oldest_ms = place.oldest_ms or 0
+    return Removed(Resource(place.namespace, place.name), removed, oldest_ms, newest_ms or oldest_ms)
 
 
 def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
@@ -137,7 +142,8 @@ def _remove_ready(tx: Transaction, group_id: int, bounds: dict[str, int]) -> Non
 
 _FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset)
 _END_KEY = (queue.c.queue_id + 1).op("<<")(KEY_SHIFT)
-_OLDEST = (
+_OLDEST = RowStatement(
+    _QueueRow,
     select(
         queue.c.queue_id,
         queue.c.min_offset,
@@ -155,7 +161,7 @@ _OLDEST = (
         topic_table.c.deleted_at_ms.is_(None),
         func.substr(topic_table.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
         queue.c.min_offset < queue.c.next_offset,
-    )
+    ),
 )
 _LOCK_QUEUE = (
     select(queue.c.queue_id).where(queue.c.queue_id == bindparam("of_queue")).with_for_update(skip_locked=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
 
@@ -17,18 +17,26 @@ from popserver.domain.delivery import Event, sources
 from popserver.domain.group import Group
 from popserver.domain.names import retry_topic
 from popserver.domain.retry_copy import Lineage, lineage_of, marked, unmarked
-from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
+from popserver.domain.topic import OWN_QUEUES, NewTopic, Topic, message_key
 from popserver.store import catalog
-from popserver.store.dying import Return
+from popserver.store.dying import DueRow, Return
 from popserver.store.given import as_given, given
 from popserver.store.history import as_moved, record
 from popserver.store.messages import take_offsets
-from popserver.store.schema import KEY_SHIFT, AnyRow, delivery, in_states, message, progress
+from popserver.store.packed import RowStatement
+from popserver.store.schema import KEY_SHIFT, delivery, in_states, message, progress
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import FinishOrder, Transaction
 
 
-def come_again(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:
+class _ParentRow(NamedTuple):
+    message_key: int
+    properties: str | None
+    topic_name: str
+    resets: int
+
+
+def come_again(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
     """Let copies stand for deliveries whose rows the caller has locked (at most one step of them).
 
     The rows go at once; the copies follow at the end (`NewRetries`).
@@ -53,9 +61,9 @@ class NewRetries:
             _write(tx, listed[0].group, [each.row for each in listed])
 
 
-def _write(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:
+def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
     names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in rows)}
-    parents = {row.message_key: row for row in tx.conn.execute(_PARENTS, names)}
+    parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
     # What is left out is of a topic that was deleted, and goes with it.
     kept = [row for row in rows if row.message_key in parents]
     if kept:
@@ -106,7 +114,7 @@ def _stored(properties: dict[str, str]) -> str | None:
     return json.dumps(properties, ensure_ascii=False) if properties else None
 
 
-def _copy(tx: Transaction, group: Group, rows: Sequence[AnyRow], parents: dict[int, AnyRow]) -> None:
+def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[int, _ParentRow]) -> None:
     name = retry_topic(group.name)
     topic = catalog.ensure_topic(tx, NewTopic(name, OWN_QUEUES))
     place = topic.queues[0]
@@ -122,7 +130,7 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[AnyRow], parents: dict[i
     tx.ring(topic.topic_id)
 
 
-def _properties(row: AnyRow, parent: AnyRow, topic: Any) -> str | None:
+def _properties(row: DueRow, parent: _ParentRow, topic: Topic) -> str | None:
     properties = properties_of(parent.properties)
     if row.topic_id == topic.topic_id:
         before = lineage_of(properties)
@@ -131,7 +139,8 @@ def _properties(row: AnyRow, parent: AnyRow, topic: Any) -> str | None:
 
 
 _KEYS = given("keys", "message_key")
-_PARENTS = (
+_PARENTS = RowStatement(
+    _ParentRow,
     select(
         message.c.message_key,
         message.c.properties,
@@ -147,7 +156,7 @@ _PARENTS = (
             progress.c.group_id == bindparam("for_group"),
             progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
         ),
-    )
+    ),
 )
 _COPIES = given("copies", "parent_key", "copy_key", text=("properties",))
 # Everything but its place and its lineage is the message's own: id, tag, keys, body, birth.

@@ -35,11 +35,12 @@ from popserver.domain.topic import message_key, offset_of
 from popserver.store.given import as_given, given
 from popserver.store.message_groups import Member
 from popserver.store.message_look import MessageQuery, MessageRow
-from popserver.store.schema import AnyRow, delivery, message, progress, queue
+from popserver.store.packed import RowStatement
+from popserver.store.schema import delivery, message, progress, queue
 from popserver.store.schema import message_group_progress as behind
 from popserver.store.stretch import INSIDE, WITH_TAG, narrowed, of_tags
 from popserver.store.transaction import Transaction
-from popserver.store.wish import Found, Wish
+from popserver.store.wish import Found, PlaceRow, Wish
 from popserver.store.work import WINDOW_OFFSETS
 
 # Of so many looks at a topic's priorities one begins anywhere: what is urgent must not starve the rest.
@@ -60,23 +61,17 @@ class Scanned(NamedTuple):
     left_over: bool
 
 
-def lock_places(tx: Transaction, wish: Wish) -> list[AnyRow]:
-    """The queues in which something may wait for the group and nobody else is reading, the first to look at in front.
-
-    Each with `queue_id`, `next_offset`, `min_offset`, `end_offset` and `has_open`: a message group is open, there or in
-    another queue of the topic.
-    """
-    rows = tx.conn.execute(_PLACES_IN_ORDER if takes_groups(wish) else _PLACES, wish.names).all()
-    return _in_turn(wish, rows)
+def lock_places(tx: Transaction, wish: Wish) -> list[PlaceRow]:
+    """The queues where something may wait for the group and no other server reads, the first to read in front."""
+    return _in_turn(wish, (_PLACES_IN_ORDER if takes_groups(wish) else _PLACES).rows(tx.conn, wish.names))
 
 
-def places_of(conn: Connection, wish: Wish) -> list[AnyRow]:
+def places_of(conn: Connection, wish: Wish) -> list[PlaceRow]:
     """The same of all queues, to be looked at and not to be read: nothing is locked."""
-    looks = _SEEN_IN_ORDER if takes_groups(wish) else _SEEN
-    return _in_turn(wish, conn.execute(looks, wish.names).all())
+    return _in_turn(wish, (_SEEN_IN_ORDER if takes_groups(wish) else _SEEN).rows(conn, wish.names))
 
 
-def _in_turn(wish: Wish, rows: Sequence[AnyRow]) -> list[AnyRow]:
+def _in_turn(wish: Wish, rows: Sequence[PlaceRow]) -> list[PlaceRow]:
     if is_by_priority(wish):
         return list(reversed(rows))
     start = wish.rotation % len(rows) if rows else 0
@@ -93,7 +88,7 @@ def is_more(tx: Transaction, wish: Wish) -> bool:
     return tx.conn.execute(_IS_MORE_IN_ORDER if takes_groups(wish) else _IS_MORE, wish.names).first() is not None
 
 
-def read_on(tx: Transaction, wish: Wish, places: Sequence[AnyRow], limit: int, *, beside_runs: bool) -> Scanned:
+def read_on(tx: Transaction, wish: Wish, places: Sequence[PlaceRow], limit: int, *, beside_runs: bool) -> Scanned:
     """Up to `limit` messages at the group's progress, which moves on.
 
     `beside_runs`: open message groups have something to give. Then it does not look far: where groups are locked, the
@@ -135,7 +130,7 @@ def leave(tx: Transaction, wish: Wish, left: Iterable[Found]) -> None:
         tx.conn.execute(_LEAVE, wish.names | {"left": rows})
 
 
-def _found(wish: Wish, place: AnyRow, row: MessageRow) -> Found:
+def _found(wish: Wish, place: PlaceRow, row: MessageRow) -> Found:
     if row.message_group is None or not wish.keeps_order:
         return Found(row, 1)
     return Found(row, 1, Member(wish.topic.topic_id, place.queue_id, row.message_group))
@@ -155,7 +150,7 @@ def takes_groups(wish: Wish) -> bool:
     return wish.keeps_order and wish.topic.has_message_groups
 
 
-def _read_on(tx: Transaction, wish: Wish, place: AnyRow, limit: int, window: int) -> tuple[list[MessageRow], int]:
+def _read_on(tx: Transaction, wish: Wish, place: PlaceRow, limit: int, window: int) -> tuple[list[MessageRow], int]:
     """Wanted messages of one queue from the group's progress on, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
     if wish.wanted.wants_all and not takes_groups(wish):
@@ -168,7 +163,7 @@ def _read_on(tx: Transaction, wish: Wish, place: AnyRow, limit: int, window: int
 
 
 def _read_window(
-    tx: Transaction, wish: Wish, place: AnyRow, limit: int, offsets: range
+    tx: Transaction, wish: Wish, place: PlaceRow, limit: int, offsets: range
 ) -> tuple[list[MessageRow], int]:
     names = _between(place, offsets.start, offsets.stop, limit)
     names |= wish.names | {"for_queue": place.queue_id, "queue_key": message_key(place.queue_id, 0)}
@@ -211,7 +206,7 @@ def _cost_of_asking(wish: Wish) -> int:
     return len(wish.wanted.tags) if isinstance(wish.wanted, TagFilter) else 1
 
 
-def _between(place: AnyRow, start: int, end: int, limit: int) -> dict[str, Any]:
+def _between(place: PlaceRow, start: int, end: int, limit: int) -> dict[str, Any]:
     return {
         "from_key": message_key(place.queue_id, start),
         "to_key": message_key(place.queue_id, end),
@@ -251,10 +246,12 @@ def _places(columns: Iterable[Any], is_behind: Any) -> Select[Any]:
     )
 
 
-_SEEN = _places([*_PLACE_COLUMNS, literal(0).label("has_open")], _IS_BEHIND)
-_SEEN_IN_ORDER = _places([*_PLACE_COLUMNS, _HAS_OPEN.label("has_open")], or_(_IS_BEHIND, _HAS_OPEN))
-_PLACES = _SEEN.with_for_update(of=progress, skip_locked=True)
-_PLACES_IN_ORDER = _SEEN_IN_ORDER.with_for_update(of=progress, skip_locked=True)
+_seen = _places([*_PLACE_COLUMNS, literal(0).label("has_open")], _IS_BEHIND)
+_seen_in_order = _places([*_PLACE_COLUMNS, _HAS_OPEN.label("has_open")], or_(_IS_BEHIND, _HAS_OPEN))
+_SEEN = RowStatement(PlaceRow, _seen)
+_SEEN_IN_ORDER = RowStatement(PlaceRow, _seen_in_order)
+_PLACES = RowStatement(PlaceRow, _seen.with_for_update(of=progress, skip_locked=True))
+_PLACES_IN_ORDER = RowStatement(PlaceRow, _seen_in_order.with_for_update(of=progress, skip_locked=True))
 _READY_AGAIN = (
     select(delivery.c.message_key)
     .where(

@@ -7,8 +7,6 @@ READY, one behind it without a delivery row is COMMIT, one with a dead letter is
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -19,7 +17,6 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
-    Row,
     SmallInteger,
     Table,
     Text,
@@ -39,7 +36,6 @@ from popserver.domain.topic import OFFSET_BITS
 from popserver.store import states_of
 from popserver.store.states_of import OFFSET_MASK
 
-AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 metadata = MetaData()
 
 _ID = BigInteger().with_variant(Integer, "sqlite")

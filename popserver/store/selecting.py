@@ -15,11 +15,31 @@ from popserver.domain.group import Group
 from popserver.domain.message import id_from_bytes
 from popserver.domain.redrive import Selection
 from popserver.store.given import as_given, given
+from popserver.store.packed import RowStatement
 from popserver.store.retry_copies import properties_of
-from popserver.store.schema import AnyRow, dead_letter, message
+from popserver.store.schema import dead_letter, message
 from popserver.store.schema import topic as topic_table
 from popserver.store.transaction import STEP_ROWS_MAX
 from popserver.store.work import Work
+
+
+class _LetterRow(NamedTuple):
+    dead_letter_id: int
+    origin_topic_id: int
+    copy_key: int
+    attempt: int
+    reason: str
+    dead_at_ms: int
+    redrive_state: str | None
+    topic_name: str | None
+
+
+class _CopyRow(NamedTuple):
+    message_key: int
+    message_id: bytes
+    tag: str | None
+    properties: str | None
+    message_group: str | None
 
 
 class Page(NamedTuple):
@@ -33,9 +53,9 @@ def page(conn: Connection, group: Group, selection: Selection, after_id: int, li
     """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`; fewer by a costly filter."""
     names = {"for_group": group.group_id, "after": after_id, "window": STEP_ROWS_MAX}
     if selection.ids:
-        rows = conn.execute(_NAMED, names | {"ids": as_given((each,) for each in selection.ids)}).all()
+        rows = _NAMED.rows(conn, names | {"ids": as_given((each,) for each in selection.ids)})
     else:
-        rows = conn.execute(_NEXT, names).all()
+        rows = _NEXT.rows(conn, names)
     plausible = [row for row in rows if _may_fit(row, selection)]
     fitting, left_at = _judged(conn, sql.parse(selection.where), plausible) if selection.where else (plausible, None)
     ids = [row.dead_letter_id for row in fitting[:limit]]
@@ -52,7 +72,7 @@ def newest_id(conn: Connection, group: Group) -> int:
     return newest or 0
 
 
-def _may_fit(row: AnyRow, selection: Selection) -> bool:
+def _may_fit(row: _LetterRow, selection: Selection) -> bool:
     return (
         (selection.redriven_too or row.redrive_state is None)
         and selection.topic_id in (None, row.origin_topic_id)
@@ -61,14 +81,14 @@ def _may_fit(row: AnyRow, selection: Selection) -> bool:
     )
 
 
-def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[AnyRow]) -> tuple[list[AnyRow], int | None]:
+def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[_LetterRow]) -> tuple[list[_LetterRow], int | None]:
     """Those that the filter wants; and after which id it did not go on, where its work was done before."""
     work = Work()
-    fitting: list[AnyRow] = []
+    fitting: list[_LetterRow] = []
     start = 0
     while start < len(rows):
         several = rows[start : start + work.messages(wanted)]
-        copies = {row.message_key: row for row in conn.execute(_COPIES, {"keys": _keys(several)})}
+        copies = {row.message_key: row for row in _COPIES.rows(conn, {"keys": _keys(several)})}
         for row in several:
             start += 1
             copy = copies.get(row.copy_key)
@@ -79,15 +99,15 @@ def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[AnyRow]) -> tupl
                 fitting.append(row)
             work.spend(wanted.cost(copy.tag, facts))
             if work.is_done and start < len(rows):
-                return fitting, int(row.dead_letter_id)
+                return fitting, row.dead_letter_id
     return fitting, None
 
 
-def _keys(rows: Sequence[AnyRow]) -> str:
+def _keys(rows: Sequence[_LetterRow]) -> str:
     return as_given((row.copy_key,) for row in rows)
 
 
-def _facts(row: AnyRow, copy: AnyRow) -> Mapping[str, str | None]:
+def _facts(row: _LetterRow, copy: _CopyRow) -> Mapping[str, str | None]:
     return {
         **properties_of(copy.properties),
         "REASON": row.reason,
@@ -113,11 +133,14 @@ _FACTS = (
     .where(dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.dead_letter_id > bindparam("after"))
     .order_by(dead_letter.c.dead_letter_id)
 )
-_NEXT = _FACTS.limit(bindparam("window"))
+_NEXT = RowStatement(_LetterRow, _FACTS.limit(bindparam("window")))
 _IDS = given("ids", "dead_letter_id")
-_NAMED = _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
+_NAMED = RowStatement(_LetterRow, _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))))
 _KEYS = given("keys", "message_key")
-_COPIES = select(
-    message.c.message_key, message.c.message_id, message.c.tag, message.c.properties, message.c.message_group
-).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
+_COPIES = RowStatement(
+    _CopyRow,
+    select(*(message.c[name] for name in _CopyRow._fields)).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
+)
 _NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(dead_letter.c.group_id == bindparam("for_group"))

@@ -31,8 +31,9 @@ from popserver.store.history import Moved, record
 from popserver.store.holds.orphans import NO_HOLD
 from popserver.store.inserting import insert_rows
 from popserver.store.notices import DUE
+from popserver.store.packed import RowStatement
 from popserver.store.retry_copies import as_it_was_sent, properties_of
-from popserver.store.schema import KEY_SHIFT, AnyRow, dead_letter, delivery, message, progress, queue
+from popserver.store.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue
 from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
 REASONS = {
@@ -80,10 +81,16 @@ class _Failed(NamedTuple):
         return Dying(request.message_key, request.topic.topic_id, self.failures + 1, request.client_id, self.origin)
 
 
+class _MessageRow(NamedTuple):
+    message_key: int
+    topic_id: int
+    properties: str | None
+
+
 class _Found(NamedTuple):
     """What is stored about the messages of one step, by key."""
 
-    messages: dict[int, AnyRow]
+    messages: dict[int, _MessageRow]
     origins: dict[int, Origin]
     failures: dict[int, int]
     dead: set[int]  # first places
@@ -148,7 +155,7 @@ def _hand_back(
 
 def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Found:
     names = {"for_group": group.group_id, "keys": as_given((key,) for key in sorted(requests))}
-    messages = {row.message_key: row for row in tx.conn.execute(_MESSAGES, names)}
+    messages = {row.message_key: row for row in _MESSAGES.rows(tx.conn, names)}
     own = catalog.find_topic(tx.conn, retry_topic(group.name))
     own_id = None if own is None else own.topic_id
     # Dead letters name the topic of the first place: 0 where that is gone with its queue.
@@ -257,8 +264,11 @@ _LOCK_MESSAGES = (
     .order_by(message.c.message_key)
     .with_for_update(key_share=True)
 )
-_MESSAGES = select(message.c.message_key, message.c.topic_id, message.c.properties).where(
-    message.c.message_key.in_(select(_KEYS.c.message_key))
+_MESSAGES = RowStatement(
+    _MessageRow,
+    select(message.c.message_key, message.c.topic_id, message.c.properties).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
 )
 _TOPICS = select(queue.c.queue_id, queue.c.topic_id).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
 _DEAD = select(dead_letter.c.origin_key).where(

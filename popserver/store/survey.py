@@ -20,8 +20,8 @@ from popserver.store import open_groups, receiving, scan
 from popserver.store.filter_look import FilterQuery, Unjudged
 from popserver.store.given import as_given, given
 from popserver.store.receiving import Receive
-from popserver.store.schema import AnyRow, message
-from popserver.store.wish import Judged, Stretch
+from popserver.store.schema import message
+from popserver.store.wish import Judged, PlaceRow, Stretch
 from popserver.store.work import Work
 
 
@@ -97,13 +97,13 @@ def _judge_behind(survey: Survey, work: Work) -> dict[int, bool]:
     return {row[0]: known[row[0]] for row in rows if row[0] in known}
 
 
-def _known(known: Judged, place: AnyRow) -> Stretch:
+def _known(known: Judged, place: PlaceRow) -> Stretch:
     from_key = message_key(place.queue_id, max(place.next_offset, place.min_offset))
     return known.stretch(place.queue_id, from_key) or Stretch(from_key, from_key, ())
 
 
 def _most_urgent(
-    places: Iterable[AnyRow], stretches: dict[int, Stretch], enough: int
+    places: Iterable[PlaceRow], stretches: dict[int, Stretch], enough: int
 ) -> tuple[dict[int, Stretch], bool]:
     """The stretches with the most urgent messages, `enough` of them; and whether more must be asked about.
 
@@ -120,7 +120,7 @@ def _most_urgent(
     return needed, is_short
 
 
-def _to_ask(places: Iterable[AnyRow], stretches: dict[int, Stretch], count: int, enough: int) -> list[Stretch]:
+def _to_ask(places: Iterable[PlaceRow], stretches: dict[int, Stretch], count: int, enough: int) -> list[Stretch]:
     """The stretches behind those that are known, in the places' order; so many offsets together."""
     asked: list[Stretch] = []
     for place in places:
@@ -134,7 +134,7 @@ def _to_ask(places: Iterable[AnyRow], stretches: dict[int, Stretch], count: int,
     return asked
 
 
-def _left(places: Iterable[AnyRow], stretches: dict[int, Stretch]) -> int:
+def _left(places: Iterable[PlaceRow], stretches: dict[int, Stretch]) -> int:
     ends = {place.queue_id: message_key(place.queue_id, place.end_offset) for place in places}
     return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in stretches.items())
 

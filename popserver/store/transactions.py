@@ -21,9 +21,10 @@ from popserver.domain.transaction import CheckPolicy, Resolution, is_transaction
 from popserver.store import catalog
 from popserver.store.entering import enter, within_a_step
 from popserver.store.given import as_given, given
-from popserver.store.pending import NARROW, locked, remove
+from popserver.store.packed import RowStatement
+from popserver.store.pending import PendingRow, locked, remove
 from popserver.store.pending_look import stored_pending
-from popserver.store.schema import IS_HALF, AnyRow, message, pending
+from popserver.store.schema import IS_HALF, message, pending
 from popserver.store.transaction import Phase, Request, Transaction, carries_out
 
 # What one step asks about: whole messages, which travel through here.
@@ -71,6 +72,16 @@ class Check(NamedTuple):
     checks_before: int
 
 
+class _DueRow(NamedTuple):
+    pending_id: int
+    topic_id: int
+    message_id: bytes
+    transaction_id: str
+    client_id: str
+    checks: int
+    size: int
+
+
 class Discarded(NamedTuple):
     """A half message that nobody decided about."""
 
@@ -110,7 +121,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
     policy = requests[0].policy
     topics = as_given((each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests))))
     wish = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
-    due = within_a_step(tx.conn.execute(_DUE, wish), CHECKED_BYTES_MAX)
+    due = within_a_step(_DUE.rows(tx.conn, wish), CHECKED_BYTES_MAX)
     names = catalog.topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
     discarded = [row for row in due if row.checks >= policy.checks_max]
     remove(tx, (row.pending_id for row in discarded))
@@ -156,13 +167,13 @@ def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[b
     return answers
 
 
-def _halves_first(rows: dict[bytes, list[AnyRow]]) -> dict[bytes, AnyRow]:
+def _halves_first(rows: dict[bytes, list[PendingRow]]) -> dict[bytes, PendingRow]:
     """One row of each id: its half message, unless there is none."""
     return {each: min(several, key=lambda row: row.kind != PendingKind.HALF) for each, several in rows.items()}
 
 
 def _decide(
-    tx: Transaction, request: EndTransaction, rows: dict[bytes, AnyRow], decided: dict[bytes, Resolution]
+    tx: Transaction, request: EndTransaction, rows: dict[bytes, PendingRow], decided: dict[bytes, Resolution]
 ) -> bool | PopError:
     """Note the decision in `decided`, unless there is one already; True, or why it cannot be."""
     message_id = id_to_bytes(request.message_id)
@@ -202,7 +213,7 @@ def _unknown(request: EndTransaction) -> InvalidTransactionId:
     )
 
 
-def _checks(conn: Connection, asked: Sequence[AnyRow], topics: dict[int, Topic]) -> list[Check]:
+def _checks(conn: Connection, asked: Sequence[_DueRow], topics: dict[int, Topic]) -> list[Check]:
     messages = stored_pending(conn, {row.pending_id: topics[row.topic_id] for row in asked if row.topic_id in topics})
     return [
         Check(row.pending_id, row.topic_id, messages[row.pending_id], row.transaction_id, row.client_id, row.checks)
@@ -211,7 +222,7 @@ def _checks(conn: Connection, asked: Sequence[AnyRow], topics: dict[int, Topic])
     ]
 
 
-def _discarded(row: AnyRow, topics: dict[int, Topic]) -> Discarded:
+def _discarded(row: _DueRow, topics: dict[int, Topic]) -> Discarded:
     return Discarded(topics[row.topic_id].name, id_from_bytes(bytes(row.message_id)), row.checks)
 
 
@@ -221,12 +232,13 @@ _STORED = select(message.c.message_key).where(
     message.c.origin_key == 0,
 )
 _TOPICS = given("topics", "topic_id")
-_DUE = (
-    select(*NARROW, pending.c.client_id)
+_DUE = RowStatement(
+    _DueRow,
+    select(*(pending.c[name] for name in _DueRow._fields if name != "size"), func.length(pending.c.body).label("size"))
     .where(IS_HALF, pending.c.topic_id.in_(select(_TOPICS.c.topic_id)), pending.c.due_at_ms <= bindparam("now_ms"))
     .order_by(pending.c.topic_id, pending.c.due_at_ms)
     .limit(bindparam("limit"))
-    .with_for_update(skip_locked=True)
+    .with_for_update(skip_locked=True),
 )
 _EARLIEST = select(func.min(pending.c.due_at_ms)).where(IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id)
 _NEXT_CHECK = select(func.min(_EARLIEST.scalar_subquery())).select_from(_TOPICS)

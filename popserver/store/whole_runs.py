@@ -6,6 +6,7 @@ Where a receipt is not current, or something of a run is left, nothing is done: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, case, delete, distinct, func, select, tuple_
 
@@ -15,8 +16,20 @@ from popserver.domain.receipt import Receipt
 from popserver.domain.topic import queue_of
 from popserver.store import message_groups
 from popserver.store.given import as_given, gathered, given
-from popserver.store.schema import AnyRow, delivery, in_states
+from popserver.store.packed import RowStatement
+from popserver.store.schema import delivery, in_states
 from popserver.store.transaction import Transaction
+
+
+class _Runs(NamedTuple):
+    """How many deliveries are held, and of their runs: the length of all, the members, and their topics."""
+
+    held: int
+    all_of_runs: int
+    members: str
+    topics: int
+    first_topic: int
+    last_topic: int
 
 
 def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
@@ -29,7 +42,8 @@ def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
     # Receipts of one hold may differ in what they say of its end; counted twice, one would stand for another message.
     named = {(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts}
     holds = as_given(sorted(named))
-    row: AnyRow = tx.conn.execute(_LOOK, {"holds": holds, "now_ms": tx.now_ms}).one()
+    row = _LOOK.first(tx.conn, {"holds": holds, "now_ms": tx.now_ms})
+    assert row is not None, "an aggregate has one row"
     if row.held < len(named) or row.all_of_runs > row.held or row.topics > 2:
         return False
     message_groups.open_all(tx, row.members, {row.first_topic, row.last_topic})
@@ -73,13 +87,16 @@ _RUN_LENGTH = (
     .correlate(_TOUCHED)
     .scalar_subquery()
 )
-_LOOK = select(
-    _HELD.scalar_subquery().label("held"),
-    func.sum(_RUN_LENGTH).label("all_of_runs"),
-    gathered(*_TOUCHED.c).label("members"),
-    func.count(distinct(_TOUCHED.c.topic_id)).label("topics"),
-    func.min(_TOUCHED.c.topic_id).label("first_topic"),
-    func.max(_TOUCHED.c.topic_id).label("last_topic"),
+_LOOK = RowStatement(
+    _Runs,
+    select(
+        _HELD.scalar_subquery().label("held"),
+        func.sum(_RUN_LENGTH).label("all_of_runs"),
+        gathered(*_TOUCHED.c).label("members"),
+        func.count(distinct(_TOUCHED.c.topic_id)).label("topics"),
+        func.min(_TOUCHED.c.topic_id).label("first_topic"),
+        func.max(_TOUCHED.c.topic_id).label("last_topic"),
+    ),
 )
 _END = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_HOLDS.c.group_id, _HOLDS.c.message_key))

@@ -66,6 +66,17 @@ class Wish(NamedTuple):
         return {"group_id": self.group.group_id, "topic_id": self.topic.topic_id}
 
 
+class PlaceRow(NamedTuple):
+    """A queue as a group reads it. `has_open`: a message group is open, there or in another queue of the topic."""
+
+    group_id: int
+    queue_id: int
+    next_offset: int
+    min_offset: int
+    end_offset: int
+    has_open: int
+
+
 class Found(NamedTuple):
     """A message that may be granted; `attempt` will be its delivery attempt."""
 

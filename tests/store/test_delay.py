@@ -11,7 +11,7 @@ from popserver.domain.filtering.tag import parse
 from popserver.domain.message import Message, MessageType, id_to_bytes
 from popserver.domain.pending import PendingKind
 from popserver.store import catalog, entering, messages, pending, retention, schema
-from popserver.store.pending import NARROW
+from popserver.store.pending import PENDING_COLUMNS
 from popserver.store.pending_look import After, pending_with_key, scheduled
 from popserver.store.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
 from tests.support.builders import TOPIC, a_message, messages_of
@@ -287,7 +287,7 @@ def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> 
     batch = [a_delayed(store, message_group=name) for name in ("g", "other", "g", "g", "other")]
     pend(store, topic, *batch)
     store.now_ms += MINUTE
-    rows = store.conn.execute(select(*NARROW).order_by(schema.pending.c.pending_id)).all()
+    rows = store.conn.execute(select(*PENDING_COLUMNS).order_by(schema.pending.c.pending_id)).all()
     step = [row for index, row in enumerate(rows) if index != 2]
     found = entering._in_order(Transaction(store.conn, store.now_ms), step)
     assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]

@@ -17,9 +17,10 @@ from popserver.store import whole_runs
 from popserver.store.dialect import PerDialect, dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import record
-from popserver.store.holds.held import HELD_COLUMNS, is_held, locks_in_order, moved
+from popserver.store.holds.held import HELD_COLUMNS, HeldRow, is_held, locks_in_order, moved
 from popserver.store.holds.refusals import why_not
 from popserver.store.message_groups import by_member, runs_around, settle
+from popserver.store.packed import RowStatement
 from popserver.store.schema import delivery, in_states
 from popserver.store.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 
@@ -76,7 +77,7 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
     """Commit what the receipts hold; of the others, why not (None where it had been committed already)."""
     names = {"for_group": group.group_id, "holds": _as_holds(receipts), "now_ms": tx.now_ms}
     if group.history.keeps(Event.ACK):
-        rows = tx.conn.execute(_ACK_RETURNING.of(tx.conn), names).all()
+        rows = _ACK_RETURNING.of(tx.conn).rows(tx.conn, names)
         record(tx, group, Event.ACK, (moved(row) for row in rows))
         committed = len(rows)
     else:
@@ -149,7 +150,7 @@ _ackable: Select[Any] = (
 _ack_skipping = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
 _ACK = PerDialect(lambda dialect: dialect.choose(_ack_plain, _ack_skipping))
 _ACK_RETURNING = PerDialect(
-    lambda dialect: dialect.choose(_ack_plain.returning(*HELD_COLUMNS), _ack_skipping.returning(*HELD_COLUMNS))
+    lambda dialect: RowStatement(HeldRow, dialect.choose(_ack_plain, _ack_skipping).returning(*HELD_COLUMNS))
 )
 _FREE = (
     select(delivery.c.message_key)

@@ -18,11 +18,12 @@ from popserver.domain.topic import queue_of
 from popserver.store.dead_letters import bury
 from popserver.store.dying import Dying
 from popserver.store.history import record
-from popserver.store.holds.held import HELD_COLUMNS, locks_in_order, moved, tells_the_order
+from popserver.store.holds.held import HELD_COLUMNS, HeldRow, locks_in_order, moved, tells_the_order
 from popserver.store.holds.refusals import refusal, row_of, state_of
 from popserver.store.message_groups import Member, by_member, runs_of, settle
 from popserver.store.notices import DUE
-from popserver.store.schema import AnyRow, delivery, in_states
+from popserver.store.packed import RowStatement
+from popserver.store.schema import delivery, in_states
 from popserver.store.transaction import Locks, Phase, Request, Transaction, carries_out
 
 
@@ -96,7 +97,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     return old._replace(hold_id=successor, ends_at_ms=end_ms)
 
 
-def _wait_ms(event: Event, request: ChangeInvisible, held: AnyRow) -> int:
+def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
     if event is Event.GIVE_BACK:
         return 0
     if event is Event.RETRY and held.message_group is not None:
@@ -134,13 +135,13 @@ def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
     return refusal(tx, request.group, request.receipt)
 
 
-def _held(tx: Transaction, receipt: Receipt) -> AnyRow | None:
+def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:
     """The delivery, locked, if the receipt is its current hold and nobody else has locked it."""
-    held = tx.conn.execute(_HELD, _named(tx, receipt)).first()
+    held = _HELD.first(tx.conn, _named(tx, receipt))
     return held if held is not None and tells_the_order(receipt, held) else None
 
 
-def _settle_after(tx: Transaction, group: Group, held: AnyRow) -> None:
+def _settle_after(tx: Transaction, group: Group, held: HeldRow) -> None:
     """What a message's end means for its message group."""
     if held.message_group is None:
         return
@@ -157,7 +158,7 @@ def _named(tx: Transaction, receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _dying(row: AnyRow) -> Dying:
+def _dying(row: HeldRow) -> Dying:
     return Dying(row.message_key, row.topic_id, row.attempt, row.client_id)
 
 
@@ -167,10 +168,11 @@ _IS_CURRENT = and_(
     delivery.c.hold_id == bindparam("for_hold"),
     delivery.c.visible_at_ms > bindparam("now_ms"),
 )
-_HELD = (
+_HELD = RowStatement(
+    HeldRow,
     select(*HELD_COLUMNS)
     .where(_IS_CURRENT, in_states(delivery.c.state, State.INFLIGHT))
-    .with_for_update(skip_locked=True)
+    .with_for_update(skip_locked=True),
 )
 _CHANGE = (
     update(delivery)

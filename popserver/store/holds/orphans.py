@@ -19,10 +19,11 @@ from popserver.store import catalog
 from popserver.store.dialect import dialect_of
 from popserver.store.given import as_given, given
 from popserver.store.history import record
-from popserver.store.holds.held import HELD_COLUMNS, locks_in_order, moved
+from popserver.store.holds.held import GrantedRow, locks_in_order, moved
 from popserver.store.message_groups import Member, by_member, runs_of, settle
 from popserver.store.notices import DUE
-from popserver.store.schema import AnyRow, delivery, in_states
+from popserver.store.packed import RowStatement
+from popserver.store.schema import delivery, in_states
 from popserver.store.transaction import Locks, Phase, Request, Transaction, carries_out
 
 NO_HOLD = 0  # hold ids are 63 random bits
@@ -108,7 +109,7 @@ def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | No
 
 def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
     names = {"grants": as_given(each[:3] for each in receipts), "now_ms": tx.now_ms}
-    rows = tx.conn.execute(_GRANTED_FREE, names).all()
+    rows = _GRANTED_FREE.rows(tx.conn, names)
     groups = catalog.groups_by_id(tx.conn, {row.group_id for row in rows})
     for group_id, several in groupby(rows, key=lambda row: row.group_id):
         if group_id in groups:
@@ -118,7 +119,7 @@ def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
     return TooManyRequests("a message that nobody got is locked by another transaction; ask again")
 
 
-def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[AnyRow]) -> None:
+def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow]) -> None:
     keys = as_given((group.group_id, row.message_key, row.hold_id) for row in rows)
     tx.conn.execute(_GIVE_BACK, {"grants": keys, "now_ms": tx.now_ms})
     record(tx, group, Event.GIVE_BACK, map(moved, rows))
@@ -181,12 +182,12 @@ _IS_GRANTED = and_(
     delivery.c.visible_at_ms > bindparam("now_ms"),
 )
 _GRANTED = (
-    select(delivery.c.group_id, *HELD_COLUMNS)
+    select(*(delivery.c[name] for name in GrantedRow._fields))
     .select_from(_GRANTS)
     .join(delivery, _IS_GRANTED)
     .order_by(delivery.c.group_id, delivery.c.message_key)
 )
-_GRANTED_FREE = _GRANTED.with_for_update(of=delivery, skip_locked=True)
+_GRANTED_FREE = RowStatement(GrantedRow, _GRANTED.with_for_update(of=delivery, skip_locked=True))
 _GIVE_BACK = (
     update(delivery)
     .where(_IS_GRANTED)

@@ -10,8 +10,9 @@ from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
 from popserver.store import states_of
 from popserver.store.dead_letters import NewDeadLetters
-from popserver.store.holds.held import is_held, tells_the_order
-from popserver.store.schema import AnyRow, delivery, redrive
+from popserver.store.holds.held import DeliveryRow, is_held, tells_the_order
+from popserver.store.packed import RowStatement
+from popserver.store.schema import delivery, redrive
 from popserver.store.transaction import Transaction
 
 
@@ -56,8 +57,8 @@ def state_of(tx: Transaction, receipt: Receipt) -> State:
     return State(row.state) if row is not None else _implied_state(tx, receipt)
 
 
-def row_of(tx: Transaction, receipt: Receipt) -> AnyRow | None:
-    return tx.conn.execute(_ROW, {"for_group": receipt.group_id, "for_key": receipt.message_key}).first()
+def row_of(tx: Transaction, receipt: Receipt) -> DeliveryRow | None:
+    return _ROW.first(tx.conn, {"for_group": receipt.group_id, "for_key": receipt.message_key})
 
 
 def _implied_state(tx: Transaction, receipt: Receipt) -> State:
@@ -69,13 +70,12 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     return states_of.state_of(tx.conn, receipt.group_id, first_key) or State.READY
 
 
-_ROW = select(
-    delivery.c.state,
-    delivery.c.attempt,
-    delivery.c.hold_id,
-    delivery.c.visible_at_ms,
-    delivery.c.message_group,
-).where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key"))
+_ROW = RowStatement(
+    DeliveryRow,
+    select(*(delivery.c[name] for name in DeliveryRow._fields)).where(
+        delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
+    ),
+)
 _REDRIVEN_FROM = (
     select(redrive.c.origin_key)
     .where(
