@@ -23,7 +23,7 @@ from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic, queue_of
 from popserver.store import holds, receiving
 from popserver.store.dialect import dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import Moved, record
 from popserver.store.message_groups import Place, lock_free
 from popserver.store.notices import DUE
@@ -152,7 +152,7 @@ def _lock(tx: Transaction, attempt: Attempt) -> bool:
 
 def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
     """How many of the messages, in that order, one answer may carry."""
-    named = {"keys": as_given((key,) for key in keys)}
+    named = {"keys": encode_rows((key,) for key in keys)}
     sizes = {each.message_key: each.size for each in _SIZES.rows(tx.conn, named)} if keys else {}
     ends = accumulate(sizes[key] for key in keys)
     return max(1, sum(end <= RECEIVE_BYTES_MAX for end in ends))
@@ -164,7 +164,7 @@ def _renew(tx: Transaction, request: Renew) -> int:
     if not rows:
         return 0
     renewed = zip(rows, new_holds(len(rows)), strict=True)
-    keys = as_given((group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed)
+    keys = encode_rows((group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed)
     until_ms = tx.now_ms + request.invisible_ms
     tx.conn.execute(_RENEW, {"holds": keys, "until_ms": until_ms})
     record(tx, group, Event.CHANGE_INVISIBLE, map(_moved, rows))
@@ -224,7 +224,7 @@ _HELD = RowQuery(_Row, _held)
 # Skips rows that a user's own transaction has locked, instead of waiting.
 _HELD_FREE = RowQuery(_Row, _held.with_for_update(skip_locked=True))
 _LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
-_HOLDS = given("holds", "group_id", "message_key", "hold_id", "successor")
+_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "successor")
 _RENEW = (
     update(delivery)
     .where(
@@ -241,7 +241,7 @@ _RENEW = (
         visible_at_ms=bindparam("until_ms", type_=BigInteger),
     )
 )
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _SIZES = RowQuery(
     _Size,
     select(message.c.message_key, func.length(message.c.body).label("size")).where(

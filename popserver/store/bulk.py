@@ -22,7 +22,7 @@ from popserver.domain.topic import Topic, message_key, queue_of
 from popserver.store.column_look import SIZE, ColumnQuery
 from popserver.store.dialect import dialect_of
 from popserver.store.filter_look import FilterQuery
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.packed import RowQuery
 from popserver.store.pulling import Ends, ends_of
 from popserver.store.redriven import of_places
@@ -60,13 +60,13 @@ def first_of(
     Those that have come back to their group stand elsewhere, and are told as messages of their first places.
     """
     named = keys[:CHUNK_MESSAGES_MAX]
-    sizes = _BY_KEY.columns(conn, ["size"], {"keys": as_given((key,) for key in named)})
+    sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows((key,) for key in named)})
     page_keys = _within_bytes(sizes)
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
-    found = _BY_KEY.columns(conn, sources, {"keys": as_given((key,) for key in page_keys)})
+    found = _BY_KEY.columns(conn, sources, {"keys": encode_rows((key,) for key in page_keys)})
     found = _told_as_sent(conn, topic, found)
     queue_ids = set(map(queue_of, found.places))
-    rows = _NUMBERS.rows(conn, {"queues": as_given((each,) for each in queue_ids)})
+    rows = _NUMBERS.rows(conn, {"queues": encode_rows((each,) for each in queue_ids)})
     return HeldPage(found, {row.queue_id: row.number for row in rows}), left
 
 
@@ -109,7 +109,7 @@ def _sizes_first(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -
     keys, end_key = _wanted(conn, stretch, names)
     if isinstance(keys, range):
         return _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
-    return _BY_KEY.columns(conn, stretch.sources, {"keys": as_given((key,) for key in keys)}), end_key
+    return _BY_KEY.columns(conn, stretch.sources, {"keys": encode_rows((key,) for key in keys)}), end_key
 
 
 def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
@@ -122,7 +122,7 @@ def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tup
         return range(names["from_key"], end_key), end_key
     if isinstance(wanted, SqlFilter):
         judged, reached = judge(conn, _JUDGED, wanted, names, Work())
-        sizes = _BY_KEY.columns(conn, ["size"], {"keys": as_given((key,) for key in judged)})
+        sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows((key,) for key in judged)})
     else:
         sizes = _TAGGED.columns(conn, ["size"], {**names, **of_tags(wanted)})
         is_full = len(sizes.keys) == names["limit"]
@@ -155,11 +155,11 @@ _FIRST_OF_TAGGED = ColumnQuery(_within_room(*WITH_TAG))
 _EVERY = ColumnQuery(lambda every: every.where(*INSIDE).order_by(message.c.message_key))
 _TAGGED = ColumnQuery(narrowed(*WITH_TAG))
 _JUDGED = FilterQuery(narrowed())
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _BY_KEY = ColumnQuery(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
 )
-_QUEUES = given("queues", "queue_id")
+_QUEUES = rows_parameter("queues", "queue_id")
 _NUMBERS = RowQuery(
     _QueueNumber,
     select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import BindParameter, Integer, Select, and_, bindparam, delete, or_, select, update
 
 from popserver.domain.redrive import LetterState
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.packed import RowStatement
 from popserver.store.schema import dead_letter, delivery, redrive
 from popserver.store.schema import message_group_progress as behind
@@ -95,16 +95,16 @@ def _pages(tx: Transaction, query: Select[T], place: GroupQueue, after: T) -> It
 
 
 def _found(tx: Transaction, look: Any, place: GroupQueue, keys: Sequence[int]) -> Sequence[int]:
-    return tx.conn.execute(look, place.names | {"keys": as_given((key,) for key in keys)}).scalars().all()
+    return tx.conn.execute(look, place.names | {"keys": encode_rows((key,) for key in keys)}).scalars().all()
 
 
 def _act(tx: Transaction, statement: Any, place: GroupQueue, keys: Sequence[int | str]) -> None:
-    tx.conn.execute(statement, place.names | {"keys": as_given((key,) for key in keys)})
+    tx.conn.execute(statement, place.names | {"keys": encode_rows((key,) for key in keys)})
 
 
 _LIMIT: BindParameter[int] = bindparam("limit", type_=Integer)
 _OF_GROUP = delivery.c.group_id == bindparam("for_group")
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _own = _OF_GROUP, delivery.c.message_key > bindparam("after"), delivery.c.message_key < bindparam("end")
 _DELIVERIES = RowStatement(
     _DeliveryRow,
@@ -151,7 +151,7 @@ _BEHIND = (
     .order_by(behind.c.message_group)
     .limit(_LIMIT)
 )
-_NAMES = given("keys", text=("message_group",))
+_NAMES = rows_parameter("keys", text=("message_group",))
 _REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(select(_NAMES.c.message_group)))
 _DEAD = (
     select(dead_letter.c.dead_letter_id)
@@ -166,7 +166,7 @@ _DEAD = (
     .limit(_LIMIT)
     .with_for_update()
 )
-_IDS = given("keys", "dead_letter_id")
+_IDS = rows_parameter("keys", "dead_letter_id")
 _MAKE_READY = (
     update(dead_letter)
     .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))

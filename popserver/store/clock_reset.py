@@ -16,7 +16,7 @@ from popserver.domain.errors import StoreUnavailable
 from popserver.domain.topic import message_key
 from popserver.store import clock
 from popserver.store.database import Database
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.members import newest_beat_ms
 from popserver.store.messages import newest_stored_at_ms
 from popserver.store.queue_locks import newest_lock_ms
@@ -84,7 +84,7 @@ def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: in
         if not keys:
             return changed
         database.begin(conn)
-        changed += conn.execute(_NOW, {"these_keys": as_given((key,) for key in keys), "now_ms": now_ms}).rowcount
+        changed += conn.execute(_NOW, {"these_keys": encode_rows((key,) for key in keys), "now_ms": now_ms}).rowcount
         database.commit(conn)
         end = keys[-1]
 
@@ -110,7 +110,7 @@ _LAST = (
     .order_by(message.c.message_key.desc())
     .limit(STEP_ROWS_MAX)
 )
-_KEYS = given("these_keys", "message_key")
+_KEYS = rows_parameter("these_keys", "message_key")
 _NOW = (
     update(message)
     .where(message.c.message_key.in_(select(_KEYS.c.message_key)))

@@ -15,7 +15,7 @@ from popserver.domain.names import Resource, dead_letter_topic
 from popserver.domain.redrive import Selection
 from popserver.domain.topic import offset_of
 from popserver.store import catalog, inspection, selecting
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.packed import RowStatement
 from popserver.store.schema import KEY_SHIFT, dead_letter, message, queue
 from popserver.store.schema import topic as topic_table
@@ -68,7 +68,7 @@ def list_dead_letters(
     """What fits of a group's dead letters with an id above `after_id`; without `bodies` they are empty."""
     group = inspection.group(conn, group_name)
     page = selecting.page(conn, group, selection, after_id, limit)
-    rows = _OF_IDS.rows(conn, {"ids": as_given((each,) for each in page.ids)})
+    rows = _OF_IDS.rows(conn, {"ids": encode_rows((each,) for each in page.ids)})
     kept = _within_an_answer(conn, rows) if bodies else rows
     next_after_id = page.next_after_id if len(kept) == len(rows) else kept[-1].dead_letter_id
     return DeadLetters(_dead_letters(conn, group, kept, bodies=bodies), next_after_id)
@@ -91,7 +91,8 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
 
 def _within_an_answer(conn: Connection, rows: Sequence[_LetterRow]) -> list[_LetterRow]:
     sizes = {
-        row.message_key: row.size for row in conn.execute(_SIZES, {"keys": as_given((row.copy_key,) for row in rows)})
+        row.message_key: row.size
+        for row in conn.execute(_SIZES, {"keys": encode_rows((row.copy_key,) for row in rows)})
     }
     kept = set(inspection.within_a_page((row.copy_key, sizes[row.copy_key]) for row in rows if row.copy_key in sizes))
     return list(takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, rows))
@@ -132,14 +133,14 @@ _FACTS = (
     .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
     .outerjoin(queue, queue.c.queue_id == dead_letter.c.origin_key.op(">>")(KEY_SHIFT))
 )
-_IDS = given("ids", "dead_letter_id")
+_IDS = rows_parameter("ids", "dead_letter_id")
 _OF_IDS = RowStatement(
     _LetterRow,
     _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))).order_by(
         dead_letter.c.dead_letter_id
     ),
 )
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _SIZES = select(message.c.message_key, func.length(message.c.body).label("size")).where(
     message.c.message_key.in_(select(_KEYS.c.message_key))
 )

@@ -32,7 +32,7 @@ from popserver.domain.names import dead_letter_topic
 from popserver.domain.redrive import LetterState
 from popserver.domain.topic import message_key, offset_of
 from popserver.store import catalog, redriving
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.retention import lock_queue
 from popserver.store.schema import (
     KEY_SHIFT,
@@ -71,15 +71,15 @@ def _purge(tx: Transaction, request: Purge) -> int | PopError:
     (place,) = topic.queues
     if lock_queue(tx, place.queue_id) is None:
         return TooManyRequests(f"the dead letters of group '{group.name}' are in use just now; repeat the request")
-    names = {"for_group": group.group_id, "ids": as_given((each,) for each in request.ids)}
+    names = {"for_group": group.group_id, "ids": encode_rows((each,) for each in request.ids)}
     free = _FREE_OF_PULL if group.mode is Mode.PULL else _FREE
     letters = {row.copy_key: row.dead_letter_id for row in tx.conn.execute(free, names)}
     gone = _not_held(tx, sorted(letters))
     if not gone:
         return 0
-    keys = as_given((key,) for key in gone)
+    keys = encode_rows((key,) for key in gone)
     redriving.tell_of_purge(tx, [letters[key] for key in gone])
-    tx.conn.execute(_FORGET, {"ids": as_given((letters[key],) for key in gone)})
+    tx.conn.execute(_FORGET, {"ids": encode_rows((letters[key],) for key in gone)})
     tx.conn.execute(_REMOVE, {"keys": keys})
     bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}
     first = tx.conn.execute(_FIRST_LEFT, bounds).scalar()
@@ -94,15 +94,15 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
     held: set[int] = set()
     ready: list[tuple[int, int]] = []
     for group_id in tx.conn.execute(_GROUPS_THERE, {"first": keys[0], "last": keys[-1]}).scalars().all():
-        names = {"of_group": group_id, "keys": as_given((key,) for key in keys)}
+        names = {"of_group": group_id, "keys": encode_rows((key,) for key in keys)}
         free = set(tx.conn.execute(_READY_FREE, names).scalars())
         held |= set(tx.conn.execute(_DELIVERIES, names).scalars()) - free
         ready += [(group_id, key) for key in sorted(free)]
-    tx.conn.execute(_END, {"ending": as_given(each for each in ready if each[1] not in held)})
+    tx.conn.execute(_END, {"ending": encode_rows(each for each in ready if each[1] not in held)})
     return [key for key in keys if key not in held]
 
 
-_IDS = given("ids", "dead_letter_id")
+_IDS = rows_parameter("ids", "dead_letter_id")
 _RECORD = (
     redrive.c.plan_id == dead_letter.c.plan_id,
     redrive.c.dead_letter_id == dead_letter.c.dead_letter_id,
@@ -144,7 +144,7 @@ def _free(*not_done: ColumnElement[bool]) -> Select[Any]:
 
 _FREE = _free(_IS_DELIVERED)
 _FREE_OF_PULL = _free(_IS_DELIVERED, _IS_UNREAD)
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _FIRST_THERE = (
     select(delivery.c.message_key)
     .where(
@@ -165,7 +165,7 @@ _DELIVERIES = (
 _READY_FREE = _DELIVERIES.where(in_states(delivery.c.state, *shown_as(State.READY))).with_for_update(
     of=delivery, skip_locked=True
 )
-_ENDING = given("ending", "group_id", "message_key")
+_ENDING = rows_parameter("ending", "group_id", "message_key")
 _END = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ENDING.c.group_id, _ENDING.c.message_key))
 )

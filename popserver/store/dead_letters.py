@@ -24,7 +24,7 @@ from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
 from popserver.store import catalog
 from popserver.store.dialect import dialect_of
 from popserver.store.dying import Death, Dying, Origin
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import Moved, record
 from popserver.store.messages import take_offsets
 from popserver.store.retry_copies import as_it_was_sent
@@ -41,7 +41,7 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
     They are dead at once; what is written in the dead-letter queue follows (`NewDeadLetters`).
     """
     dying = _with_origins(tx, group, dying)
-    tx.conn.execute(_END, {"for_group": group.group_id, "dying": as_given((each.message_key,) for each in dying)})
+    tx.conn.execute(_END, {"for_group": group.group_id, "dying": encode_rows((each.message_key,) for each in dying)})
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
     record(tx, group, event, moved, reason)
     deaths = tx.at_end(NewDeadLetters).deaths
@@ -67,7 +67,7 @@ class NewDeadLetters:
 
 def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[Dying]:
     """The same; those that were redriven, and stand elsewhere than they did first, with what they come from."""
-    keys = as_given((each.message_key,) for each in dying if each.origin is None)
+    keys = encode_rows((each.message_key,) for each in dying if each.origin is None)
     rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
     origins = {
         row.redriven_key: Origin(row.origin_key, row.origin_topic_id, as_it_was_sent(row.properties)) for row in rows
@@ -77,13 +77,13 @@ def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list
 
 def _write(tx: Transaction, deaths: Sequence[Death]) -> None:
     group = deaths[0].group
-    names = {"for_group": group.group_id, "origins": as_given((each.dying.origin_key,) for each in deaths)}
+    names = {"for_group": group.group_id, "origins": encode_rows((each.dying.origin_key,) for each in deaths)}
     before = {row.origin_key: row for row in tx.conn.execute(_KNOWN, names)}
     new = [each for each in deaths if each.dying.origin_key not in before]
     copies = _copy_messages(tx, group, [each.dying for each in new]) if new else []
     copy_of = dict(zip((each.dying.origin_key for each in new), copies, strict=True))
     if before:
-        tx.conn.execute(_FORGET, {"ids": as_given((row.dead_letter_id,) for row in before.values())})
+        tx.conn.execute(_FORGET, {"ids": encode_rows((row.dead_letter_id,) for row in before.values())})
         copy_of |= {origin_key: row.copy_key for origin_key, row in before.items()}
     tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.dying.origin_key]) for each in deaths])
 
@@ -107,7 +107,7 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> lis
     taken = take_offsets(tx, place, len(dying))
     assert taken is not None, "the topic was found or made in this transaction"
     copies = [message_key(place.queue_id, taken.first + index) for index in range(len(dying))]
-    places = as_given(
+    places = encode_rows(
         (
             each.message_key,
             each.origin_key,
@@ -122,7 +122,7 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> lis
     return copies
 
 
-_DYING = given("dying", "message_key")
+_DYING = rows_parameter("dying", "message_key")
 _REDRIVEN = (
     select(redrive.c.redriven_key, redrive.c.origin_key, redrive.c.origin_topic_id, message.c.properties)
     .select_from(_DYING)
@@ -136,7 +136,7 @@ _REDRIVEN = (
     )
     .join(message, message.c.message_key == redrive.c.redriven_key)
 )
-_ORIGINS = given("origins", "origin_key")
+_ORIGINS = rows_parameter("origins", "origin_key")
 _KNOWN = (
     select(dead_letter.c.dead_letter_id, dead_letter.c.origin_key, dead_letter.c.copy_key)
     .where(
@@ -145,9 +145,9 @@ _KNOWN = (
     .order_by(dead_letter.c.dead_letter_id)
     .with_for_update()
 )
-_IDS = given("ids", "dead_letter_id")
+_IDS = rows_parameter("ids", "dead_letter_id")
 _FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
-_PLACES = given("places", "source_key", "origin_key", "copy_key", "is_retry", text=("properties",))
+_PLACES = rows_parameter("places", "source_key", "origin_key", "copy_key", "is_retry", text=("properties",))
 # Everything but its place is the origin's own: id, body, properties, birth.
 _BECOMES = {
     "message_key": _PLACES.c.copy_key,

@@ -22,7 +22,7 @@ from popserver.store.catalog import FoundGroup
 from popserver.store.dead_letters import bury
 from popserver.store.dialect import dialect_of
 from popserver.store.dying import DueRow, Dying
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import as_moved, record
 from popserver.store.message_groups import Member, Place, by_member, lock_free, runs_of, settle
 from popserver.store.packed import RowStatement
@@ -93,7 +93,7 @@ def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
     if not rows or not dialect_of(tx.conn).has_other_writers:
         return rows
     taken = lock_free(tx, (_place(row) for row in rows))
-    places = as_given(
+    places = encode_rows(
         (place.group_id, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0)) for place in sorted(taken)
     )
     return _DUE_IN_ORDER_FREE.rows(tx.conn, names | {"places": places})
@@ -106,7 +106,7 @@ def _place(row: DueRow) -> Place:
 def _forget(tx: Transaction, rows: Sequence[DueRow]) -> None:
     """What is due in groups that are removed already would be due for ever."""
     if rows:
-        tx.conn.execute(_FORGET, {"rows": as_given((row.group_id, row.message_key) for row in rows)})
+        tx.conn.execute(_FORGET, {"rows": encode_rows((row.group_id, row.message_key) for row in rows)})
 
 
 def _is_over(found: FoundGroup) -> bool:
@@ -146,7 +146,7 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
     if event is Event.ACK:
         return  # with its message group
     moves = ((group.group_id, row.message_key, _visible_at_ms(row, event, group)) for row in rows)
-    tx.conn.execute(_MOVE[event], {"moves": as_given(moves)})
+    tx.conn.execute(_MOVE[event], {"moves": encode_rows(moves)})
     record(tx, group, event, (as_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows if row.message_group is None}:
@@ -186,7 +186,7 @@ _in_order = _ALL_DUE.where(delivery.c.message_group.is_not(None))
 _DUE_IN_ORDER = RowStatement(DueRow, _in_order)
 # An ack in its consumer's own transaction has locked no place, but the delivery.
 # Only of places that were taken: a row locked beside them would stand in the way of who has its place.
-_PLACES = given("places", "group_id", "first_key", "end_key")
+_PLACES = rows_parameter("places", "group_id", "first_key", "end_key")
 _IN_A_PLACE = exists().where(
     delivery.c.group_id == _PLACES.c.group_id,
     delivery.c.message_key >= _PLACES.c.first_key,
@@ -195,12 +195,12 @@ _IN_A_PLACE = exists().where(
 _DUE_IN_ORDER_FREE = RowStatement(DueRow, _in_order.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True))
 _NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(WITH_TIME)
 _NEXT_LATER = _NEXT_DUE.where(delivery.c.visible_at_ms > bindparam("now_ms"))
-_ROWS = given("rows", "group_id", "message_key")
+_ROWS = rows_parameter("rows", "group_id", "message_key")
 _FORGET = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ROWS.c.group_id, _ROWS.c.message_key))
 )
 # The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
-_MOVES = given("moves", "group_id", "message_key", "visible_at_ms")
+_MOVES = rows_parameter("moves", "group_id", "message_key", "visible_at_ms")
 _MOVE = {
     event: update(delivery)
     .where(

@@ -19,7 +19,7 @@ from popserver.domain.idempotency import WINDOW_MS
 from popserver.domain.message import MessageType
 from popserver.domain.topic import Topic, message_key, queue_for
 from popserver.store import catalog, idempotency
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.messages import STORED_AT_MS
 from popserver.store.packed import RowStatement
 from popserver.store.pending import PENDING_COLUMNS, PendingRow, remove
@@ -94,7 +94,7 @@ def enter(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
     placed = list(_placed(tx, topics, live, rotation))
     if placed:
-        tx.conn.execute(_ENTER, {"places": as_given(placed)})
+        tx.conn.execute(_ENTER, {"places": encode_rows(placed)})
         remove(tx, (pending_id for pending_id, *_ in placed))
     return len(live) - len(placed)
 
@@ -119,7 +119,7 @@ def _placed(
     for row in rows:
         chosen = queue_for(topics[row.topic_id], row.message_group, row.priority, rotation)
         by_queue[chosen.queue_id].append(row)
-    counts = as_given((queue_id, len(several)) for queue_id, several in by_queue.items())
+    counts = encode_rows((queue_id, len(several)) for queue_id, several in by_queue.items())
     names = {"counts": counts, "now_ms": tx.now_ms}
     for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS, names):
         several = by_queue[queue_id]
@@ -138,8 +138,8 @@ def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
             last[member] = max(row.pending_id, last.get(member, 0))
     if not last:
         return list(rows)
-    groups = as_given((topic_id, pending_id, name) for (topic_id, name), pending_id in last.items())
-    ids = as_given((row.pending_id,) for row in rows)
+    groups = encode_rows((topic_id, pending_id, name) for (topic_id, name), pending_id in last.items())
+    ids = encode_rows((row.pending_id,) for row in rows)
     missing = {
         (each.topic_id, each.message_group): each.pending_id
         for each in tx.conn.execute(_MISSING, {"groups": groups, "ids": ids})
@@ -167,7 +167,7 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
     for row in rows:
         first.setdefault((row.topic_id, bytes(row.message_id)), row.pending_id)
     repeats = {row.pending_id for row in rows} - set(first.values())
-    return repeats | set(tx.conn.execute(_KNOWN, {"ids": as_given((row.pending_id,) for row in rows)}).scalars())
+    return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_rows((row.pending_id,) for row in rows)}).scalars())
 
 
 _DUE = RowStatement(
@@ -180,8 +180,8 @@ _DUE = RowStatement(
 )
 _FIRST_DUE = select(func.min(pending.c.due_at_ms)).where(IS_DELAYED)
 _NEXT_DUE = _FIRST_DUE.where(pending.c.due_at_ms > bindparam("now_ms"))
-_IDS = given("ids", "pending_id")
-_GROUPS = given("groups", "topic_id", "last_id", text=("message_group",))
+_IDS = rows_parameter("ids", "pending_id")
+_GROUPS = rows_parameter("groups", "topic_id", "last_id", text=("message_group",))
 # The first of each group that is not in the step, as far as the step reaches.
 _MISSING = (
     select(_GROUPS.c.topic_id, _GROUPS.c.message_group, func.min(pending.c.pending_id).label("pending_id"))
@@ -202,7 +202,7 @@ _KNOWN = (
     .join(message, (message.c.message_id == pending.c.message_id) & (message.c.topic_id == pending.c.topic_id))
     .where(message.c.origin_key == 0)
 )
-_COUNTS = given("counts", "queue_id", "count")
+_COUNTS = rows_parameter("counts", "queue_id", "count")
 _FREE = (
     select(queue.c.queue_id)
     .where(queue.c.queue_id.in_(select(_COUNTS.c.queue_id)))
@@ -215,7 +215,7 @@ _TAKE_OFFSETS = (
     .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
     .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
-_PLACES = given("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
+_PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
 # What a column becomes; all others are the pending row's own. A committed half is an ordinary message (protocol 8.1).
 _BECOMES = {
     "message_key": _PLACES.c.message_key,

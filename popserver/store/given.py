@@ -17,7 +17,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 
-def given(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
+def rows_parameter(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
     """The rows of `parameter` as a subquery: these columns of integers, then those of text."""
     rows = _Rows(bindparam(parameter, type_=Text)).table_valued(column("value"))
     fields = [rows.c.value.op("->>")(literal_column(str(index))) for index in range(len(names) + len(text))]
@@ -26,13 +26,13 @@ def given(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
     return select(*columns).subquery(f"given_{parameter}")
 
 
-def gathered(*columns: ColumnElement[Any]) -> ColumnElement[str]:
-    """The rows of a query as one text, which a `given` parameter takes as it is; null where there are none."""
-    return _Gathered(*columns)
+def rows_as_json(*columns: ColumnElement[Any]) -> ColumnElement[str]:
+    """The rows of a query as one text, which a `rows_parameter` takes as it is; null where there are none."""
+    return _RowsAsJson(*columns)
 
 
-def as_given(rows: Iterable[Sequence[int | str | None]]) -> str:
-    """The value for a `given` parameter."""
+def encode_rows(rows: Iterable[Sequence[int | str | None]]) -> str:
+    """The value for a `rows_parameter`."""
     return _as_json(list(rows))
 
 
@@ -44,7 +44,7 @@ class _Rows(FunctionElement[Any]):
     inherit_cache = True
 
 
-class _Gathered(FunctionElement[str]):
+class _RowsAsJson(FunctionElement[str]):
     type = Text()
     inherit_cache = True
 
@@ -59,11 +59,11 @@ def _rows_of_postgres(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
     return f"jsonb_array_elements(CAST({compiler.process(rows.clauses, **kw)} AS jsonb))"
 
 
-@compiles(_Gathered, "sqlite")
-def _gathered_by_sqlite(gathered: _Gathered, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"json_group_array(json_array({compiler.process(gathered.clauses, **kw)}))"
+@compiles(_RowsAsJson, "sqlite")
+def _rows_as_json_by_sqlite(rows: _RowsAsJson, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"json_group_array(json_array({compiler.process(rows.clauses, **kw)}))"
 
 
-@compiles(_Gathered, "postgresql")
-def _gathered_by_postgres(gathered: _Gathered, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"CAST(jsonb_agg(jsonb_build_array({compiler.process(gathered.clauses, **kw)})) AS text)"
+@compiles(_RowsAsJson, "postgresql")
+def _rows_as_json_by_postgres(rows: _RowsAsJson, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST(jsonb_agg(jsonb_build_array({compiler.process(rows.clauses, **kw)})) AS text)"

@@ -21,7 +21,7 @@ from popserver.domain.names import Resource
 from popserver.domain.sharing import Member, Standing
 from popserver.domain.subscription import Want
 from popserver.store.catalog import find_group, group_not_found
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.notices import MEMBERS, RESETS, Outdated
 from popserver.store.packed import RowStatement
 from popserver.store.schema import consumer_group, member, progress, server
@@ -163,17 +163,17 @@ def _place(request: Join | Part) -> _Place:
 
 
 def _groups_there(conn: Connection, group_ids: Collection[int]) -> set[int]:
-    return set(conn.execute(_THERE, {"groups": as_given((each,) for each in sorted(group_ids))}).scalars())
+    return set(conn.execute(_THERE, {"groups": encode_rows((each,) for each in sorted(group_ids))}).scalars())
 
 
 def _rows(conn: Connection, places: Iterable[_Place]) -> dict[_Place, _Row]:
-    found = conn.execute(_LOCK, {"places": as_given(places)})
+    found = conn.execute(_LOCK, {"places": encode_rows(places)})
     return {(row.group_id, row.client_id): _Row(row.server_id, row.model, row.subscription) for row in found}
 
 
 def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
     """What the members of each group that is there say of themselves, but for those in these places."""
-    names = {"groups": as_given((each,) for each in sorted(there)), "places": as_given(places)}
+    names = {"groups": encode_rows((each,) for each in sorted(there)), "places": encode_rows(places)}
     return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
 
 
@@ -203,13 +203,13 @@ def _look_alike(one: _Row | None, other: _Row | None) -> bool:
 
 def _write(tx: Transaction, before: dict[_Place, _Row], after: dict[_Place, _Row]) -> None:
     if ended := sorted(before.keys() - after.keys()):
-        tx.conn.execute(_REMOVE, {"places": as_given(ended)})
+        tx.conn.execute(_REMOVE, {"places": encode_rows(ended)})
     if changed := sorted(
         (*place, *after[place]) for place in before.keys() & after.keys() if before[place] != after[place]
     ):
-        tx.conn.execute(_CHANGE, {"rows": as_given(changed)})
+        tx.conn.execute(_CHANGE, {"rows": encode_rows(changed)})
     if begun := sorted((*place, *after[place]) for place in after.keys() - before.keys()):
-        tx.conn.execute(_INSERT, {"rows": as_given(begun), "now_ms": tx.now_ms})
+        tx.conn.execute(_INSERT, {"rows": encode_rows(begun), "now_ms": tx.now_ms})
 
 
 def _packed(wants: Iterable[Want]) -> str:
@@ -224,9 +224,9 @@ def _member(row: _MemberRow) -> Member:
     return Member(row.client_id, Model(row.model), wants, row.joined_at_ms)
 
 
-_GROUPS = given("groups", "group_id")
-_PLACES = given("places", "group_id", text=("client_id",))
-_ROWS = given("rows", "group_id", text=("client_id", "server_id", "model", "subscription"))
+_GROUPS = rows_parameter("groups", "group_id")
+_PLACES = rows_parameter("places", "group_id", text=("client_id",))
+_ROWS = rows_parameter("rows", "group_id", text=("client_id", "server_id", "model", "subscription"))
 _THERE = select(consumer_group.c.group_id).where(
     consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.deleted_at_ms.is_(None)
 )

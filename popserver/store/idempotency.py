@@ -21,7 +21,7 @@ from popserver.domain.idempotency import PROPERTY
 from popserver.domain.message import Message, MessageType, SendResult, id_from_bytes, id_to_bytes
 from popserver.domain.topic import Topic
 from popserver.store import repeats
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.inserting import insert_rows
 from popserver.store.schema import idempotency, pending
 from popserver.store.transaction import STEP_ROWS_MAX, FinishOrder, Phase, RepeatedId, Request, Transaction, carries_out
@@ -100,7 +100,7 @@ def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enque
 
     Returns the pending ids of those whose key is another message's.
     """
-    rows = tx.conn.execute(_PROPERTIES, {"ids": as_given((row.pending_id,) for row in enqueued)})
+    rows = tx.conn.execute(_PROPERTIES, {"ids": encode_rows((row.pending_id,) for row in enqueued)})
     keys = {row.pending_id: json.loads(row.properties)[PROPERTY] for row in rows if PROPERTY in row.properties}
     repeated: set[int] = set()
     claims = tx.at_end(KeyClaims).claims
@@ -134,7 +134,7 @@ class KeyClaims:
             keys = [key for _, key in several]
             stale = {
                 "of_topic": topic_id,
-                "keys": as_given((key,) for key in keys),
+                "keys": encode_rows((key,) for key in keys),
                 "ids": [self.stale[topic_id, key] for key in keys],
             }
             tx.conn.execute(_REMOVE_STALE, stale)
@@ -174,7 +174,7 @@ def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, st
     found: dict[str, str] = {}
     ours = tx.at_end(KeyClaims)
     for start in range(0, len(keys), STEP_ROWS_MAX):
-        some = as_given((key,) for key in keys[start : start + STEP_ROWS_MAX])
+        some = encode_rows((key,) for key in keys[start : start + STEP_ROWS_MAX])
         for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": some}):
             if row.expires_at_ms > tx.aged_ms:
                 found[row.idempotency_key] = id_from_bytes(bytes(row.message_id))
@@ -186,14 +186,14 @@ def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, st
     return found
 
 
-_KEYS = given("keys", text=("idempotency_key",))
+_KEYS = rows_parameter("keys", text=("idempotency_key",))
 _OF_KEYS = (
     idempotency.c.topic_id == bindparam("of_topic"),
     idempotency.c.idempotency_key.in_(select(_KEYS.c.idempotency_key)),
 )
 _CLAIMED = select(idempotency.c.idempotency_key, idempotency.c.message_id, idempotency.c.expires_at_ms).where(*_OF_KEYS)
 _REMOVE_STALE = delete(idempotency).where(*_OF_KEYS, idempotency.c.message_id.in_(bindparam("ids", expanding=True)))
-_IDS = given("ids", "pending_id")
+_IDS = rows_parameter("ids", "pending_id")
 _PROPERTIES = select(pending.c.pending_id, pending.c.properties).where(
     pending.c.pending_id.in_(select(_IDS.c.pending_id)), pending.c.properties.is_not(None)
 )

@@ -18,7 +18,7 @@ from popserver.domain.message import StoredMessage, id_to_bytes
 from popserver.domain.names import Resource
 from popserver.domain.topic import MessageQueue, Topic, message_key
 from popserver.store import catalog, due, entering, redriven
-from popserver.store.given import as_given
+from popserver.store.given import encode_rows
 from popserver.store.message_look import BY_KEY, Bodies
 from popserver.store.messages import stored_messages
 from popserver.store.schema import consumer_group, dead_letter, history, message, queue
@@ -252,7 +252,9 @@ def within_a_page(sizes: Iterable[tuple[int, int]]) -> list[int]:
 
 def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = True) -> list[StoredMessage]:
     """Messages of one topic, in the order of their keys; a key that is gone is left out."""
-    rows = BY_KEY.rows(conn, {"keys": as_given((key,) for key in keys)}, bodies=Bodies.ALL if bodies else Bodies.NONE)
+    rows = BY_KEY.rows(
+        conn, {"keys": encode_rows((key,) for key in keys)}, bodies=Bodies.ALL if bodies else Bodies.NONE
+    )
     by_key = {each.message_key: each for each in stored_messages(conn, rows, topic)}
     return [by_key[key] for key in keys if key in by_key]
 

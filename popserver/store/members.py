@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, literal_column, se
 from popserver.domain.errors import PopError
 from popserver.domain.retry import CLIENT_LAPSE_MS, SECOND_MS, Holder
 from popserver.store import group_members
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.notices import EVERYTHING, SERVERS
 from popserver.store.schema import client, delivery, server
 from popserver.store.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
@@ -165,7 +165,7 @@ def _left_behind(tx: Transaction) -> tuple[str, ...]:
     unseen = _long_unseen(tx)
     if not unseen:
         return ()
-    listed = {"servers": as_given((each,) for each in sorted(unseen))}
+    listed = {"servers": encode_rows((each,) for each in sorted(unseen))}
     clients = tuple(tx.conn.execute(_CLIENTS_OF, listed).scalars())
     if not clients:
         tx.conn.execute(_FORGET, listed)
@@ -181,7 +181,7 @@ def _long_unseen(tx: Transaction) -> set[str]:
 def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[str]]:
     """Which servers have these clients; locked until the transaction ends."""
     have: dict[str, set[str]] = {client_id: set() for client_id in client_ids}
-    for row in conn.execute(_LOCK, {"clients": as_given((client_id,) for client_id in client_ids)}):
+    for row in conn.execute(_LOCK, {"clients": encode_rows((client_id,) for client_id in client_ids)}):
         have[row.client_id].add(row.server_id)
     return have
 
@@ -204,9 +204,9 @@ def _pairs(have: dict[str, set[str]]) -> set[tuple[str, str]]:
 
 def _write(tx: Transaction, before: set[tuple[str, str]], after: set[tuple[str, str]]) -> None:
     if ended := before - after:
-        tx.conn.execute(_REMOVE, {"pairs": as_given(sorted(ended))})
+        tx.conn.execute(_REMOVE, {"pairs": encode_rows(sorted(ended))})
     if begun := after - before:
-        tx.conn.execute(_INSERT, {"pairs": as_given(sorted(begun)), "now_ms": tx.now_ms})
+        tx.conn.execute(_INSERT, {"pairs": encode_rows(sorted(begun)), "now_ms": tx.now_ms})
 
 
 _AGAIN = (
@@ -235,7 +235,7 @@ _OTHERS = (
 _CLOCK = text("SELECT extract(epoch FROM clock_timestamp()) * 1000")
 _NEWEST = select(server.c.last_seen_ms).order_by(server.c.last_seen_ms.desc()).limit(1)
 _LONG_UNSEEN = select(server.c.server_id).where(server.c.last_seen_ms <= bindparam("until_ms"))
-_SERVERS = given("servers", text=("server_id",))
+_SERVERS = rows_parameter("servers", text=("server_id",))
 _CLIENTS_OF = (
     select(client.c.client_id)
     .where(client.c.server_id.in_(select(_SERVERS.c.server_id)))
@@ -251,14 +251,14 @@ _FORGET = delete(server).where(
         .correlate(None)
     )
 )
-_CLIENTS = given("clients", text=("client_id",))
+_CLIENTS = rows_parameter("clients", text=("client_id",))
 _LOCK = (
     select(client.c.client_id, client.c.server_id)
     .where(client.c.client_id.in_(select(_CLIENTS.c.client_id)))
     .order_by(client.c.client_id, client.c.server_id)
     .with_for_update()
 )
-_PAIRS = given("pairs", text=("client_id", "server_id"))
+_PAIRS = rows_parameter("pairs", text=("client_id", "server_id"))
 _REMOVE = delete(client).where(
     tuple_(client.c.client_id, client.c.server_id).in_(select(_PAIRS.c.client_id, _PAIRS.c.server_id))
 )

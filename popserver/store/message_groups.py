@@ -31,7 +31,7 @@ from popserver.domain.delivery import Event, sources, target
 from popserver.domain.group import Group
 from popserver.domain.topic import queue_of
 from popserver.store.dialect import dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import as_moved, record
 from popserver.store.packed import RowQuery
 from popserver.store.schema import delivery, in_states, progress
@@ -56,7 +56,7 @@ class Member(NamedTuple):
 
 def lock(tx: Transaction, places: Iterable[Place]) -> None:
     """Take the places of everything a transaction names, before it does anything else; waits for them."""
-    dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": as_given(sorted(set(places)))})
+    dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": encode_rows(sorted(set(places)))})
 
 
 def locks_of(places: Iterable[Place]) -> tuple[Locks]:
@@ -69,7 +69,7 @@ def lock_free(tx: Transaction, places: Iterable[Place]) -> set[Place]:
     wanted = sorted(set(places))
     if not dialect_of(tx.conn).has_other_writers:
         return set(wanted)
-    return {Place(*row) for row in tx.conn.execute(_LOCK_FREE, {"places": as_given(wanted)})}
+    return {Place(*row) for row in tx.conn.execute(_LOCK_FREE, {"places": encode_rows(wanted)})}
 
 
 class RunRow(NamedTuple):
@@ -87,12 +87,12 @@ class RunRow(NamedTuple):
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[RunRow]:
     """The runs in which these messages are, all rows of each, in order."""
-    return _AROUND.rows(conn, {"places": as_given((group_id, key) for key in keys)})
+    return _AROUND.rows(conn, {"places": encode_rows((group_id, key) for key in keys)})
 
 
 def runs_of(conn: Connection, group_id: int, members: Iterable[Member]) -> list[RunRow]:
     """The runs of these message groups, in order."""
-    names = as_given((group_id, each.topic_id, each.message_group) for each in members)
+    names = encode_rows((group_id, each.topic_id, each.message_group) for each in members)
     return _OF_MEMBERS.rows(conn, {"members": names})
 
 
@@ -139,7 +139,7 @@ def settle_removed(tx: Transaction, group: Group, members: Collection[Member]) -
 def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Collection[int]) -> None:
     if not ended:
         return
-    tx.conn.execute(_END, {"keys": as_given((group.group_id, row.message_key) for row in ended)})
+    tx.conn.execute(_END, {"keys": encode_rows((group.group_id, row.message_key) for row in ended)})
     for event in (Event.ACK, Event.SETTLE):
         record(tx, group, event, (as_moved(row) for row in ended if row.state in sources(event)))
 
@@ -147,7 +147,7 @@ def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Colle
 def _mark(tx: Transaction, group: Group, marked: Sequence[RunRow]) -> None:
     if not marked:
         return
-    tx.conn.execute(_MARK, {"keys": as_given((group.group_id, row.message_key) for row in marked)})
+    tx.conn.execute(_MARK, {"keys": encode_rows((group.group_id, row.message_key) for row in marked)})
     record(tx, group, Event.PROVISIONAL_ACK, map(as_moved, marked))
 
 
@@ -181,10 +181,10 @@ def _ring(tx: Transaction, members: Sequence[Member]) -> None:
 
 
 def _as_members(group: Group, members: Sequence[Member]) -> str:
-    return as_given((group.group_id, each.queue_id, each.topic_id, each.message_group) for each in members)
+    return encode_rows((group.group_id, each.queue_id, each.topic_id, each.message_group) for each in members)
 
 
-_PLACES = given("places", "group_id", "queue_id")
+_PLACES = rows_parameter("places", "group_id", "queue_id")
 
 
 def _locking(*, skip_locked: bool) -> Select[Any]:
@@ -199,7 +199,7 @@ def _locking(*, skip_locked: bool) -> Select[Any]:
 _LOCK = _locking(skip_locked=False)
 _LOCK_FREE = _locking(skip_locked=True)
 # The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
-_NAMED = given("places", "group_id", "message_key")
+_NAMED = rows_parameter("places", "group_id", "message_key")
 _one = delivery.alias("one")
 _TOUCHED = (
     select(_one.c.group_id, _one.c.topic_id, _one.c.message_group)
@@ -224,9 +224,9 @@ def _runs(named: Subquery) -> Select[Any]:
 
 
 _AROUND = RowQuery(RunRow, _runs(_TOUCHED))
-_OF_MEMBERS = RowQuery(RunRow, _runs(given("members", "group_id", "topic_id", text=("message_group",))))
+_OF_MEMBERS = RowQuery(RunRow, _runs(rows_parameter("members", "group_id", "topic_id", text=("message_group",))))
 # The group in every row, for Postgres: it would look at all that the group holds.
-_KEYS = given("keys", "group_id", "message_key")
+_KEYS = rows_parameter("keys", "group_id", "message_key")
 _IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
 _END = delete(delivery).where(
     _IS_NAMED,
@@ -237,7 +237,7 @@ _MARK = (
     .where(_IS_NAMED, in_states(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
     .values(state=target(Event.PROVISIONAL_ACK).value)
 )
-_MEMBERS = given("members", "group_id", "queue_id", "topic_id", text=("message_group",))
+_MEMBERS = rows_parameter("members", "group_id", "queue_id", "topic_id", text=("message_group",))
 _IS_MEMBER = and_(
     behind.c.group_id == _MEMBERS.c.group_id,
     behind.c.queue_id == _MEMBERS.c.queue_id,

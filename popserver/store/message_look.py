@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, case, func, literal, select
 
-from popserver.store.given import given
+from popserver.store.given import rows_parameter
 from popserver.store.packed import RowQuery
 from popserver.store.schema import message
 
@@ -74,7 +74,7 @@ class MessageQuery:
         return [row if row.body is not None else row._replace(body=LATER) for row in rows]
 
 
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 # The messages with these `keys`, by key.
 BY_KEY = MessageQuery(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)

@@ -26,7 +26,7 @@ from popserver.domain.message import (
 from popserver.domain.redrive import REDRIVE_PLAN
 from popserver.domain.topic import MessageQueue, Topic, message_key, offset_of, queue_for, queue_of
 from popserver.store import idempotency, redriven, repeats
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.inserting import insert_rows
 from popserver.store.message_look import MessageRow
 from popserver.store.redriven import Redriven
@@ -117,7 +117,9 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
     copies = [row.message_key for row in listed if row.origin_key]
     if not copies:
         return found
-    names = {row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": as_given((key,) for key in copies)})}
+    names = {
+        row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": encode_rows((key,) for key in copies)})
+    }
     return [
         each._replace(dead_letter_of=(names[each.message_key], each.message.message_id))
         if each.message_key in names
@@ -271,7 +273,7 @@ _NEWEST = (
     .join(message, message.c.message_key == queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.next_offset - 1))
     .where(queue.c.next_offset > 0)
 )
-_COPIES = given("copies", "copy_key")
+_COPIES = rows_parameter("copies", "copy_key")
 _ORIGINS = (
     select(dead_letter.c.copy_key, topic_table.c.name)
     .join(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)

@@ -17,7 +17,7 @@ from popserver.domain.group import Group, Mode
 from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset
 from popserver.domain.topic import MessageQueue
 from popserver.store.catalog import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found, used
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.message_groups import Place, locks_of
 from popserver.store.schema import consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
@@ -68,7 +68,7 @@ def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> lis
     """The group's progress in each of the queues. Raises for a group that is gone, or consumes message by message."""
     for refusal in refusals(conn, {group}).values():
         raise refusal
-    names = {"places": as_given((group.group_id, each.queue_id) for each in places)}
+    names = {"places": encode_rows((group.group_id, each.queue_id) for each in places)}
     found = {row.queue_id: Progress(row.next_offset, row.resets) for row in conn.execute(_STORED, names)}
     return [found.get(each.queue_id, NO_PROGRESS) for each in places]
 
@@ -78,7 +78,7 @@ def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopErro
     rows = (
         row
         for step in _steps([(each.group_id,) for each in groups])
-        for row in conn.execute(_MODES, {"groups": as_given(step)})
+        for row in conn.execute(_MODES, {"groups": encode_rows(step)})
     )
     modes = {row.group_id: row.mode for row in rows}
     gone = {each: group_not_found(each.name) for each in groups if each.group_id not in modes}
@@ -92,14 +92,14 @@ def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, Place]]:
 
 def _lock(tx: Transaction, places: Sequence[Place]) -> dict[Place, Progress]:
     """The progress as it is. What has come since the transaction took its places (`Commit.places`) is locked too."""
-    rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK, {"places": as_given(step)}))
+    rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK, {"places": encode_rows(step)}))
     return {Place(row.group_id, row.queue_id): Progress(row.next_offset, row.resets) for row in rows}
 
 
 def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
     """Where the queues end; those of deleted topics are left out."""
     steps = _steps([(each,) for each in sorted(queue_ids)])
-    rows = (row for step in steps for row in conn.execute(_ENDS, {"queues": as_given(step)}))
+    rows = (row for step in steps for row in conn.execute(_ENDS, {"queues": encode_rows(step)}))
     return {row.queue_id: row.next_offset for row in rows}
 
 
@@ -130,10 +130,10 @@ def _write(tx: Transaction, before: dict[Place, Progress], now: dict[Place, Prog
     grown = [(*place, *now[place]) for place in sorted(now) if place in before and now[place] != before[place]]
     new = [(*place, *now[place]) for place in sorted(now) if place not in before]
     for step in _steps(grown):
-        tx.conn.execute(_GROW, {"offsets": as_given(step)})
+        tx.conn.execute(_GROW, {"offsets": encode_rows(step)})
     # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
     for step in _steps(new):
-        tx.conn.execute(_BEGIN, {"offsets": as_given(step)})
+        tx.conn.execute(_BEGIN, {"offsets": encode_rows(step)})
 
 
 def _steps(rows: Sequence[tuple[int, ...]]) -> Iterator[Sequence[tuple[int, ...]]]:
@@ -141,10 +141,10 @@ def _steps(rows: Sequence[tuple[int, ...]]) -> Iterator[Sequence[tuple[int, ...]
         yield rows[start : start + STEP_ROWS_MAX]
 
 
-_GROUPS = given("groups", "group_id")
-_PLACES = given("places", "group_id", "queue_id")
-_QUEUES = given("queues", "queue_id")
-_OFFSETS = given("offsets", "group_id", "queue_id", "next_offset", "resets")
+_GROUPS = rows_parameter("groups", "group_id")
+_PLACES = rows_parameter("places", "group_id", "queue_id")
+_QUEUES = rows_parameter("queues", "queue_id")
+_OFFSETS = rows_parameter("offsets", "group_id", "queue_id", "next_offset", "resets")
 _MODES = (
     select(consumer_group.c.group_id, consumer_group.c.mode)
     .select_from(_GROUPS)

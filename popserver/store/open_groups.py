@@ -29,7 +29,7 @@ from popserver.domain import message_group
 from popserver.domain.filtering import SqlFilter
 from popserver.domain.topic import message_key, offset_of, queue_of
 from popserver.store.filter_look import FilterQuery, Unjudged
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.message_groups import Member, by_member, runs_of
 from popserver.store.message_look import BY_KEY, MessageQuery, MessageRow
 from popserver.store.packed import RowQuery
@@ -124,7 +124,7 @@ def to_judge(conn: Connection, wish: Wish, places: Sequence[PlaceRow], wanted: S
     if not bounds:
         return Unjudged([], 0)
     share = max(SHARE_MIN, wish.room // len(opened))
-    asked = {"bounds": as_given(bounds), "share": _JUDGED_PER_WANTED * share, "limit": limit}
+    asked = {"bounds": encode_rows(bounds), "share": _JUDGED_PER_WANTED * share, "limit": limit}
     return _TO_JUDGE.rows(conn, wanted, asked)
 
 
@@ -133,7 +133,7 @@ def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> lis
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
     if not rest:
         return []
-    named = {"keys": as_given((key,) for key in rest)}
+    named = {"keys": encode_rows((key,) for key in rest)}
     rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=wish.bodies)}
     found = [Found(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
     return found[:limit]
@@ -152,14 +152,14 @@ def move_on(tx: Transaction, runs: Sequence[Run], group_id: int, granted: Collec
         next_offset = _next_offset(run, run.next_offset, granted)
         moved.append((group_id, run.member.queue_id, next_offset, int(is_open), run.member.message_group))
     if moved:
-        tx.conn.execute(_MOVE, {"moves": as_given(moved)})
+        tx.conn.execute(_MOVE, {"moves": encode_rows(moved)})
     return still_open
 
 
 def _finish(tx: Transaction, wish: Wish, members: Iterable[Member]) -> None:
     finished = [(wish.group.group_id, each.queue_id, each.message_group) for each in members]
     if finished:
-        tx.conn.execute(_FINISH, {"finished": as_given(finished)})
+        tx.conn.execute(_FINISH, {"finished": encode_rows(finished)})
 
 
 def _next_offset(run: Run, beyond: int, granted: Collection[int]) -> int:
@@ -185,7 +185,7 @@ def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, l
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:
             keys[member] = attempts
-    named = {"keys": as_given((key,) for attempts in keys.values() for key in attempts)}
+    named = {"keys": encode_rows((key,) for attempts in keys.values() for key in attempts)}
     rows = BY_KEY.rows(tx.conn, named, bodies=wish.bodies)
     by_key = {row.message_key: row for row in rows}
     for member, attempts in keys.items():
@@ -219,7 +219,7 @@ def _parts(
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
     """What of each group is taken, and the messages themselves."""
     asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
-    bounds = as_given(_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened))
+    bounds = encode_rows(_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened))
     names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
     if wish.wanted.wants_all:
         messages = _BEHIND.rows(tx.conn, names, bodies=wish.bodies)
@@ -227,7 +227,7 @@ def _parts(
     looked_at = _BEHIND_KEYS.rows(tx.conn, names)
     parts = _shared_out(wish, opened, places, looked_at, share, limit)
     keys = [key for part in parts for key in part.keys]
-    named = {"keys": as_given((key,) for key in keys)}
+    named = {"keys": encode_rows((key,) for key in keys)}
     messages = BY_KEY.rows(tx.conn, named, bodies=wish.bodies) if keys else []
     return parts, {row.message_key: row for row in messages}
 
@@ -326,7 +326,7 @@ _OPENED = RowQuery(
     .order_by(_OLDEST.c.open_since_ms)
     .limit(bindparam("limit")),
 )
-_BOUNDS = given("bounds", "number", "from_key", "to_key", text=("message_group",))
+_BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
 _other = message.alias("other")
 # The share-th message beyond the first: what stands before it is the group's share.
 _END_OF_SHARE = (
@@ -359,7 +359,7 @@ def _shares(every: Select[Any]) -> Select[Any]:
 _BEHIND = MessageQuery(_shares)
 _BEHIND_KEYS = RowQuery(_Behind, _shares(select(*(message.c[name] for name in _Behind._fields))))
 _TO_JUDGE = FilterQuery(_shares)
-_MOVES = given("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
+_MOVES = rows_parameter("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
 _MOVE = (
     update(behind)
     .where(
@@ -372,7 +372,7 @@ _MOVE = (
         open_since_ms=case((_MOVES.c.is_open == 1, behind.c.open_since_ms), else_=None),
     )
 )
-_FINISHED = given("finished", "group_id", "queue_id", text=("message_group",))
+_FINISHED = rows_parameter("finished", "group_id", "queue_id", text=("message_group",))
 _FINISH = delete(behind).where(
     tuple_(behind.c.group_id, behind.c.queue_id, behind.c.message_group).in_(
         select(_FINISHED.c.group_id, _FINISHED.c.queue_id, _FINISHED.c.message_group)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from popserver.domain.names import RETRY_PREFIX, Resource, is_system_derived
 from popserver.domain.retry_copy import Lineage, lineage_of
 from popserver.domain.topic import queue_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.packed import RowStatement
 from popserver.store.retry_copies import properties_of
 from popserver.store.schema import dead_letter, message, queue
@@ -49,7 +49,7 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
 
 def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
     """One step back from each message: the topic, and its key there. An ordinary topic has none behind it."""
-    rows = _COPIES.rows(conn, {"keys": as_given((key,) for key in keys)})
+    rows = _COPIES.rows(conn, {"keys": encode_rows((key,) for key in keys)})
     retries = {row.message_key: _lineage(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
     steps: list[tuple[Resource | None, int]] = [(None, 0)] * (len(set(keys)) - len({row.message_key for row in rows}))
@@ -83,12 +83,12 @@ def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
     queue_ids = {queue_of(key) for key in keys}
     if not queue_ids:
         return {}
-    rows = conn.execute(_TOPICS, {"queues": as_given((each,) for each in queue_ids)})
+    rows = conn.execute(_TOPICS, {"queues": encode_rows((each,) for each in queue_ids)})
     return {row.queue_id: Resource(row.namespace, row.name) for row in rows}
 
 
-_KEYS = given("keys", "message_key")
-_QUEUES = given("queues", "queue_id")
+_KEYS = rows_parameter("keys", "message_key")
+_QUEUES = rows_parameter("queues", "queue_id")
 _origin_topic = topic_table.alias("origin_topic")
 _COPIES = RowStatement(
     _CopyRow,

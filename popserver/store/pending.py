@@ -22,7 +22,7 @@ from popserver.domain.spans import apart
 from popserver.domain.topic import Topic
 from popserver.domain.transaction import CheckPolicy, first_check_at_ms, transaction_id_of
 from popserver.store import idempotency
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.inserting import insert_rows
 from popserver.store.messages import content
 from popserver.store.notices import CHECKS, PENDING
@@ -128,7 +128,7 @@ def remove(tx: Transaction, pending_ids: Iterable[int]) -> None:
     """Delete pending rows."""
     ids = [(each,) for each in pending_ids]
     if ids:
-        tx.conn.execute(_REMOVE, {"ids": as_given(ids)})
+        tx.conn.execute(_REMOVE, {"ids": encode_rows(ids)})
 
 
 def _pend_in_topic(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
@@ -223,7 +223,7 @@ _LOCK = RowStatement(
     .order_by(pending.c.pending_id)
     .with_for_update(),
 )
-_IDS = given("ids", "pending_id")
+_IDS = rows_parameter("ids", "pending_id")
 _REMOVE = delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))
 _ENTERED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
     message.c.topic_id == bindparam("topic_id"),

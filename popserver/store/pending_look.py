@@ -14,7 +14,7 @@ from popserver.domain.pending import PendingKind
 from popserver.domain.topic import Topic
 from popserver.store import catalog
 from popserver.store.entering import within_a_step
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.message_look import MessageRow
 from popserver.store.messages import stored_message
 from popserver.store.packed import RowStatement
@@ -55,7 +55,7 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
     """Pending messages by pending id, as they were sent; in no queue yet, which 0 stands for."""
     if not topic_of:
         return {}
-    rows = conn.execute(_MESSAGES, {"ids": as_given((each,) for each in topic_of)})
+    rows = conn.execute(_MESSAGES, {"ids": encode_rows((each,) for each in topic_of)})
     return {
         pending_id: stored_message(MessageRow(0, 0, *rest), topic_of[pending_id], _NO_QUEUE)
         for pending_id, *rest in rows
@@ -104,7 +104,7 @@ def _written(key: str) -> str:
 
 
 _NO_QUEUE = {0: 0}
-_IDS = given("ids", "pending_id")
+_IDS = rows_parameter("ids", "pending_id")
 # All that a row of `message` has, but for its first two columns: its place.
 _MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[2:])).join(
     _IDS, _IDS.c.pending_id == pending.c.pending_id

@@ -18,7 +18,7 @@ from popserver.domain.pulling import BATCH_BYTES_MAX, Pulled, PullStatus, correc
 from popserver.domain.topic import MessageQueue, Topic, message_key
 from popserver.store.catalog import topic_not_found
 from popserver.store.filter_look import FilterQuery
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.message_look import BY_KEY, MessageRow
 from popserver.store.messages import stored_messages
 from popserver.store.packed import RowQuery
@@ -85,7 +85,7 @@ def look(conn: Connection, pulls: Sequence[Pull]) -> list[Pulled | PopError]:
     read = iter(_read_on(conn, [(pull, by_queue[pull.queue.queue_id]) for pull in compress(pulls, inside)]))
     reached = [next(read) if is_inside else None for is_inside in inside]
     keys = {key for each in reached if each for key in each.keys}
-    rows = BY_KEY.rows(conn, {"keys": as_given((key,) for key in sorted(keys))}) if keys else []
+    rows = BY_KEY.rows(conn, {"keys": encode_rows((key,) for key in sorted(keys))}) if keys else []
     by_key = {row.message_key: row for row in rows}
     return [_pulled(conn, *each, by_key) for each in zip(pulls, ends, reached, strict=True)]
 
@@ -104,7 +104,7 @@ def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
 
 
 def _each_once(pulls: Sequence[Pull]) -> str:
-    return as_given((queue_id,) for queue_id in sorted({each.queue.queue_id for each in pulls}))
+    return encode_rows((queue_id,) for queue_id in sorted({each.queue.queue_id for each in pulls}))
 
 
 def _correction(pull: Pull, ends: Ends, *, is_of_this_topic: bool = True) -> int | None:
@@ -165,7 +165,7 @@ def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequenc
     """
     bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if limits[number] is not None]
     counts = {number: to_key - from_key for number, from_key, to_key in bounds}
-    found = _STRETCHES.rows(conn, {"bounds": as_given(bounds)}) if bounds else []
+    found = _STRETCHES.rows(conn, {"bounds": encode_rows(bounds)}) if bounds else []
     full = [each for each in found if each.messages == counts[each.number]]
     return {each.number for each in full if each.size <= (limits[each.number] or 0)}
 
@@ -188,7 +188,7 @@ def _chosen(conn: Connection, pull: Pull, span: Mapping[str, int]) -> tuple[Sequ
 def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[_Size], int]:
     if isinstance(wanted, SqlFilter):
         keys, reached = judge(conn, _JUDGED, wanted, names, Work())
-        return _BY_KEY.rows(conn, {"keys": as_given((key,) for key in keys)}) if keys else [], reached
+        return _BY_KEY.rows(conn, {"keys": encode_rows((key,) for key in keys)}) if keys else [], reached
     sizes = _EVERY.rows(conn, names) if wanted.wants_all else _TAGGED.rows(conn, {**names, **of_tags(wanted)})
     is_full = len(sizes) == names["limit"]
     return sizes, sizes[-1].message_key + 1 if is_full else names["to_key"]
@@ -211,7 +211,7 @@ def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> RowQuery[_Size]:
 
 
 _EVERY = _sized(narrowed())
-_BOUNDS = given("bounds", "number", "from_key", "to_key")
+_BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key")
 _STRETCHES = RowQuery(
     _Stretch,
     select(
@@ -225,7 +225,7 @@ _STRETCHES = RowQuery(
 )
 _TAGGED = _sized(narrowed(*WITH_TAG))
 _JUDGED = FilterQuery(narrowed())
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _BY_KEY = _sized(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
 )
@@ -239,5 +239,5 @@ _ENDS_OF_QUEUE = _ENDS.where(queue.c.queue_id == bindparam("of_queue"))
 _HAS_PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )
-_QUEUES = given("queues", "queue_id")
+_QUEUES = rows_parameter("queues", "queue_id")
 _ENDS_OF_QUEUES = RowQuery(Ends, _ENDS.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))

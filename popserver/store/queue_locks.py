@@ -17,7 +17,7 @@ from popserver.domain.group import Group, Mode
 from popserver.domain.retry import MINUTE_MS
 from popserver.domain.topic import MessageQueue
 from popserver.store.dialect import Dialect, PerDialect, dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.schema import consumer_group, queue, queue_lock
 from popserver.store.transaction import STEP_ROWS_MAX, LockOrder, Locks, Phase, Request, Transaction, carries_out
 
@@ -82,7 +82,7 @@ def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]
     """
     rows = sorted({(each.group.group_id, place.queue_id, each.client_id) for each in requests for place in each.queues})
     for start in range(0, len(rows), STEP_ROWS_MAX):
-        tx.conn.execute(_GIVE_UP, {"locks": as_given(rows[start : start + STEP_ROWS_MAX])})
+        tx.conn.execute(_GIVE_UP, {"locks": encode_rows(rows[start : start + STEP_ROWS_MAX])})
     return [None] * len(requests)
 
 
@@ -92,7 +92,7 @@ def _lock_groups(tx: Transaction, group_ids: Iterable[int]) -> None:
     The keys' order is not enough: a transaction that gives up some and then takes others goes through it twice.
     """
     numbers = sorted({each & _GROUP_MASK for each in group_ids})
-    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": as_given((each,) for each in numbers)})
+    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_rows((each,) for each in numbers)})
 
 
 def newest_lock_ms(conn: Connection) -> int:
@@ -116,10 +116,10 @@ def _turns(requests: Sequence[Lock]) -> list[dict[_Place, int]]:
 
 
 def _parameters(tx: Transaction, locks: Sequence[tuple[int, int, str]]) -> dict[str, Any]:
-    return {"locks": as_given(locks), "now_ms": tx.now_ms, "until_ms": tx.now_ms + LAPSE_MS}
+    return {"locks": encode_rows(locks), "now_ms": tx.now_ms, "until_ms": tx.now_ms + LAPSE_MS}
 
 
-_LOCKS = given("locks", "group_id", "queue_id", text=("client_id",))
+_LOCKS = rows_parameter("locks", "group_id", "queue_id", text=("client_id",))
 # Of a group or a queue that is gone no row is left behind.
 _WANTED = (
     select(_LOCKS.c.group_id, _LOCKS.c.queue_id, _LOCKS.c.client_id, bindparam("until_ms", type_=BigInteger))
@@ -161,5 +161,5 @@ _OWN = (
 _GIVE_UP = delete(queue_lock).where(tuple_(queue_lock.c.group_id, queue_lock.c.queue_id).in_(_OWN))
 _GROUP_MASK = (1 << 31) - 1  # two groups that share a number wait for each other, no more
 # Any first number, as long as every server takes the same and nothing else does.
-_GROUPS = given("groups", "number")
+_GROUPS = rows_parameter("groups", "number")
 _ONE_AT_A_TIME = select(func.pg_advisory_xact_lock(482851945, cast(_GROUPS.c.number, Integer)))

@@ -31,7 +31,7 @@ from popserver.domain.retry import Holder
 from popserver.domain.topic import Topic
 from popserver.store import holds, open_groups, replay, scan
 from popserver.store.dialect import dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import Moved, record
 from popserver.store.message_groups import Member
 from popserver.store.message_look import BY_KEY, LATER, Bodies
@@ -228,7 +228,7 @@ def _keep_within_bytes(tx: Transaction, takers: Sequence[_Taker]) -> bool:
 
 
 def _sizes(tx: Transaction, takers: Sequence[_Taker]) -> dict[int, int]:
-    named = {"keys": as_given((grant.receipt.message_key,) for taker in takers for grant in taker.grants)}
+    named = {"keys": encode_rows((grant.receipt.message_key,) for taker in takers for grant in taker.grants)}
     return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
 
 
@@ -247,7 +247,7 @@ def _fetch_bodies(tx: Transaction, taker: _Taker) -> None:
     large = [grant.receipt.message_key for grant in taker.grants if grant.found.row.body is LATER]
     if not large:
         return
-    rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in large)})
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows((key,) for key in large)})
     bodies = {row.message_key: row.body for row in rows}
     taker.grants = [
         grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))
@@ -325,7 +325,7 @@ def _load(tx: Transaction, wish: Wish, ready_again: Sequence[_AgainRow]) -> list
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    rows = BY_KEY.rows(tx.conn, {"keys": as_given((key,) for key in attempts)}, bodies=wish.bodies)
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows((key,) for key in attempts)}, bodies=wish.bodies)
     return [Found(row, attempts[row.message_key], has_delivery=True) for row in rows]
 
 
@@ -401,7 +401,7 @@ def _grant(tx: Transaction, wish: Wish, grants: Sequence[_Grant]) -> None:
 
 
 def _as_holds(grants: Sequence[_Grant]) -> str:
-    return as_given(
+    return encode_rows(
         (
             *grant.receipt[:4],
             grant.request.holder.value,
@@ -436,7 +436,7 @@ def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
     return Delivery(stored, receipt.encode(held, stored.message.message_id), attempt, held.ends_at_ms)
 
 
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _SIZES = RowQuery(
     _Size,
     select(message.c.message_key, func.length(message.c.body).label("size")).where(
@@ -458,7 +458,7 @@ _READY_AGAIN = RowStatement(
     .with_for_update(skip_locked=True),
 )
 # The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
-_HOLDS = given(
+_HOLDS = rows_parameter(
     "holds",
     "group_id",
     "message_key",

@@ -21,7 +21,7 @@ from popserver.domain.redrive import Change, Order, PlanState, RedriveState
 from popserver.domain.topic import Topic
 from popserver.store import catalog, redriving
 from popserver.store.dialect import dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.packed import RowStatement
 from popserver.store.redriving import NO_COPY, NOT_DEAD, Plan
 from popserver.store.schema import dead_letter, message, redrive, redrive_plan
@@ -201,7 +201,7 @@ def _write_down(tx: Transaction, request: Stretch) -> None:
     if not tx.conn.execute(_REACH, names).rowcount:
         return
     if request.ids:
-        ids = as_given((each,) for each in request.ids)
+        ids = encode_rows((each,) for each in request.ids)
         _write_records(tx, request.plan_id, ids)
 
 
@@ -245,7 +245,7 @@ def _redrive_now(tx: Transaction, request: Orders) -> Done:
     _check_same(new, row)
     _check_not_cancelled(row)
     plan = _plan(tx, row, group)
-    ids = as_given((each.dead_letter_id,) for each in request.orders)
+    ids = encode_rows((each.dead_letter_id,) for each in request.orders)
     ended = set(tx.conn.execute(_ENDED_OF, {"of_plan": new.plan_id, "ids": ids}).scalars())
     orders = [
         each if each.reason else each._replace(reason=row.reason)
@@ -402,7 +402,7 @@ _CANCEL = (
     .where(redrive_plan.c.plan_id == bindparam("of_plan"))
     .values(state=PlanState.CANCELLED.value, finished_at_ms=bindparam("now_ms", type_=BigInteger))
 )
-_IDS = given("ids", "dead_letter_id")
+_IDS = rows_parameter("ids", "dead_letter_id")
 _of_plan = bindparam("of_plan", type_=redrive.c.plan_id.type)
 _WRITE_DOWN = insert(redrive).from_select(
     [

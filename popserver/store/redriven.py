@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, and_, bindparam, func, select
 
 from popserver.domain.group import Group
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.schema import delivery, redrive
 
 
@@ -25,7 +25,7 @@ class Redriven(NamedTuple):
 
 def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, Redriven]:
     """What stands at these places, of any group; a place that was used again tells of the last time."""
-    rows = conn.execute(_OF_PLACES, {"keys": as_given((key,) for key in keys)})
+    rows = conn.execute(_OF_PLACES, {"keys": encode_rows((key,) for key in keys)})
     return {row.redriven_key: Redriven(row.origin_key, row.plan_id) for row in rows}
 
 
@@ -47,7 +47,7 @@ def first_delivered(conn: Connection, first: int, end: int) -> int | None:
     return found
 
 
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _TO_ITS_GROUP = and_(redrive.c.redriven_key.is_not(None), redrive.c.target_topic_id.is_(None))
 _OF_PLACES = (
     select(redrive.c.redriven_key, redrive.c.origin_key, redrive.c.plan_id)

@@ -42,7 +42,7 @@ from popserver.domain.retry_copy import Lineage, marked
 from popserver.domain.topic import OWN_QUEUES, NewTopic, Topic, message_key, queue_of
 from popserver.store import catalog
 from popserver.store.dialect import dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import Moved, record
 from popserver.store.holds.orphans import NO_HOLD
 from popserver.store.inserting import insert_rows
@@ -102,7 +102,7 @@ class _Sent(NamedTuple):
 
 def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
     """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
-    names = {"for_group": group.group_id, "ids": as_given((each,) for each in ids)}
+    names = {"for_group": group.group_id, "ids": encode_rows((each,) for each in ids)}
     letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
     if len(letters) < len(ids) and dialect_of(tx.conn).has_other_writers:
         locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
@@ -133,7 +133,7 @@ def send(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> 
         return
     sent = _place(tx, plan, found, orders)
     group = plan.group
-    ids = as_given((each.letter.dead_letter_id,) for each in sent)
+    ids = encode_rows((each.letter.dead_letter_id,) for each in sent)
     tx.conn.execute(_MARK, {"ids": ids, "by_plan": plan.plan_id})
     tx.conn.execute(_RECORD, [_recorded(tx, plan, each) for each in sent])
     if plan.target is not None:
@@ -159,7 +159,7 @@ def tell_of_purge(tx: Transaction, ids: Sequence[int]) -> None:
 
     Without them nobody could tell it from what was done.
     """
-    died = tx.conn.execute(_DIED_AS, {"ids": as_given((each,) for each in ids)}).all()
+    died = tx.conn.execute(_DIED_AS, {"ids": encode_rows((each,) for each in ids)}).all()
     if died:
         tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
 
@@ -204,7 +204,7 @@ def _make_messages(
     first_key = message_key(place.queue_id, taken.first)
     sent = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(letters, start=first_key)]
     resets = _resets(tx.conn, plan.group, letters)
-    copies = as_given(_copy(plan, found, each, resets) for each in sent)
+    copies = encode_rows(_copy(plan, found, each, resets) for each in sent)
     names = {"copies": copies, "in_topic": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
     tx.conn.execute(_COPY_ANEW if plan.target is not None else _COPY, names)
     bodies = [
@@ -268,7 +268,7 @@ def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
 
 def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, Order]]) -> dict[int, int]:
     """How often the group was moved in the queues that they came from."""
-    queues = as_given((each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters}))
+    queues = encode_rows((each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters}))
     rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
     return {row.queue_id: row.resets for row in rows}
 
@@ -290,7 +290,7 @@ def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | N
     )
 
 
-_IDS = given("ids", "dead_letter_id")
+_IDS = rows_parameter("ids", "dead_letter_id")
 _NAMED = (
     dead_letter.c.group_id == bindparam("for_group"),
     dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
@@ -369,13 +369,13 @@ _FREE_QUEUE = (
 _HAS_PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )
-_QUEUES = given("queues", "queue_id")
+_QUEUES = rows_parameter("queues", "queue_id")
 _RESETS = (
     select(progress.c.queue_id, func.coalesce(progress.c.resets, 0).label("resets"))
     .select_from(_QUEUES)
     .join(progress, and_(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _QUEUES.c.queue_id))
 )
-_COPIES = given("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
+_COPIES = rows_parameter("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
 # Everything else is as it was sent. No other message has the negative of a key: what is made of a dead letter twice,
 # by two plans, is two messages of one id.
 _BECOMES: dict[str, Any] = {

@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, Text, and_, bindparam, literal_column, or_, s
 from popserver.domain.delivery import State
 from popserver.domain.receipt import Receipt
 from popserver.domain.retry import Holder
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.message_look import BY_KEY, MessageRow
 from popserver.store.notices import DUE
 from popserver.store.packed import RowStatement
@@ -61,7 +61,7 @@ def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str
 
 
 def _loaded(tx: Transaction, wish: Wish, rows: Sequence[_HeldRow]) -> list[Held]:
-    messages = BY_KEY.rows(tx.conn, {"keys": as_given((row.message_key,) for row in rows)})
+    messages = BY_KEY.rows(tx.conn, {"keys": encode_rows((row.message_key,) for row in rows)})
     by_key = {each.message_key: each for each in messages}
     return [Held(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
 
@@ -71,7 +71,7 @@ def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: 
 
     So does one that somebody's own transaction has under its hands, for as long as that one likes.
     """
-    keys = as_given((each.receipt.group_id, each.receipt.message_key, each.receipt.hold_id) for each in held)
+    keys = encode_rows((each.receipt.group_id, each.receipt.message_key, each.receipt.hold_id) for each in held)
     names = {"holds": keys, "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
     taken = set(tx.conn.execute(_TAKE_BACK, names).scalars())
     if taken:
@@ -99,7 +99,7 @@ _HELD = RowStatement(
     )
     .order_by(delivery.c.message_key),
 )
-_HOLDS = given("holds", "group_id", "message_key", "hold_id")
+_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id")
 _free = (
     select(delivery.c.group_id, delivery.c.message_key)
     .select_from(_HOLDS)

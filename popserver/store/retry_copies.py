@@ -20,7 +20,7 @@ from popserver.domain.retry_copy import Lineage, lineage_of, marked, unmarked
 from popserver.domain.topic import OWN_QUEUES, NewTopic, Topic, message_key
 from popserver.store import catalog
 from popserver.store.dying import DueRow, Return
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import as_moved, record
 from popserver.store.messages import take_offsets
 from popserver.store.packed import RowStatement
@@ -41,7 +41,7 @@ def come_again(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
 
     The rows go at once; the copies follow at the end (`NewRetries`).
     """
-    names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in rows)}
+    names = {"for_group": group.group_id, "keys": encode_rows((each.message_key,) for each in rows)}
     tx.conn.execute(_END, names)
     tx.at_end(NewRetries).returns += [Return(group, each) for each in rows]
 
@@ -62,7 +62,7 @@ class NewRetries:
 
 
 def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
-    names = {"for_group": group.group_id, "keys": as_given((each.message_key,) for each in rows)}
+    names = {"for_group": group.group_id, "keys": encode_rows((each.message_key,) for each in rows)}
     parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
     # What is left out is of a topic that was deleted, and goes with it.
     kept = [row for row in rows if row.message_key in parents]
@@ -125,7 +125,7 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[i
         (row.message_key, key, _properties(row, parents[row.message_key], topic))
         for key, row in enumerate(rows, start=first_key)
     ]
-    names = {"copies": as_given(copies), "retry_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
+    names = {"copies": encode_rows(copies), "retry_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
     tx.conn.execute(_INSERT, names)
     tx.ring(topic.topic_id)
 
@@ -138,7 +138,7 @@ def _properties(row: DueRow, parent: _ParentRow, topic: Topic) -> str | None:
     return _stored(marked(properties, Lineage(parent.topic_name, row.attempt, row.message_key, parent.resets)))
 
 
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _PARENTS = RowStatement(
     _ParentRow,
     select(
@@ -158,7 +158,7 @@ _PARENTS = RowStatement(
         ),
     ),
 )
-_COPIES = given("copies", "parent_key", "copy_key", text=("properties",))
+_COPIES = rows_parameter("copies", "parent_key", "copy_key", text=("properties",))
 # Everything but its place and its lineage is the message's own: id, tag, keys, body, birth.
 _BECOMES = {
     "message_key": _COPIES.c.copy_key,

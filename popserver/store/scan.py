@@ -32,7 +32,7 @@ from popserver.domain.delivery import State
 from popserver.domain.filtering import SqlFilter, TagFilter
 from popserver.domain.names import owner_of
 from popserver.domain.topic import message_key, offset_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.message_groups import Member
 from popserver.store.message_look import MessageQuery, MessageRow
 from popserver.store.packed import RowStatement
@@ -126,7 +126,7 @@ def leave(tx: Transaction, wish: Wish, left: Iterable[Found]) -> None:
         if each.member is not None:
             first.setdefault(each.member, offset_of(each.row.message_key))
     if first:
-        rows = as_given((each.queue_id, offset, each.message_group) for each, offset in first.items())
+        rows = encode_rows((each.queue_id, offset, each.message_group) for each, offset in first.items())
         tx.conn.execute(_LEAVE, wish.names | {"left": rows})
 
 
@@ -140,7 +140,7 @@ def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[Me
     """Without those that were redriven to the group, which reads its own topic: they have their deliveries already."""
     if wish.keeps_order or not rows or owner_of(wish.topic.name) != wish.group.name:
         return rows
-    names = wish.names | {"keys": as_given((row.message_key,) for row in rows)}
+    names = wish.names | {"keys": encode_rows((row.message_key,) for row in rows)}
     in_hand = set(tx.conn.execute(_IN_HAND, names).scalars())
     return [row for row in rows if row.message_key not in in_hand]
 
@@ -196,7 +196,7 @@ def _read_judged(tx: Transaction, wish: Wish, names: dict[str, Any]) -> tuple[li
     if len(keys) > at_once:
         keys, to_key = keys[:at_once], keys[at_once]
     look = (_FREE if wish.keeps_order else _ALL).chosen
-    rows = look.rows(tx.conn, names | {"keys": as_given((key,) for key in keys)}, bodies=wish.bodies) if keys else []
+    rows = look.rows(tx.conn, names | {"keys": encode_rows((key,) for key in keys)}, bodies=wish.bodies) if keys else []
     reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
     return rows, reached - names["queue_key"]
 
@@ -268,7 +268,7 @@ _IS_MORE: Select[Any] = select(literal_column("1")).where(
 _IS_MORE_IN_ORDER: Select[Any] = select(literal_column("1")).where(
     or_(_READY_AGAIN, _HAS_OPEN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
 )
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _IN_HAND = select(delivery.c.message_key).where(
     delivery.c.group_id == bindparam("group_id"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
 )
@@ -338,7 +338,7 @@ _LEAVE_LOCKED = insert(behind).from_select(
     .where(*INSIDE, message.c.message_group.is_not(None), _ANY_DELIVERY.is_not(None), _ANY_ROW_BEHIND.is_(None))
     .group_by(message.c.message_group),
 )
-_LEFT = given("left", "queue_id", "next_offset", text=("message_group",))
+_LEFT = rows_parameter("left", "queue_id", "next_offset", text=("message_group",))
 _LEAVE = insert(behind).from_select(
     _BEHIND_COLUMNS,
     select(

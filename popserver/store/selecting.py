@@ -14,7 +14,7 @@ from popserver.domain.filtering import SqlFilter, sql
 from popserver.domain.group import Group
 from popserver.domain.message import id_from_bytes
 from popserver.domain.redrive import Selection
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.packed import RowStatement
 from popserver.store.retry_copies import properties_of
 from popserver.store.schema import dead_letter, message
@@ -53,7 +53,7 @@ def page(conn: Connection, group: Group, selection: Selection, after_id: int, li
     """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`; fewer by a costly filter."""
     names = {"for_group": group.group_id, "after": after_id, "window": STEP_ROWS_MAX}
     if selection.ids:
-        rows = _NAMED.rows(conn, names | {"ids": as_given((each,) for each in selection.ids)})
+        rows = _NAMED.rows(conn, names | {"ids": encode_rows((each,) for each in selection.ids)})
     else:
         rows = _NEXT.rows(conn, names)
     plausible = [row for row in rows if _may_fit(row, selection)]
@@ -104,7 +104,7 @@ def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[_LetterRow]) -> 
 
 
 def _keys(rows: Sequence[_LetterRow]) -> str:
-    return as_given((row.copy_key,) for row in rows)
+    return encode_rows((row.copy_key,) for row in rows)
 
 
 def _facts(row: _LetterRow, copy: _CopyRow) -> Mapping[str, str | None]:
@@ -134,9 +134,9 @@ _FACTS = (
     .order_by(dead_letter.c.dead_letter_id)
 )
 _NEXT = RowStatement(_LetterRow, _FACTS.limit(bindparam("window")))
-_IDS = given("ids", "dead_letter_id")
+_IDS = rows_parameter("ids", "dead_letter_id")
 _NAMED = RowStatement(_LetterRow, _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))))
-_KEYS = given("keys", "message_key")
+_KEYS = rows_parameter("keys", "message_key")
 _COPIES = RowStatement(
     _CopyRow,
     select(*(message.c[name] for name in _CopyRow._fields)).where(

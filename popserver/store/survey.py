@@ -18,7 +18,7 @@ from popserver.domain.filtering import SqlFilter
 from popserver.domain.topic import message_key, queue_of
 from popserver.store import open_groups, receiving, scan
 from popserver.store.filter_look import FilterQuery, Unjudged
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.receiving import Receive
 from popserver.store.schema import message
 from popserver.store.wish import Judged, PlaceRow, Stretch
@@ -59,7 +59,7 @@ def look(conn: Connection, request: Receive, known: Judged, enough: int, work: W
     else:
         is_short = sum(len(each.wanted) for each in stretches.values()) < enough
     asked = _to_ask(places, stretches, work.messages(wanted), enough) if is_short else []
-    bounds = as_given((each.from_key, each.to_key) for each in asked)
+    bounds = encode_rows((each.from_key, each.to_key) for each in asked)
     ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
     is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, stretches)
     return Survey(wanted, stretches, asked, ahead, dict(known.behind), behind, is_all)
@@ -139,7 +139,7 @@ def _left(places: Iterable[PlaceRow], stretches: dict[int, Stretch]) -> int:
     return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in stretches.items())
 
 
-_BOUNDS = given("bounds", "from_key", "to_key")
+_BOUNDS = rows_parameter("bounds", "from_key", "to_key")
 _BETWEEN = FilterQuery(
     lambda every: every.select_from(_BOUNDS).join(
         message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key)

@@ -20,7 +20,7 @@ from popserver.domain.topic import Topic
 from popserver.domain.transaction import CheckPolicy, Resolution, is_transaction_of
 from popserver.store import catalog
 from popserver.store.entering import enter, within_a_step
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.packed import RowStatement
 from popserver.store.pending import PendingRow, locked, remove
 from popserver.store.pending_look import stored_pending
@@ -119,7 +119,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
     Of several requests the first gets them all.
     """
     policy = requests[0].policy
-    topics = as_given((each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests))))
+    topics = encode_rows((each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests))))
     wish = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
     due = within_a_step(_DUE.rows(tx.conn, wish), CHECKED_BYTES_MAX)
     names = catalog.topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
@@ -127,7 +127,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
     remove(tx, (row.pending_id for row in discarded))
     asked = [row for row in due if row.checks < policy.checks_max]
     if asked:
-        ids = as_given((row.pending_id,) for row in asked)
+        ids = encode_rows((row.pending_id,) for row in asked)
         tx.conn.execute(_COUNT, {"ids": ids, "at_ms": tx.now_ms + policy.interval_ms})
     next_check_ms = tx.conn.execute(_NEXT_CHECK, {"topics": topics}).scalar()
     first = Taken(
@@ -141,7 +141,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
 @carries_out(GiveBack)
 def give_back(tx: Transaction, requests: Sequence[GiveBack]) -> list[PopError | None]:
     """Take back what was counted for nothing."""
-    ids = as_given((each,) for request in requests for each in request.pending_ids)
+    ids = encode_rows((each,) for request in requests for each in request.pending_ids)
     tx.conn.execute(_UNCOUNT, {"ids": ids, "at_ms": tx.now_ms})
     return [None] * len(requests)
 
@@ -231,7 +231,7 @@ _STORED = select(message.c.message_key).where(
     message.c.message_id == bindparam("message_id"),
     message.c.origin_key == 0,
 )
-_TOPICS = given("topics", "topic_id")
+_TOPICS = rows_parameter("topics", "topic_id")
 _DUE = RowStatement(
     _DueRow,
     select(*(pending.c[name] for name in _DueRow._fields if name != "size"), func.length(pending.c.body).label("size"))
@@ -242,7 +242,7 @@ _DUE = RowStatement(
 )
 _EARLIEST = select(func.min(pending.c.due_at_ms)).where(IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id)
 _NEXT_CHECK = select(func.min(_EARLIEST.scalar_subquery())).select_from(_TOPICS)
-_IDS = given("ids", "pending_id")
+_IDS = rows_parameter("ids", "pending_id")
 _THESE = (IS_HALF, pending.c.pending_id.in_(select(_IDS.c.pending_id)))
 _COUNT = update(pending).where(*_THESE).values(checks=pending.c.checks + 1, due_at_ms=bindparam("at_ms"))
 _UNCOUNT = update(pending).where(*_THESE).values(checks=pending.c.checks - 1, due_at_ms=bindparam("at_ms"))

@@ -15,7 +15,7 @@ from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
 from popserver.domain.topic import queue_of
 from popserver.store import message_groups
-from popserver.store.given import as_given, gathered, given
+from popserver.store.given import encode_rows, rows_as_json, rows_parameter
 from popserver.store.packed import RowStatement
 from popserver.store.schema import delivery, in_states
 from popserver.store.transaction import Transaction
@@ -41,7 +41,7 @@ def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
         return False
     # Receipts of one hold may differ in what they say of its end; counted twice, one would stand for another message.
     named = {(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts}
-    holds = as_given(sorted(named))
+    holds = encode_rows(sorted(named))
     row = _LOOK.first(tx.conn, {"holds": holds, "now_ms": tx.now_ms})
     assert row is not None, "an aggregate has one row"
     if row.held < len(named) or row.all_of_runs > row.held or row.topics > 2:
@@ -53,7 +53,7 @@ def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
 
 # The rows by their keys alone, whatever else is asked of them: what Postgres knows of a table whose rows come and go is
 # out of date, and any further condition might lead it to begin with that one.
-_HOLDS = given("holds", "group_id", "message_key", "hold_id", "queue_id")
+_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "queue_id")
 _ROWS = (
     select(
         delivery.c.group_id,
@@ -92,7 +92,7 @@ _LOOK = RowStatement(
     select(
         _HELD.scalar_subquery().label("held"),
         func.sum(_RUN_LENGTH).label("all_of_runs"),
-        gathered(*_TOUCHED.c).label("members"),
+        rows_as_json(*_TOUCHED.c).label("members"),
         func.count(distinct(_TOUCHED.c.topic_id)).label("topics"),
         func.min(_TOUCHED.c.topic_id).label("first_topic"),
         func.max(_TOUCHED.c.topic_id).label("last_topic"),

@@ -13,7 +13,7 @@ from popserver.domain.errors import PopError, StoreUnavailable
 from popserver.store import Database, migrate
 from popserver.store.compacting import compact
 from popserver.store.database import said_plainly
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from tests.support.open_store import OpenStore
 
 
@@ -138,10 +138,10 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 def test_rows_handed_over_arrive_as_they_are(store: OpenStore) -> None:
     rows = [(0, -1, "x"), (2**63 - 1, -(2**63), "é\N{SNOWMAN}'\"\\"), (7, 8, "")]
-    handed = given("rows", "one", "other", text=("words",))
+    handed = rows_parameter("rows", "one", "other", text=("words",))
     query = handed.select()
-    assert [tuple(row) for row in store.conn.execute(query, {"rows": as_given(rows)})] == rows
-    assert list(store.conn.execute(query, {"rows": as_given([])})) == []
+    assert [tuple(row) for row in store.conn.execute(query, {"rows": encode_rows(rows)})] == rows
+    assert list(store.conn.execute(query, {"rows": encode_rows([])})) == []
 
 
 def test_a_file_with_two_names_is_refused_by_both(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from popserver.domain.topic import Topic
 from popserver.store.catalog.locking import lock
 from popserver.store.catalog.naming import group_not_found, of_another_mode, topic_not_found
 from popserver.store.catalog.queues import QueueRow, queue_rows
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.notices import GROUP, Outdated
 from popserver.store.schema import consumer_group, progress, queue
 from popserver.store.schema import topic as topic_table
@@ -61,7 +61,7 @@ def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     """
     ids = {each.group_id: each.name for each in groups if each.mode is None}
     if ids:
-        names = {"groups": as_given((each,) for each in sorted(ids)), "new_mode": mode.value}
+        names = {"groups": encode_rows((each,) for each in sorted(ids)), "new_mode": mode.value}
         for group_id in tx.conn.execute(_FIX_MODES, names).scalars():
             tx.outdate(Outdated(GROUP, *ids[group_id]))
 
@@ -105,7 +105,7 @@ def _start(group: Group, row: QueueRow) -> int:
     return row.min_offset if group.consume_from is ConsumeFrom.EARLIEST else row.next_offset
 
 
-_GROUPS = given("groups", "group_id")
+_GROUPS = rows_parameter("groups", "group_id")
 _FIX_MODES = (
     update(consumer_group)
     .where(consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.mode.is_(None))

@@ -11,7 +11,7 @@ from sqlalchemy import Column, ColumnElement, Text, bindparam, delete, func, sel
 from popserver.domain.errors import PopError, TooManyRequests
 from popserver.domain.topic import message_key
 from popserver.store.catalog.queues import queue_rows
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.schema import (
     consumer_group,
     dead_letter,
@@ -133,7 +133,7 @@ def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnEleme
     these = _NAMES if isinstance(key.type, Text) else _KEYS
     removed = tx.conn.execute(
         delete(key.table).where(*of_what_is_gone, key.in_(select(these.c.key))),
-        {"keys": as_given((each,) for each in keys)},
+        {"keys": encode_rows((each,) for each in keys)},
     )
     return removed.rowcount
 
@@ -144,13 +144,13 @@ def _purge_deliveries(tx: Transaction, *of_what_is_gone: ColumnElement[bool]) ->
     free = [tuple(row) for row in tx.conn.execute(these.with_for_update(skip_locked=True))]
     if not free and tx.conn.execute(these.limit(1)).first() is not None:
         raise TooManyRequests("a delivery of what is deleted is locked by another transaction; ask again")
-    tx.conn.execute(_END_DELIVERIES, {"deliveries": as_given(free)})
+    tx.conn.execute(_END_DELIVERIES, {"deliveries": encode_rows(free)})
     return len(free)
 
 
-_KEYS = given("keys", "key")
-_NAMES = given("keys", text=("key",))
-_DELIVERIES = given("deliveries", "group_id", "message_key")
+_KEYS = rows_parameter("keys", "key")
+_NAMES = rows_parameter("keys", text=("key",))
+_DELIVERIES = rows_parameter("deliveries", "group_id", "message_key")
 _END_DELIVERIES = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
 )

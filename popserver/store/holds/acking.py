@@ -15,7 +15,7 @@ from popserver.domain.group import Group
 from popserver.domain.receipt import Receipt
 from popserver.store import whole_runs
 from popserver.store.dialect import PerDialect, dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import record
 from popserver.store.holds.held import HELD_COLUMNS, HeldRow, is_held, locks_in_order, moved
 from popserver.store.holds.refusals import why_not
@@ -122,10 +122,10 @@ def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> s
 
 
 def _as_holds(receipts: Iterable[Receipt]) -> str:
-    return as_given((each.message_key, each.hold_id) for each in receipts)
+    return encode_rows((each.message_key, each.hold_id) for each in receipts)
 
 
-_HOLDS = given("holds", "message_key", "hold_id")
+_HOLDS = rows_parameter("holds", "message_key", "hold_id")
 _ack_plain = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),
     tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),

@@ -17,7 +17,7 @@ from popserver.domain.retry import ORPHAN_DELAY_MS, Holder
 from popserver.domain.topic import queue_of
 from popserver.store import catalog
 from popserver.store.dialect import dialect_of
-from popserver.store.given import as_given, given
+from popserver.store.given import encode_rows, rows_parameter
 from popserver.store.history import record
 from popserver.store.holds.held import GrantedRow, locks_in_order, moved
 from popserver.store.message_groups import Member, by_member, runs_of, settle
@@ -100,7 +100,7 @@ def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
 
 
 def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
-    names = {"grants": as_given(each[:3] for each in receipts), "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
+    names = {"grants": encode_rows(each[:3] for each in receipts), "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
     tx.conn.execute(_ORPHAN_HOLDS, names)
     if not dialect_of(tx.conn).has_skipped(tx.conn, _TOO_LONG, names):
         return None
@@ -108,7 +108,7 @@ def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | No
 
 
 def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
-    names = {"grants": as_given(each[:3] for each in receipts), "now_ms": tx.now_ms}
+    names = {"grants": encode_rows(each[:3] for each in receipts), "now_ms": tx.now_ms}
     rows = _GRANTED_FREE.rows(tx.conn, names)
     groups = catalog.groups_by_id(tx.conn, {row.group_id for row in rows})
     for group_id, several in groupby(rows, key=lambda row: row.group_id):
@@ -120,7 +120,7 @@ def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
 
 
 def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow]) -> None:
-    keys = as_given((group.group_id, row.message_key, row.hold_id) for row in rows)
+    keys = encode_rows((group.group_id, row.message_key, row.hold_id) for row in rows)
     tx.conn.execute(_GIVE_BACK, {"grants": keys, "now_ms": tx.now_ms})
     record(tx, group, Event.GIVE_BACK, map(moved, rows))
     in_groups = {
@@ -145,7 +145,7 @@ _ORPHAN_CLIENT = (
     update(delivery).where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free)).values(**_ENDS_SOON)
 )
 _STILL_HELD = select(delivery.c.message_key).where(*_OF_CLIENT).limit(1)
-_GRANTS = given("grants", "group_id", "message_key", "hold_id")
+_GRANTS = rows_parameter("grants", "group_id", "message_key", "hold_id")
 _TOO_LONG = (
     select(delivery.c.group_id, delivery.c.message_key)
     .select_from(_GRANTS)
