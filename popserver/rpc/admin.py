@@ -111,8 +111,10 @@ class Admin:
                 admin_convert.intervals_ms(request) or default.retry.intervals_ms,
                 default.retry.fifo_interval_ms if fifo_ms is None else fifo_ms,
             ),
-            admin_convert.choice("consume_from", request.consume_from, ConsumeFrom) or default.consume_from,
-            admin_convert.choice("history", request.history, HistoryLevel) or default.history,
+            convert.choice("consume_from", request.consume_from, ConsumeFrom)
+            if request.consume_from
+            else default.consume_from,
+            convert.choice("history", request.history, HistoryLevel) if request.history else default.history,
         )
         try:
             group = await self._operations.create_group(new)
@@ -125,7 +127,7 @@ class Admin:
             caller.resource(request.group),
             request.max_attempts if request.HasField("max_attempts") else None,
             admin_convert.intervals_ms(request),
-            admin_convert.choice("history", request.history, HistoryLevel) if request.HasField("history") else None,
+            convert.choice("history", request.history, HistoryLevel) if request.history else None,
             admin_convert.fifo_interval_ms(request),
         )
         return wire.UpdateGroupResponse(status=status.OK, group=admin_convert.group(group))

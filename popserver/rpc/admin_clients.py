@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.clients import Client, Clients
@@ -79,15 +77,16 @@ class ClientDesk:
         if client.role is not None:
             answer.client_type = settings.client_type(client.role.kind)
             group = client.role.group
-            answer.group.MergeFrom(pb.Resource(resource_namespace=group.namespace, name=group.name))
+            answer.group.MergeFrom(convert.as_resource(group))
         elif self._producers.stream_of(client.client_id) is not None:
             answer.client_type = pb.PRODUCER
         convert.set_ms(answer.last_seen, client.last_seen_ms)
         return answer
 
 
-def _named(request: Any) -> str:
+def _named(
+    request: wire.PrintThreadsRequest | wire.VerifyMessageRequest | wire.ReconnectClientRequest,
+) -> str:
     if not request.client_id:
         raise BadRequest("the request names no client; list those that are there with: popmq client list")
-    client_id: str = request.client_id
-    return client_id
+    return request.client_id

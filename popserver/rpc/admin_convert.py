@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -19,13 +18,11 @@ from popserver.broker.operations import (
 )
 from popserver.domain.budget import Budget
 from popserver.domain.errors import BadRequest
-from popserver.domain.group import ConsumeFrom, Group, HistoryLevel
+from popserver.domain.group import Group
 from popserver.domain.message import MessageType, StoredMessage
 from popserver.domain.names import Resource
 from popserver.domain.retry import Exponential, Intervals
 from popserver.rpc import convert, settings
-
-Choice = TypeVar("Choice", ConsumeFrom, HistoryLevel)
 
 
 def message_types(types: Iterable[int]) -> tuple[MessageType, ...]:
@@ -41,13 +38,9 @@ def _message_type(number: int) -> MessageType:
         raise BadRequest(f"message type {number} is not one a topic can accept; choose from {known}") from None
 
 
-def durations_ms(durations: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(map(convert.duration_ms, durations))
-
-
-def intervals_ms(request: Any) -> Intervals | None:
+def intervals_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> Intervals | None:
     """The ladder or the exponential intervals that a request gives; None for neither. Raises `BadRequest` for both."""
-    ladder = durations_ms(request.retry_intervals)
+    ladder = tuple(map(convert.duration_ms, request.retry_intervals))
     if not request.HasField("exponential_retry"):
         return ladder or None
     if ladder:
@@ -61,28 +54,14 @@ def intervals_ms(request: Any) -> Intervals | None:
     )
 
 
-def fifo_interval_ms(request: Any) -> int | None:
+def fifo_interval_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> int | None:
     return convert.duration_ms(request.fifo_retry_interval) if request.HasField("fifo_retry_interval") else None
-
-
-def choice(field: str, given: str, choices: type[Choice]) -> Choice | None:
-    """The choice of that name; None for an empty one."""
-    if not given:
-        return None
-    try:
-        return choices(given)
-    except ValueError:
-        raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}") from None
-
-
-def _resource(name: Resource) -> pb.Resource:
-    return pb.Resource(resource_namespace=name.namespace, name=name.name)
 
 
 def topic(facts: TopicFacts) -> wire.Topic:
     topic = facts.topic
     answer = wire.Topic(
-        topic=_resource(topic.name),
+        topic=convert.as_resource(topic.name),
         queue_count=len(topic.queues),
         accept_message_types=[pb.MessageType.Value(kind) for kind in topic.accepts],
         message_count=facts.message_count,
@@ -93,7 +72,7 @@ def topic(facts: TopicFacts) -> wire.Topic:
 
 def group(group: Group) -> wire.Group:
     answer = wire.Group(
-        group=_resource(group.name),
+        group=convert.as_resource(group.name),
         max_attempts=group.retry.max_attempts,
         consume_from=group.consume_from,
         history=group.history,
@@ -127,15 +106,15 @@ def _consumer(consumer: Consumer) -> wire.Consumer:
     for want in consumer.subscription.wants:
         filter_type = pb.FilterType.Value(want.kind)
         expression = pb.FilterExpression(type=filter_type, expression=want.expression)
-        answer.subscriptions.add(topic=_resource(want.topic), expression=expression)
+        answer.subscriptions.add(topic=convert.as_resource(want.topic), expression=expression)
     convert.set_ms(answer.last_seen, consumer.last_seen_ms)
     return answer
 
 
 def lag(lag: Lag) -> wire.GroupLag:
     answer = wire.GroupLag(
-        group=_resource(lag.group),
-        topic=_resource(lag.topic),
+        group=convert.as_resource(lag.group),
+        topic=convert.as_resource(lag.topic),
         ready=lag.ready,
         inflight=lag.inflight,
         waiting_retry=lag.waiting_retry,
@@ -147,7 +126,7 @@ def lag(lag: Lag) -> wire.GroupLag:
 
 
 def message(stored: StoredMessage) -> pb.Message:
-    return convert.unheld(stored, _resource(stored.message.topic))
+    return convert.unheld(stored, convert.as_resource(stored.message.topic))
 
 
 def scheduled(found: Scheduled) -> wire.ScheduledMessage:
@@ -164,7 +143,7 @@ def scheduled(found: Scheduled) -> wire.ScheduledMessage:
 
 def match(match: Match, topic: Resource) -> pb.Message:
     """What a filter saw of a message."""
-    message = pb.Message(topic=_resource(topic), user_properties=match.properties)
+    message = pb.Message(topic=convert.as_resource(topic), user_properties=match.properties)
     system = message.system_properties
     system.message_id = match.message_id
     if match.tag is not None:
@@ -176,7 +155,7 @@ def match(match: Match, topic: Resource) -> pb.Message:
 
 def state(standing: Standing) -> wire.MessageState:
     answer = wire.MessageState(
-        group=_resource(standing.group),
+        group=convert.as_resource(standing.group),
         state=standing.state,
         delivery_attempt=standing.attempt,
         client_id=standing.client_id,
@@ -188,7 +167,7 @@ def state(standing: Standing) -> wire.MessageState:
 
 def step(step: Step) -> wire.HistoryEntry:
     answer = wire.HistoryEntry(
-        group=_resource(step.group),
+        group=convert.as_resource(step.group),
         event=step.event,
         from_state=step.from_state,
         to_state=step.to_state,

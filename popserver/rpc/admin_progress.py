@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -32,13 +31,13 @@ class Progress:
         }
 
     async def list_lag(self, request: wire.ListLagRequest, caller: Caller) -> wire.ListLagResponse:
-        found, count = await self._progress.lag(_group(request, caller), _topic(request, caller))
+        found, count = await self._progress.lag(caller.resource(request.group), _topic(request, caller))
         said = f"the first {len(found)} of {count} queues; name a topic" if len(found) < count else "OK"
         return wire.ListLagResponse(status=pb.Status(code=pb.OK, message=said), queues=map(_lag, found))
 
     async def reset_offsets(self, request: wire.ResetOffsetsRequest, caller: Caller) -> wire.ResetOffsetsResponse:
         moved = await self._progress.reset(
-            _group(request, caller),
+            caller.resource(request.group),
             caller.resource(request.topic),
             request.queue_id if request.HasField("queue_id") else None,
             _target(request),
@@ -47,12 +46,12 @@ class Progress:
         return wire.ResetOffsetsResponse(status=status.OK, moved=_moved(moved))
 
     async def skip_message(self, request: wire.SkipMessageRequest, caller: Caller) -> wire.SkipMessageResponse:
-        state = await self._progress.skip(_group(request, caller), _topic(request, caller), request.message_id)
+        state = await self._progress.skip(caller.resource(request.group), _topic(request, caller), request.message_id)
         return wire.SkipMessageResponse(status=status.OK, from_state=state)
 
     async def clone_offsets(self, request: wire.CloneOffsetsRequest, caller: Caller) -> wire.CloneOffsetsResponse:
         source = caller.resource(request.source)
-        moved = await self._progress.clone(source, _group(request, caller), _topic(request, caller))
+        moved = await self._progress.clone(source, caller.resource(request.group), _topic(request, caller))
         return wire.CloneOffsetsResponse(status=status.OK, moved=_moved(moved))
 
     async def import_offsets(self, request: wire.ImportOffsetsRequest, caller: Caller) -> wire.ImportOffsetsResponse:
@@ -60,15 +59,13 @@ class Progress:
             NamedOffset(QueueName(caller.resource(each.topic), each.queue_id), each.to_offset)
             for each in request.offsets
         ]
-        moved = await self._progress.import_offsets(_group(request, caller), offsets)
+        moved = await self._progress.import_offsets(caller.resource(request.group), offsets)
         return wire.ImportOffsetsResponse(status=status.OK, moved=_moved(moved))
 
 
-def _group(request: Any, caller: Caller) -> Resource:
-    return caller.resource(request.group)
-
-
-def _topic(request: Any, caller: Caller) -> Resource | None:
+def _topic(
+    request: wire.ListLagRequest | wire.SkipMessageRequest | wire.CloneOffsetsRequest, caller: Caller
+) -> Resource | None:
     return caller.resource(request.topic) if request.HasField("topic") else None
 
 
@@ -89,7 +86,7 @@ def _target(request: wire.ResetOffsetsRequest) -> Target:
 
 def _lag(found: QueueLag) -> wire.QueueLag:
     return wire.QueueLag(
-        topic=_resource(found.topic),
+        topic=convert.as_resource(found.topic),
         queue_id=found.number,
         min_offset=found.min_offset,
         max_offset=found.end_offset,
@@ -104,14 +101,10 @@ def _lag(found: QueueLag) -> wire.QueueLag:
 def _moved(several: Iterable[MovedOffset]) -> Iterable[wire.MovedOffset]:
     return (
         wire.MovedOffset(
-            topic=_resource(each.topic),
+            topic=convert.as_resource(each.topic),
             queue_id=each.number,
             from_offset=each.from_offset,
             to_offset=each.to_offset,
         )
         for each in several
     )
-
-
-def _resource(name: Resource) -> pb.Resource:
-    return pb.Resource(resource_namespace=name.namespace, name=name.name)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from popproto.v1 import admin_pb2 as wire
-from popproto.v2 import definition_pb2 as pb
 from popserver.broker.redrives import DeadLetter, PlanFacts, RedriveFacts, Redrives, Selected
 from popserver.domain.names import Resource
 from popserver.domain.redrive import Order, Repair
@@ -104,7 +101,7 @@ def _selected(of: wire.DeadLetterSelection, caller: Caller) -> Selected:
     )
 
 
-def _target(request: Any, caller: Caller) -> Resource | None:
+def _target(request: wire.PlanRedriveRequest | wire.RedriveDeadLettersRequest, caller: Caller) -> Resource | None:
     return caller.resource(request.target) if request.HasField("target") else None
 
 
@@ -124,14 +121,10 @@ def _repair(repair: wire.Repair) -> Repair | None:
     )
 
 
-def _resource(name: Resource) -> pb.Resource:
-    return pb.Resource(resource_namespace=name.namespace, name=name.name)
-
-
 def _dead_letter(found: DeadLetter) -> wire.DeadLetter:
     answer = wire.DeadLetter(
         id=found.dead_letter_id,
-        group=_resource(found.group),
+        group=convert.as_resource(found.group),
         delivery_attempt=found.attempt,
         reason=found.reason,
         redrive_state=found.redrive_state,
@@ -140,7 +133,7 @@ def _dead_letter(found: DeadLetter) -> wire.DeadLetter:
         plan_id=found.plan_id,
     )
     if found.topic is not None:
-        answer.topic.CopyFrom(_resource(found.topic))
+        answer.topic.CopyFrom(convert.as_resource(found.topic))
     if found.stored is not None:
         answer.message.CopyFrom(admin_convert.message(found.stored))
         answer.origin_message_id = found.stored.message.message_id
@@ -151,10 +144,10 @@ def _dead_letter(found: DeadLetter) -> wire.DeadLetter:
 def _plan(plan: PlanFacts) -> wire.RedrivePlan:
     answer = wire.RedrivePlan(
         plan_id=plan.plan_id,
-        group=_resource(plan.group),
+        group=convert.as_resource(plan.group),
         state=plan.state,
         reason=plan.reason,
-        target=None if plan.target is None else _resource(plan.target),
+        target=None if plan.target is None else convert.as_resource(plan.target),
         created_by=plan.created_by,
         planned=plan.planned,
         redriven=plan.redriven,
@@ -168,13 +161,13 @@ def _redrive(done: RedriveFacts) -> wire.Redrive:
     answer = wire.Redrive(
         plan_id=done.plan_id,
         dead_letter_id=done.dead_letter_id,
-        topic=None if done.topic is None else _resource(done.topic),
+        topic=None if done.topic is None else convert.as_resource(done.topic),
         message_id=done.message_id,
         change=done.change,
         reason=done.reason,
         state=done.state,
         note=done.note,
-        target=None if done.target is None else _resource(done.target),
+        target=None if done.target is None else convert.as_resource(done.target),
         redriven_message_id=done.redriven_message_id,
         outcome=done.outcome,
     )

@@ -6,7 +6,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -42,7 +42,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 class Chunk(NamedTuple):
     """A whole Arrow IPC stream, in parts of `size` bytes together; `next_key` is beyond its last message."""
 
-    parts: Sequence[Any]
+    parts: Sequence[bytes | pa.Buffer]
     size: int
     messages: int
     next_key: int
@@ -164,7 +164,7 @@ def _times(values: Sequence[int | None]) -> pa.Array:
     return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(_TIME)
 
 
-_MAKERS: dict[str, Callable[[Any], pa.Array]] = {
+_MAKERS: dict[str, Callable[..., pa.Array]] = {
     "message_id": _strings,
     "tag": _strings,
     "keys": _lists,

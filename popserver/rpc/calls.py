@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, Never, Protocol, TypeVar, cast
 
 import structlog
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -173,7 +173,8 @@ def reader(
     message_class: type[Decoded], bytes_max: int, too_many: Callable[[Decoded, int], str] | None = None
 ) -> Read[Decoded]:
     """From bytes to a request, or to its refusal. `too_many` says which of its lists is too long, if one is."""
-    parse, type_name = message_class.FromString, message_class.DESCRIPTOR.full_name
+    parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
+    type_name = descriptor.full_name
 
     def read(data: bytes) -> Decoded | BadRequest:
         size = len(data)
@@ -183,7 +184,7 @@ def reader(
             if has_more_fields(data, FIELDS_MAX):
                 return _no_request(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
         if size > OTHER_REQUEST_BYTES_MAX:
-            beside = bytes_beside_bodies(data, message_class.DESCRIPTOR, FIELDS_TO_BODIES_MAX)
+            beside = bytes_beside_bodies(data, descriptor, FIELDS_TO_BODIES_MAX)
             if beside > OTHER_REQUEST_BYTES_MAX:
                 return _no_request(
                     f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size
@@ -212,8 +213,9 @@ def _nothing_withheld() -> bool:
 
 def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming: Incoming) -> Route:
     request_class = GetMessageClass(descriptor.input_type)
+    too_many = caps.check(descriptor.name, descriptor.input_type)
     bytes_max = method.bytes_max if isinstance(method, Method) else OTHER_REQUEST_BYTES_MAX
-    read = reader(request_class, bytes_max, caps.check(descriptor.name, request_class.DESCRIPTOR))
+    read = reader(request_class, bytes_max, too_many)
     way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read)
     # From here on only the protocol's file says what a request is.
     if isinstance(method, Method):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 
 # By the message that has the list and the list's own name. Where a verb has a limit of its own, this one is larger.
 ENTRIES_MAX = {
@@ -47,7 +50,7 @@ ENTRIES_MAX = {
 class List(NamedTuple):
     """A list of a request: the fields that lead to it, and how many entries it may have."""
 
-    path: tuple[Any, ...]
+    path: tuple[FieldDescriptor, ...]
     entries_max: int
 
     @property
@@ -55,14 +58,14 @@ class List(NamedTuple):
         return ".".join(field.name for field in self.path)
 
 
-def check(method: str, request: Any) -> Callable[[Any, int], str]:
+def check(method: str, request: Descriptor) -> Callable[[Message, int], str]:
     """What says which list of this method's requests is too long, or nothing; `request` is their descriptor.
 
     It is given a request and its size in bytes: each entry of a list takes one at least, and most take two.
     """
     lists = [(each.entries_max, _entry_bytes_min(each), _lengths(each.path), each.name) for each in lists_of(request)]
 
-    def refusal(sent: Any, size: int) -> str:
+    def refusal(sent: Message, size: int) -> str:
         for most, entry_bytes, lengths, name in lists:
             if size > most * entry_bytes and (count := lengths(sent)) > most:
                 return f"{name} has {count} entries, at most {most} are allowed in one {method}; use several requests"
@@ -71,7 +74,9 @@ def check(method: str, request: Any) -> Callable[[Any, int], str]:
     return refusal
 
 
-def lists_of(message: Any, path: tuple[Any, ...] = (), within: frozenset[str] = frozenset()) -> Iterator[List]:
+def lists_of(
+    message: Descriptor, path: tuple[FieldDescriptor, ...] = (), within: frozenset[str] = frozenset()
+) -> Iterator[List]:
     """Every list of a request, and of what it has inside. KeyError for one that has no number."""
     for field in message.fields:
         if field.is_repeated:
@@ -88,7 +93,7 @@ def _entry_bytes_min(each: List) -> int:
     return 2 if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING, field.TYPE_BYTES) else 1
 
 
-def _lengths(path: Sequence[Any]) -> Callable[[Any], int]:
+def _lengths(path: Sequence[FieldDescriptor]) -> Callable[[Message], int]:
     """What says how long the list is; of several, as a list has it that leads to it, the longest."""
     *leading, last = [index for index, field in enumerate(path) if field.is_repeated]
     names = [field.name for field in path]
@@ -96,8 +101,8 @@ def _lengths(path: Sequence[Any]) -> Callable[[Any], int]:
     steps = [attrgetter(".".join(names[start : index + 1])) for start, index in zip(starts, leading, strict=False)]
     list_of = attrgetter(".".join(names[starts[-1] : last + 1]))
 
-    def longest(sent: Any) -> int:
-        holders: Iterable[Any] = (sent,)
+    def longest(sent: Message) -> int:
+        holders: Iterable[object] = (sent,)
         for step in steps:
             holders = [each for holder in holders for each in step(holder)]
         return max((len(list_of(holder)) for holder in holders), default=0)

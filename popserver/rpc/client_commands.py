@@ -48,8 +48,7 @@ def _frame(command: Command, nonce: str, store_host: str) -> wire.TelemetryComma
     if isinstance(command, PrintThreads):
         frame.print_thread_stack_trace_command.nonce = nonce
     elif isinstance(command, TryMessage):
-        name = command.stored.message.topic
-        topic = pb.Resource(resource_namespace=name.namespace, name=name.name)
+        topic = convert.as_resource(command.stored.message.topic)
         frame.verify_message_command.nonce = nonce
         frame.verify_message_command.message.MergeFrom(convert.unheld(command.stored, topic, store_host))
         # Clients of several languages take no message without one.

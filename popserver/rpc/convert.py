@@ -11,7 +11,8 @@ import ipaddress
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from enum import StrEnum
+from typing import Literal, Protocol, TypeVar
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
@@ -32,6 +33,8 @@ from popserver.domain.recall import Recall
 from popserver.domain.topic import Topic
 from popserver.domain.transaction import Resolution
 
+Choice = TypeVar("Choice", bound=StrEnum)
+
 BROKER_NAME = "popmq"
 TIME_MS_MIN = -62_135_596_800_000  # the first millisecond of the year 1
 BORN_AT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
@@ -50,12 +53,16 @@ _TYPES = {
     MessageType.PRIORITY: pb.PRIORITY,
 }
 # Each of these makes a message what it is; there is no type for a lite topic's.
-_EXCLUSIVE: dict[str, MessageType | None] = {
+_Exclusive = Literal["delivery_timestamp", "message_group", "priority", "lite_topic"]
+_EXCLUSIVE: dict[_Exclusive, MessageType | None] = {
     "delivery_timestamp": MessageType.DELAY,
     "message_group": MessageType.FIFO,
     "priority": MessageType.PRIORITY,
     "lite_topic": None,
 }
+_OF_TRANSACTION = "message_type TRANSACTION"
+_KINDS: dict[str, MessageType | None] = dict(_EXCLUSIVE.items())
+_KINDS[_OF_TRANSACTION] = MessageType.TRANSACTION
 _RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
 # In hexadecimal digits.
 _DIGESTS: dict[int, Callable[[bytes], str]] = {
@@ -72,11 +79,30 @@ def resource(named: pb.Resource, header_namespace: str) -> Resource:
     return Resource(named.resource_namespace or header_namespace, named.name)
 
 
-def duration_ms(duration: Any) -> int:
-    return int(duration.seconds) * 1_000 + int(duration.nanos) // 1_000_000
+def as_resource(name: Resource) -> pb.Resource:
+    return pb.Resource(resource_namespace=name.namespace, name=name.name)
 
 
-def time_ms(timestamp: Any, field: str) -> int:
+def choice(field: str, given: str, choices: type[Choice]) -> Choice:
+    """The member of that name. Raises `BadRequest` where there is none."""
+    try:
+        return choices(given)
+    except ValueError:
+        raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}") from None
+
+
+class Moment(Protocol):
+    """A Timestamp or a Duration; those of the private descriptor pool are classes of their own."""
+
+    seconds: int
+    nanos: int
+
+
+def duration_ms(duration: Moment) -> int:
+    return duration.seconds * 1_000 + duration.nanos // 1_000_000
+
+
+def time_ms(timestamp: Moment, field: str) -> int:
     """A time that a request names. Raises `BadRequest` for one outside of the years that a timestamp may say."""
     moment_ms = duration_ms(timestamp)
     if not TIME_MS_MIN <= moment_ms <= BORN_AT_MS_MAX:
@@ -87,7 +113,7 @@ def time_ms(timestamp: Any, field: str) -> int:
     return moment_ms
 
 
-def set_ms(field: Any, ms: int) -> None:
+def set_ms(field: Moment, ms: int) -> None:
     """Fill a Timestamp or a Duration."""
     field.seconds, rest_ms = divmod(ms, 1_000)
     field.nanos = rest_ms * 1_000_000
@@ -126,7 +152,9 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
     )
 
 
-def frame(delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None) -> Any:
+def frame(
+    delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None
+) -> wire.ReceiveMessageResponse:
     """One delivered message, in a frame of its own; `topic` as the request named it."""
     answer = wire.ReceiveMessageResponse()
     _fill(answer.message, delivery.stored, topic, store_host)
@@ -153,8 +181,7 @@ def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> p
 
 def orphan_check(stored: StoredMessage, transaction_id: str, store_host: str) -> wire.TelemetryCommand:
     """What a producer is asked about a half message that nobody decided (protocol 8.1)."""
-    name = stored.message.topic
-    topic = pb.Resource(resource_namespace=name.namespace, name=name.name)
+    topic = as_resource(stored.message.topic)
     command = wire.RecoverOrphanedTransactionCommand(
         message=unheld(stored, topic, store_host), transaction_id=transaction_id
     )
@@ -175,7 +202,7 @@ def resolution(number: int) -> Resolution | None:
     return _RESOLUTIONS[number]
 
 
-def delivered_at(now_ms: int) -> Any:
+def delivered_at(now_ms: int) -> wire.ReceiveMessageResponse:
     """The closing frame of a receive: without it a client loses the batch (protocol 1.7)."""
     answer = wire.ReceiveMessageResponse()
     set_ms(answer.delivery_timestamp, now_ms)
@@ -274,15 +301,14 @@ def _fill(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_h
 
 def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
     """The type that the properties say (protocol 4.3), and the message group."""
-    is_set: Callable[[Any], bool] = system.HasField
-    named = [name for name in _EXCLUSIVE if is_set(name)]
+    named: list[str] = [name for name in _EXCLUSIVE if system.HasField(name)]
     if system.message_type == pb.TRANSACTION:
-        named.append("message_type TRANSACTION")
+        named.append(_OF_TRANSACTION)
     if not named:
         return _NORMAL, None
     if len(named) > 1:
         raise MessagePropertyConflictWithType(f"{' and '.join(named)} exclude each other; send the message with one")
-    message_type = _EXCLUSIVE.get(named[0], MessageType.TRANSACTION)
+    message_type = _KINDS[named[0]]
     if message_type is None:
         raise NotBuilt("lite topics are not offered by this version; send to an ordinary topic")
     if message_type is not MessageType.FIFO:
@@ -308,9 +334,9 @@ def _check_digest(digest: pb.Digest, body: bytes) -> None:
         )
 
 
-def _deliver_at_ms(timestamp: Any) -> int:
+def _deliver_at_ms(timestamp: Moment) -> int:
     """Never before the time given: a part of a millisecond counts as a whole one."""
-    return int(timestamp.seconds) * 1_000 - -int(timestamp.nanos) // 1_000_000
+    return timestamp.seconds * 1_000 - -timestamp.nanos // 1_000_000
 
 
 def _born_at_ms(system: pb.SystemProperties) -> int:

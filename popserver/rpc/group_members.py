@@ -51,7 +51,7 @@ def _named(queues: Iterable[wire.QueueName], caller: Caller) -> dict[QueueName, 
 def _member(member: Member) -> wire.GroupMember:
     answer = wire.GroupMember(client_id=member.client_id, model=member.model)
     for want in member.wants:
-        topic = pb.Resource(resource_namespace=want.topic.namespace, name=want.topic.name)
+        topic = convert.as_resource(want.topic)
         expression = pb.FilterExpression(type=pb.FilterType.Value(want.kind), expression=want.expression)
         answer.subscriptions.add(topic=topic, expression=expression)
     convert.set_ms(answer.joined_at, member.joined_at_ms)

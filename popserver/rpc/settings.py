@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.broker.catalog import Catalog
@@ -33,6 +33,10 @@ from popserver.domain.subscription import subscription, wants
 from popserver.domain.topic import Topic
 from popserver.rpc import convert
 from popserver.rpc.limits import Limits
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 SEND_ATTEMPTS_MAX = 3
 SEND_BACKOFF_MS = (10, 1_000)
@@ -227,7 +231,9 @@ def _as_ladder(retry: RetryPolicy) -> RetryPolicy:
     return retry._replace(intervals_ms=tuple(SECOND_MS * math.ceil(each / SECOND_MS) for each in each_ms))
 
 
-def set_intervals(exponential: pb.ExponentialBackoff, ladder: Any, intervals: Intervals) -> None:
+def set_intervals(
+    exponential: pb.ExponentialBackoff, ladder: RepeatedCompositeFieldContainer[Duration], intervals: Intervals
+) -> None:
     """Write a group's intervals into one of the two fields; the other one stays unset."""
     if isinstance(intervals, Exponential):
         convert.set_ms(exponential.initial, intervals.initial_ms)

@@ -15,7 +15,6 @@ from popserver.rpc.calls import Caller, Method
 
 PAGE_MAX = 1_000
 
-Choice = TypeVar("Choice", Action, Effect, ResourceKind)
 Row = TypeVar("Row")
 
 
@@ -67,9 +66,9 @@ class Users:
     async def add_policy(self, request: wire.AddPolicyRequest, caller: Caller) -> wire.AddPolicyResponse:
         policy = await self._users.add_policy(
             request.access_key,
-            _choice("effect", request.effect, Effect),
-            tuple(_choice("action", each, Action) for each in request.actions),
-            _choice("resource kind", request.resource_kind, ResourceKind),
+            convert.choice("effect", request.effect, Effect),
+            tuple(convert.choice("action", each, Action) for each in request.actions),
+            convert.choice("resource kind", request.resource_kind, ResourceKind),
             caller.resource(request.pattern),
         )
         return wire.AddPolicyResponse(status=status.OK, policy=_policy(policy))
@@ -86,8 +85,8 @@ class Users:
 
     async def explain_access(self, request: wire.ExplainAccessRequest, caller: Caller) -> wire.ExplainAccessResponse:
         right = Right(
-            _choice("action", request.action, Action),
-            _choice("resource kind", request.resource_kind, ResourceKind),
+            convert.choice("action", request.action, Action),
+            convert.choice("resource kind", request.resource_kind, ResourceKind),
             caller.resource(request.resource),
         )
         allowed, verdict, reason = await self._users.explain(request.access_key, right)
@@ -99,13 +98,6 @@ def _listed(rows: Sequence[Row], what: str) -> pb.Status:
     if len(rows) <= PAGE_MAX:
         return status.OK
     return pb.Status(code=pb.OK, message=f"the first {PAGE_MAX} of {len(rows)} {what}")
-
-
-def _choice(field: str, given: str, choices: type[Choice]) -> Choice:
-    try:
-        return choices(given)
-    except ValueError:
-        raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}") from None
 
 
 def _user(user: User) -> wire.User:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from google.protobuf.descriptor import Descriptor
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -24,7 +24,7 @@ def has_more_fields(data: bytes, most: int) -> bool:
     return place < size
 
 
-def bytes_beside_bodies(data: bytes, message: Any, fields_max: int) -> int:
+def bytes_beside_bodies(data: bytes, message: Descriptor, fields_max: int) -> int:
     """How many of an encoded message's bytes are not in a field of type `bytes`, of its own or of its entries.
 
     `message` is its descriptor. After `fields_max` fields all that is left counts.
@@ -39,8 +39,9 @@ def bytes_beside_bodies(data: bytes, message: Any, fields_max: int) -> int:
         tag, _ = _varint(data, place)
         place, kind, length = _field(data, place)
         field = ends[-1][1].fields_by_number.get(tag >> 3) if kind == _BYTES else None
-        if field is not None and field.type == field.TYPE_MESSAGE and len(ends) == 1:
-            ends.append((place + length, field.message_type))
+        inside = None if field is None else field.message_type
+        if inside is not None and len(ends) == 1:
+            ends.append((place + length, inside))
             continue
         if field is not None and field.type == field.TYPE_BYTES:
             beside -= min(length, len(data) - place)
