@@ -209,7 +209,7 @@ class Admin:
 
     async def get_status(self, _request: wire.GetStatusRequest, _caller: Caller) -> wire.GetStatusResponse:
         now = await self._operations.status()
-        answer = wire.GetStatusResponse(
+        return wire.GetStatusResponse(
             status=status.OK,
             version=self._version,
             store=now.store,
@@ -225,11 +225,10 @@ class Admin:
             lag=map(admin_convert.lag, now.lag),
             hints=now.hints,
             budgets=map(admin_convert.budget, now.budgets),
+            started_at=convert.timestamp(now.started_at_ms),
+            now=convert.timestamp(now.now_ms),
+            oldest_overdue=convert.duration(now.oldest_overdue_ms),
         )
-        convert.set_ms(answer.started_at, now.started_at_ms)
-        convert.set_ms(answer.now, now.now_ms)
-        convert.set_ms(answer.oldest_overdue, now.oldest_overdue_ms)
-        return answer
 
     async def confirm_clock(self, _request: wire.ConfirmClockRequest, _caller: Caller) -> wire.ConfirmClockResponse:
         return wire.ConfirmClockResponse(status=status.OK, sentence=await self._operations.confirm_clock())

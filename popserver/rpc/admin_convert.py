@@ -60,14 +60,13 @@ def fifo_interval_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest)
 
 def topic(facts: TopicFacts) -> wire.Topic:
     topic = facts.topic
-    answer = wire.Topic(
+    return wire.Topic(
         topic=convert.as_resource(topic.name),
         queue_count=len(topic.queues),
         accept_message_types=[pb.MessageType.Value(kind) for kind in topic.accepts],
         message_count=facts.message_count,
+        created_at=convert.timestamp(topic.created_at_ms),
     )
-    convert.set_ms(answer.created_at, topic.created_at_ms)
-    return answer
 
 
 def group(group: Group) -> wire.Group:
@@ -77,10 +76,10 @@ def group(group: Group) -> wire.Group:
         consume_from=group.consume_from,
         history=group.history,
         mode=group.mode or "",
+        fifo_retry_interval=convert.duration(group.retry.fifo_interval_ms),
+        created_at=convert.timestamp(group.created_at_ms),
     )
     settings.set_intervals(answer.exponential_retry, answer.retry_intervals, group.retry.intervals_ms)
-    convert.set_ms(answer.fifo_retry_interval, group.retry.fifo_interval_ms)
-    convert.set_ms(answer.created_at, group.created_at_ms)
     return answer
 
 
@@ -97,32 +96,26 @@ def group_facts(facts: GroupFacts) -> wire.Group:
 
 
 def _consumer(consumer: Consumer) -> wire.Consumer:
-    answer = wire.Consumer(
+    return wire.Consumer(
         client_id=consumer.client_id,
         client_type=settings.client_type(consumer.kind),
+        last_seen=convert.timestamp(consumer.last_seen_ms),
         connected=consumer.is_connected,
+        subscriptions=map(convert.subscription_entry, consumer.subscription.wants),
         more_subscriptions=consumer.subscription.more,
     )
-    for want in consumer.subscription.wants:
-        filter_type = pb.FilterType.Value(want.kind)
-        expression = pb.FilterExpression(type=filter_type, expression=want.expression)
-        answer.subscriptions.add(topic=convert.as_resource(want.topic), expression=expression)
-    convert.set_ms(answer.last_seen, consumer.last_seen_ms)
-    return answer
 
 
 def lag(lag: Lag) -> wire.GroupLag:
-    answer = wire.GroupLag(
+    return wire.GroupLag(
         group=convert.as_resource(lag.group),
         topic=convert.as_resource(lag.topic),
         ready=lag.ready,
         inflight=lag.inflight,
         waiting_retry=lag.waiting_retry,
         dead_letters=lag.dead_letters,
+        oldest_ready=convert.timestamp(lag.oldest_ready_ms),
     )
-    if lag.oldest_ready_ms is not None:
-        convert.set_ms(answer.oldest_ready, lag.oldest_ready_ms)
-    return answer
 
 
 def message(stored: StoredMessage) -> pb.Message:
@@ -130,43 +123,43 @@ def message(stored: StoredMessage) -> pb.Message:
 
 
 def scheduled(found: Scheduled) -> wire.ScheduledMessage:
-    answer = wire.ScheduledMessage(
+    return wire.ScheduledMessage(
         id=found.pending_id,
         message=message(found.stored),
         kind=found.kind,
+        due_at=convert.timestamp(found.due_at_ms),
         checks=found.checks,
         transaction_id=found.transaction_id,
     )
-    convert.set_ms(answer.due_at, found.due_at_ms)
-    return answer
 
 
 def match(match: Match, topic: Resource) -> pb.Message:
     """What a filter saw of a message."""
-    message = pb.Message(topic=convert.as_resource(topic), user_properties=match.properties)
-    system = message.system_properties
-    system.message_id = match.message_id
-    if match.tag is not None:
-        system.tag = match.tag
-    convert.set_ms(system.store_timestamp, match.stored_at_ms)
-    system.queue_id, system.queue_offset = match.queue_number, match.offset
-    return message
+    return pb.Message(
+        topic=convert.as_resource(topic),
+        user_properties=match.properties,
+        system_properties=pb.SystemProperties(
+            message_id=match.message_id,
+            tag=match.tag,
+            store_timestamp=convert.timestamp(match.stored_at_ms),
+            queue_id=match.queue_number,
+            queue_offset=match.offset,
+        ),
+    )
 
 
 def state(standing: Standing) -> wire.MessageState:
-    answer = wire.MessageState(
+    return wire.MessageState(
         group=convert.as_resource(standing.group),
         state=standing.state,
         delivery_attempt=standing.attempt,
         client_id=standing.client_id,
+        visible_at=convert.timestamp(standing.visible_at_ms),
     )
-    if standing.visible_at_ms is not None:
-        convert.set_ms(answer.visible_at, standing.visible_at_ms)
-    return answer
 
 
 def step(step: Step) -> wire.HistoryEntry:
-    answer = wire.HistoryEntry(
+    return wire.HistoryEntry(
         group=convert.as_resource(step.group),
         event=step.event,
         from_state=step.from_state,
@@ -174,9 +167,8 @@ def step(step: Step) -> wire.HistoryEntry:
         delivery_attempt=step.attempt,
         client_id=step.client_id,
         reason=step.reason,
+        at=convert.timestamp(step.at_ms),
     )
-    convert.set_ms(answer.at, step.at_ms)
-    return answer
 
 
 def budget(budget: Budget) -> wire.Budget:

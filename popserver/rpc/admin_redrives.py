@@ -122,43 +122,39 @@ def _repair(repair: wire.Repair) -> Repair | None:
 
 
 def _dead_letter(found: DeadLetter) -> wire.DeadLetter:
-    answer = wire.DeadLetter(
+    return wire.DeadLetter(
         id=found.dead_letter_id,
+        message=None if found.stored is None else admin_convert.message(found.stored),
         group=convert.as_resource(found.group),
+        topic=None if found.topic is None else convert.as_resource(found.topic),
+        origin_message_id="" if found.stored is None else found.stored.message.message_id,
         delivery_attempt=found.attempt,
         reason=found.reason,
+        dead_at=convert.timestamp(found.dead_at_ms),
         redrive_state=found.redrive_state,
         queue_id=found.queue_number,
         queue_offset=found.queue_offset,
         plan_id=found.plan_id,
     )
-    if found.topic is not None:
-        answer.topic.CopyFrom(convert.as_resource(found.topic))
-    if found.stored is not None:
-        answer.message.CopyFrom(admin_convert.message(found.stored))
-        answer.origin_message_id = found.stored.message.message_id
-    convert.set_ms(answer.dead_at, found.dead_at_ms)
-    return answer
 
 
 def _plan(plan: PlanFacts) -> wire.RedrivePlan:
-    answer = wire.RedrivePlan(
+    return wire.RedrivePlan(
         plan_id=plan.plan_id,
         group=convert.as_resource(plan.group),
         state=plan.state,
         reason=plan.reason,
         target=None if plan.target is None else convert.as_resource(plan.target),
         created_by=plan.created_by,
+        created_at=convert.timestamp(plan.created_at_ms),
         planned=plan.planned,
         redriven=plan.redriven,
         skipped=plan.skipped,
     )
-    convert.set_ms(answer.created_at, plan.created_at_ms)
-    return answer
 
 
 def _redrive(done: RedriveFacts) -> wire.Redrive:
-    answer = wire.Redrive(
+    return wire.Redrive(
         plan_id=done.plan_id,
         dead_letter_id=done.dead_letter_id,
         topic=None if done.topic is None else convert.as_resource(done.topic),
@@ -169,8 +165,6 @@ def _redrive(done: RedriveFacts) -> wire.Redrive:
         note=done.note,
         target=None if done.target is None else convert.as_resource(done.target),
         redriven_message_id=done.redriven_message_id,
+        redriven_at=convert.timestamp(done.redriven_at_ms),
         outcome=done.outcome,
     )
-    if done.redriven_at_ms is not None:
-        convert.set_ms(answer.redriven_at, done.redriven_at_ms)
-    return answer

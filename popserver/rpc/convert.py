@@ -12,8 +12,11 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
 
+from google.protobuf.message_factory import GetMessageClass
+
+from popproto.pool import POOL
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.domain import recall
@@ -30,10 +33,18 @@ from popserver.domain.message import BodyEncoding, Delivery, Message, MessageTyp
 from popserver.domain.names import Resource
 from popserver.domain.pulling import attempt_of
 from popserver.domain.recall import Recall
+from popserver.domain.subscription import Want
 from popserver.domain.topic import Topic
 from popserver.domain.transaction import Resolution
 
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+
 Choice = TypeVar("Choice", bound=StrEnum)
+
+_Timestamp = cast("type[Timestamp]", GetMessageClass(POOL.FindMessageTypeByName("google.protobuf.Timestamp")))
+_Duration = cast("type[Duration]", GetMessageClass(POOL.FindMessageTypeByName("google.protobuf.Duration")))
 
 BROKER_NAME = "popmq"
 TIME_MS_MIN = -62_135_596_800_000  # the first millisecond of the year 1
@@ -91,6 +102,12 @@ def choice(field: str, given: str, choices: type[Choice]) -> Choice:
         raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}") from None
 
 
+def subscription_entry(want: Want) -> pb.SubscriptionEntry:
+    """One topic of a subscription, with its filter."""
+    expression = pb.FilterExpression(type=pb.FilterType.Value(want.kind), expression=want.expression)
+    return pb.SubscriptionEntry(topic=as_resource(want.topic), expression=expression)
+
+
 class Moment(Protocol):
     """A Timestamp or a Duration; those of the private descriptor pool are classes of their own."""
 
@@ -117,6 +134,16 @@ def set_ms(field: Moment, ms: int) -> None:
     """Fill a Timestamp or a Duration."""
     field.seconds, rest_ms = divmod(ms, 1_000)
     field.nanos = rest_ms * 1_000_000
+
+
+def timestamp(ms: int | None) -> Timestamp | None:
+    """A field for a message that is being made; None leaves it unset."""
+    return None if ms is None else _Timestamp(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
+
+
+def duration(ms: int) -> Duration:
+    """The same for a Duration."""
+    return _Duration(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
 
 
 def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:

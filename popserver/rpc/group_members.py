@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from popproto.v1 import legacy_pb2 as wire
-from popproto.v2 import definition_pb2 as pb
 from popserver.broker import group_members as broker
 from popserver.broker.offsets import QueueName
 from popserver.broker.queue_locks import LAPSE_MS, QueueLocks
@@ -33,9 +32,9 @@ class GroupMembers:
         group = caller.resource(request.group)
         named = _named(request.queues, caller)
         locked = await self._queue_locks.lock(group, caller.client_id, list(named))
-        answer = wire.LockQueuesResponse(status=status.OK, locked=[named[each] for each in locked])
-        convert.set_ms(answer.lapses_after, LAPSE_MS)
-        return answer
+        return wire.LockQueuesResponse(
+            status=status.OK, locked=[named[each] for each in locked], lapses_after=convert.duration(LAPSE_MS)
+        )
 
     async def unlock_queues(self, request: wire.UnlockQueuesRequest, caller: Caller) -> wire.UnlockQueuesResponse:
         group = caller.resource(request.group)
@@ -49,10 +48,9 @@ def _named(queues: Iterable[wire.QueueName], caller: Caller) -> dict[QueueName, 
 
 
 def _member(member: Member) -> wire.GroupMember:
-    answer = wire.GroupMember(client_id=member.client_id, model=member.model)
-    for want in member.wants:
-        topic = convert.as_resource(want.topic)
-        expression = pb.FilterExpression(type=pb.FilterType.Value(want.kind), expression=want.expression)
-        answer.subscriptions.add(topic=topic, expression=expression)
-    convert.set_ms(answer.joined_at, member.joined_at_ms)
-    return answer
+    return wire.GroupMember(
+        client_id=member.client_id,
+        model=member.model,
+        subscriptions=map(convert.subscription_entry, member.wants),
+        joined_at=convert.timestamp(member.joined_at_ms),
+    )

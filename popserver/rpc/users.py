@@ -101,21 +101,21 @@ def _listed(rows: Sequence[Row], what: str) -> pb.Status:
 
 
 def _user(user: User) -> wire.User:
-    answer = wire.User(access_key=user.access_key, is_admin=user.is_admin)
-    convert.set_ms(answer.created_at, user.created_at_ms)
-    if user.disabled_at_ms is not None:
-        convert.set_ms(answer.disabled_at, user.disabled_at_ms)
-    return answer
+    return wire.User(
+        access_key=user.access_key,
+        is_admin=user.is_admin,
+        created_at=convert.timestamp(user.created_at_ms),
+        disabled_at=convert.timestamp(user.disabled_at_ms),
+    )
 
 
 def _policy(policy: Policy) -> wire.Policy:
-    answer = wire.Policy(
+    return wire.Policy(
         id=policy.policy_id,
         access_key=policy.access_key,
         effect=policy.effect,
         actions=policy.actions,
         resource_kind=policy.kind,
         pattern=pb.Resource(resource_namespace=policy.namespace, name=policy.pattern),
+        created_at=convert.timestamp(policy.created_at_ms),
     )
-    convert.set_ms(answer.created_at, policy.created_at_ms)
-    return answer
