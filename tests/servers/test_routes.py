@@ -34,7 +34,9 @@ def written(broker: pb.Broker) -> tuple[str, ...]:
 
 
 def routing(broker: RunningBroker) -> Routing:
-    return Routing(broker.broker, endpoints("127.0.0.1:1"))
+    own = endpoints("127.0.0.1:1")
+    parts = broker.broker
+    return Routing(parts.catalog, parts.clients, parts.members, parts.group_members, own)
 
 
 async def route(broker: RunningBroker, *dialled: str, topic: str = "orders") -> list[pb.MessageQueue]:

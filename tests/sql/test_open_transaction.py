@@ -79,7 +79,7 @@ async def orphan(running: RunningBroker) -> None:
 
 async def woken(running: RunningBroker) -> None:
     """As the commit's notice does."""
-    running.broker.maintenance.tell(0)
+    running.broker.maintenance._sleeper.tell(0)
     await running.advance(1)
 
 
