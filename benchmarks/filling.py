@@ -10,15 +10,20 @@ from pathlib import Path
 
 from sqlalchemy import Connection, make_url, text
 
-from popserver.domain.filtering import tag
-from popserver.domain.group import Group, Mode, NewGroup
-from popserver.domain.message import Message, MessageType
-from popserver.domain.names import Resource
-from popserver.domain.retry import HOUR_MS, Holder
-from popserver.domain.topic import NewTopic
-from popserver.domain.transaction import CheckPolicy
-from popserver.store import Database, catalog, messages, migrate, pending, receiving
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction
+from popserver.catalog import groups, subscriptions, topics
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
+from popserver.filters import tags
+from popserver.messages import append
+from popserver.model.group import Group, Mode, NewGroup
+from popserver.model.message import Message
+from popserver.model.names import Resource
+from popserver.model.retry import HOUR_MS, Holder
+from popserver.model.topic import MessageType, NewTopic
+from popserver.producing import pending
+from popserver.producing.rules import CheckPolicy
+from popserver.receiving import grant, receive
 
 TAGS = ("9E", "AA", "AS", "B6", "DL", "EV", "HA", "MQ", "UA", "WN")
 _PER_TRANSACTION = 2_048
@@ -158,9 +163,9 @@ def append_all(
         for rotation in range(transactions):
             database.begin(conn)
             tx = Transaction(conn, begun_ms + span_ms * (rotation + 1) // transactions)
-            topic = topic or catalog.ensure_topic(tx, NewTopic(name, accepts=accepts))
+            topic = topic or topics.ensure_topic(tx, NewTopic(name, accepts=accepts))
             batch = list(itertools.islice(made, per_transaction))
-            messages.append(tx, [messages.Append(topic, batch, rotation)])
+            append.append(tx, [append.Append(topic, batch, rotation)])
             conn.exec_driver_sql("COMMIT")
         settle(database, conn)
 
@@ -172,21 +177,21 @@ def _hold_all(database: Database, name: Resource, count: int) -> None:
             database.begin(conn)
             tx = Transaction(conn, now_ms)
             request = request or _receive_all(tx, name)
-            receiving.receive(tx, [replace(request, rotation=rotation)])
+            receive.receive(tx, [replace(request, rotation=rotation)])
             conn.exec_driver_sql("COMMIT")
         settle(database, conn)
 
 
-def _receive_all(tx: Transaction, name: Resource) -> receiving.Receive:
+def _receive_all(tx: Transaction, name: Resource) -> grant.Receive:
     """Whoever asks for a step's worth at once, as many consumers together would."""
-    topic = catalog.ensure_topic(tx, NewTopic(name))
-    (group,) = catalog.create_group(tx, [catalog.CreateGroup(NewGroup(Resource("", "bench-holder")), or_find=True)])
+    topic = topics.ensure_topic(tx, NewTopic(name))
+    (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(Resource("", "bench-holder")), or_find=True)])
     assert isinstance(group, Group)
-    catalog.meet(tx, [catalog.Meet(group, topic, Mode.POP)])
-    return receiving.Receive(
+    subscriptions.meet(tx, [subscriptions.Meet(group, topic, Mode.POP)])
+    return grant.Receive(
         group=group,
         topic=topic,
-        wanted=tag.parse("*"),
+        wanted=tags.parse("*"),
         batch_size=STEP_ROWS_MAX,
         invisible_ms=12 * HOUR_MS,
         holder=Holder.SIMPLE,
@@ -202,7 +207,7 @@ def _pend_all(database: Database, name: Resource, made: Iterator[Message], count
         for start in range(0, count, _PER_TRANSACTION):
             database.begin(conn)
             tx = Transaction(conn, now_ms)
-            topic = topic or catalog.ensure_topic(tx, NewTopic(name, accepts=(MessageType.NORMAL, MessageType.DELAY)))
+            topic = topic or topics.ensure_topic(tx, NewTopic(name, accepts=(MessageType.NORMAL, MessageType.DELAY)))
             batch = [
                 each._replace(message_type=MessageType.DELAY, deliver_at_ms=due[number * 7_919 % len(due)])
                 for number, each in enumerate(itertools.islice(made, _PER_TRANSACTION), start)

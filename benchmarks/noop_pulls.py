@@ -9,33 +9,32 @@ from functools import cache
 from sqlalchemy import Connection
 
 from benchmarks.filling import new_messages
-from popserver.domain.message import StoredMessage
-from popserver.domain.offsets import Committed, Progress
-from popserver.domain.pulling import BATCH_SIZE_MAX, Pulled, PullStatus
-from popserver.domain.topic import MessageQueue, Topic, message_key
-from popserver.store.offsets import Commit
-from popserver.store.pulling import Ends, Pull
+from popserver.model.message import StoredMessage
+from popserver.model.topic import MessageQueue, Topic, message_key
+from popserver.pulling.commit import Commit
+from popserver.pulling.look import Ends, QueueRead
+from popserver.pulling.rules import BATCH_SIZE_MAX, Committed, Progress, Pulled, PullStatus
 
 END_OFFSET = 1_000_000
 
 
 def ends_of(_: Connection, __: Topic, place: MessageQueue) -> Ends:
-    """In place of `store.pulling.ends_of`."""
+    """In place of `pulling.look.ends_of`."""
     return Ends(place.queue_id, place.number, 0, END_OFFSET)
 
 
-def look(_: Connection, pulls: Sequence[Pull]) -> list[Pulled]:
-    """In place of `store.pulling.look`."""
+def look(_: Connection, pulls: Sequence[QueueRead]) -> list[Pulled]:
+    """In place of `pulling.look.look`."""
     return [_pulled(each) for each in pulls]
 
 
-def _pulled(pull: Pull) -> Pulled:
+def _pulled(pull: QueueRead) -> Pulled:
     found = _batch(pull.topic, pull.queue)[: pull.batch_size]
     return Pulled(PullStatus.FOUND, found, pull.offset + len(found), 0, END_OFFSET)
 
 
 def commit(wish: Commit) -> list[Committed]:
-    """In place of `store.offsets.commit`, of one wish."""
+    """In place of `pulling.commit.commit`, of one wish."""
     return [Committed(None, Progress(each.offset, each.resets or 0)) for each in wish.offsets]
 
 

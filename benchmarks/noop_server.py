@@ -14,18 +14,22 @@ from typing import Any
 from unittest import mock
 
 from benchmarks import noop_pulls
-from popserver.broker import broker as broker_room
-from popserver.broker.clock import Clock
-from popserver.broker.polls import BATCH_SIZE_MAX
-from popserver.broker.writer import Effects
-from popserver.domain import receipt
-from popserver.domain.errors import PopError
-from popserver.domain.message import Delivery, Message, SendResult, StoredMessage
-from popserver.domain.receipt import Receipt
-from popserver.domain.topic import message_key
-from popserver.store import Database, holds, messages, offsets, pulling, reading, receiving
-from popserver.store.receiving import Received
-from popserver.store.transaction import Transaction
+from popserver import broker
+from popserver.database.database import Database
+from popserver.engine import transaction
+from popserver.engine.clock import Clock
+from popserver.engine.transaction import Transaction
+from popserver.engine.writer import Effects
+from popserver.messages import append
+from popserver.model import handles
+from popserver.model.errors import PopError
+from popserver.model.handles import Receipt
+from popserver.model.message import BATCH_SIZE_MAX, Delivery, Message, SendResult, StoredMessage
+from popserver.model.topic import message_key
+from popserver.pulling import commit, look
+from popserver.receiving import grant
+from popserver.receiving.grant import Received
+from popserver.settling import ack
 
 # Topics whose names begin like this behave as they must for what is measured on them.
 EMPTY_TOPIC = "bench-empty"  # never has a message: polls park
@@ -34,7 +38,7 @@ HOLD_MS = 3_600_000
 
 
 class InstantWriter:
-    """Stands in for `popserver.broker.writer.Writer`.
+    """Stands in for `popserver.engine.writer.Writer`.
 
     Append, receive, ack and commits of offsets get canned results, as looks of pulls do (`noop_pulls`); what happens
     once, such as creating a topic, is done on a database in memory.
@@ -57,11 +61,11 @@ class InstantWriter:
         self._canned: dict[tuple[int, int], list[Delivery]] = {}
         self._sent: defaultdict[int, list[Message]] = defaultdict(list)
         self._instant: dict[Any, Callable[[Any], Any]] = {
-            messages.Append: self._append,
-            receiving.Receive: self._receive,
-            holds.Ack: self._ack,
-            offsets.Commit: noop_pulls.commit,
-            reading.Read: self._read,
+            append.Append: self._append,
+            grant.Receive: self._receive,
+            ack.Ack: self._ack,
+            commit.Commit: noop_pulls.commit,
+            transaction.Read: self._read,
         }
 
     def start(self) -> None:
@@ -86,7 +90,7 @@ class InstantWriter:
     async def close(self) -> None:
         return
 
-    def _append(self, wish: messages.Append) -> list[SendResult]:
+    def _append(self, wish: append.Append) -> list[SendResult]:
         if wish.topic.name.name.startswith(ECHO_TOPIC):
             self._sent[wish.topic.topic_id] += wish.messages
             self._loop.call_soon(self.effects.ready, [wish.topic.topic_id])
@@ -94,7 +98,7 @@ class InstantWriter:
         self._offset += len(wish.messages)
         return [SendResult(each.message_id, number, offset) for offset, each in enumerate(wish.messages, start=first)]
 
-    def _receive(self, wish: receiving.Receive) -> Received:
+    def _receive(self, wish: grant.Receive) -> Received:
         name = wish.topic.name.name
         if name.startswith(EMPTY_TOPIC):
             return Received([], more=False)
@@ -109,24 +113,24 @@ class InstantWriter:
             canned = self._canned[key] = self._deliveries(wish, made)
         return Received(canned[: wish.batch_size], more=True)
 
-    def _ack(self, wish: holds.Ack) -> list[None]:
+    def _ack(self, wish: ack.Ack) -> list[None]:
         return [None] * len(wish.receipts)
 
-    def _read(self, request: reading.Read[Any]) -> Any:
+    def _read(self, request: transaction.Read[Any]) -> Any:
         # Nobody else writes there, so it needs no transaction.
         try:
             return request.query(self._conn)
         except PopError as refusal:
             return refusal
 
-    def _deliveries(self, wish: receiving.Receive, made: list[Message]) -> list[Delivery]:
+    def _deliveries(self, wish: grant.Receive, made: list[Message]) -> list[Delivery]:
         now_ms, queue = self._clock.now_ms(), wish.topic.queues[0]
         until_ms = now_ms + HOLD_MS
         deliveries = []
         for offset, each in enumerate(made):
             key = message_key(queue.queue_id, offset)
             stored = StoredMessage(each, key, queue.number, offset, now_ms, bytes(16))
-            handle = receipt.encode(Receipt(wish.group.group_id, key, 1 << 62, until_ms))
+            handle = handles.encode_receipt(Receipt(wish.group.group_id, key, 1 << 62, until_ms))
             deliveries.append(Delivery(stored, handle, 1, until_ms))
         return deliveries
 
@@ -137,7 +141,7 @@ class InstantWriter:
         return result
 
 
-def _message(wish: receiving.Receive, index: int) -> Message:
+def _message(wish: grant.Receive, index: int) -> Message:
     message_id = f"01{index:032X}"
     return Message(wish.topic.name, message_id, bytes(1_024), tag="bench", keys=("key",), born_host="bench")
 
@@ -146,8 +150,8 @@ def main(arguments: list[str]) -> int:
     """`popmq serve` without a store; takes the same options."""
     from benchmarks.serve import serve
 
-    no_looks = mock.patch.multiple(pulling, look=noop_pulls.look, ends_of=noop_pulls.ends_of)
-    with mock.patch.object(broker_room, "Writer", InstantWriter), no_looks:
+    no_looks = mock.patch.multiple(look, look=noop_pulls.look, ends_of=noop_pulls.ends_of)
+    with mock.patch.object(broker, "Writer", InstantWriter), no_looks:
         return serve([*arguments, "--database-url", "sqlite://"])
 
 

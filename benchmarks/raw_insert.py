@@ -22,12 +22,14 @@ from typing import Any
 
 from benchmarks.filling import new_messages
 from benchmarks.machine import pin
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic, message_key
-from popserver.store import Database, messages, migrate
-from popserver.store.catalog import ensure_topic
-from popserver.store.schema import message
-from popserver.store.transaction import Transaction
+from popserver.catalog.topics import ensure_topic
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.database.schema import message
+from popserver.engine.transaction import Transaction
+from popserver.messages import append
+from popserver.model.names import Resource
+from popserver.model.topic import NewTopic, message_key
 
 _TOPIC = "bench-insert"
 _ROWS_PER_STATEMENT = 64
@@ -59,7 +61,7 @@ def _measure(database_url: str, per_transaction: int, seconds: float) -> float:
         insert = _insert_many_values if database.is_sqlite else _copy
         begin = "BEGIN IMMEDIATE" if database.is_sqlite else "BEGIN"
         while spent < seconds:
-            rows = messages._rows(now_ms, topic, first + count, list(itertools.islice(made, per_transaction)))
+            rows = append._rows(now_ms, topic, first + count, list(itertools.islice(made, per_transaction)))
             begun = time.perf_counter()
             cursor.execute(begin)
             insert(cursor, rows)

@@ -9,12 +9,14 @@ from sqlalchemy import Connection, text
 
 from benchmarks.filling import append_all, settle
 from examples.flights.data import TOPIC, as_message, flights
-from popserver.domain.group import Group, NewGroup
-from popserver.domain.message import Message
-from popserver.domain.names import Resource, dead_letter_topic
-from popserver.domain.topic import OWN_QUEUES, NewTopic, message_key
-from popserver.store import Database, catalog, migrate
-from popserver.store.transaction import Transaction
+from popserver.catalog import groups, topics
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.engine.transaction import Transaction
+from popserver.model.group import Group, NewGroup
+from popserver.model.message import Message
+from popserver.model.names import Resource, dead_letter_topic
+from popserver.model.topic import OWN_QUEUES, NewTopic, message_key
 
 GROUP: Final = Resource("", "bench-arrivals")
 _ID = {
@@ -58,9 +60,9 @@ def fill_dead_letters(database_url: str, count: int, body_bytes: int) -> None:
 
 def _write_dead_letters(conn: Connection, dialect: str, count: int, body_bytes: int) -> None:
     tx = Transaction(conn, time.time_ns() // 1_000_000)
-    topic = catalog.ensure_topic(tx, NewTopic(Resource("", TOPIC)))
-    copies = catalog.ensure_topic(tx, NewTopic(dead_letter_topic(GROUP), OWN_QUEUES))
-    (group,) = catalog.create_group(tx, [catalog.CreateGroup(NewGroup(GROUP), or_find=True)])
+    topic = topics.ensure_topic(tx, NewTopic(Resource("", TOPIC)))
+    copies = topics.ensure_topic(tx, NewTopic(dead_letter_topic(GROUP), OWN_QUEUES))
+    (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(GROUP), or_find=True)])
     assert isinstance(group, Group)
     words = {"id": _ID[dialect], "none": _NONE[dialect], "body": _BODY[dialect].format(body_bytes)}
     values = {

@@ -24,21 +24,12 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
     "what operators ask for": ("dead_letters", "inspection", "progress"),
 }
-# Where the folders above do not exist yet.
-LAYERS: dict[str, tuple[str, ...]] = {
-    "words": ("domain",),
-    "what is stored": ("store",),
-    "what happens": ("broker",),
-    "the wire": ("front", "rpc"),
-}
-TOP = "app.py"
+TOP = "app.py and services.py"
 
 
 def storeys() -> dict[str, tuple[str, ...]]:
     """The rooms of tests/test_house.py, by storey."""
     order = rooms()
-    if not order:
-        return LAYERS
     drawn = {room for storey in STOREYS.values() for room in storey}
     assert drawn == set(order), f"put each room of {HOUSE.name} into a storey: {sorted(drawn ^ set(order))}"
     return {name: tuple(sorted(storey, key=order.index)) for name, storey in STOREYS.items()}
@@ -47,8 +38,8 @@ def storeys() -> dict[str, tuple[str, ...]]:
 def rooms() -> list[str]:
     """The folders of popserver, in the order in which they may import each other."""
     tables = [node for node in ast.parse(HOUSE.read_text()).body if isinstance(node, ast.Assign)]
-    order = [ast.literal_eval(node.value) for node in tables if ast.unparse(node.targets[0]) == "ROOMS"]
-    return [room for room in (order[0] if order else ()) if (ROOT / "popserver" / room).is_dir()]
+    [order] = [ast.literal_eval(node.value) for node in tables if ast.unparse(node.targets[0]) == "ROOMS"]
+    return [room for room in order if (ROOT / "popserver" / room).is_dir()]
 
 
 def picture() -> str:

@@ -1,10 +1,10 @@
-"""Alembic's entry: runs on the connection that `popserver.store.migrate` hands over, inside its transaction."""
+"""Alembic's entry: runs on the connection that `popserver.database.migrate` hands over, inside its transaction."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from popserver.store.schema import metadata
+from popserver.database.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,5 +1,5 @@
 -- What a user's own transaction may call. Each touches as little as possible: an open transaction must never make the
--- broker wait. `:schema` is the schema that holds the tables; `popserver/store/functions.py` fills in the other words
+-- broker wait. `:schema` is the schema that holds the tables; `popserver/database/migrate.py` fills in the other words
 -- after a colon. A refusal's SQLSTATE is PM and the last three digits of the code that the wire has for it.
 
 CREATE FUNCTION :schema.popmq_enqueue(

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal, TextIO, cast
 
 import structlog
 
 from popserver import __version__
-from popserver.broker import limits as broker_limits
-from popserver.broker.access import Access, Rules
-from popserver.broker.broker import Broker
-from popserver.broker.clock import ManualClock, SystemClock
-from popserver.broker.users import Users
+from popserver.access.flow import Access, Rules
+from popserver.access.users import Users
+from popserver.broker import Broker
 from popserver.config import Config, check_exposure
-from popserver.domain.budget import Budgets
-from popserver.domain.transaction import CheckPolicy
-from popserver.rpc.limits import Limits
-from popserver.rpc.listening import PLAINTEXT, Listening
-from popserver.rpc.server import PopServer
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.engine.clock import ManualClock, SystemClock
+from popserver.model import budget
+from popserver.model.budget import Budgets
+from popserver.producing.rules import CheckPolicy
+from popserver.server import PopServer
 from popserver.services import build
-from popserver.store import Database, migrate
+from popserver.transport.limits import Limits
+from popserver.transport.listen import PLAINTEXT, Listening
 
 _ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
 
@@ -77,7 +81,7 @@ class App:
                 # A clock that stands still has no company.
                 shared=self.database.is_shared and isinstance(self.clock, SystemClock),
                 budgets=self.budgets,
-                limits=broker_limits.Limits(
+                limits=budget.BrokerLimits(
                     send_backlog_bytes=config.send_backlog * MIB,
                     filter_bytes=config.max_filter_memory * MIB,
                     undelivered_bytes=config.max_undelivered * MIB,
@@ -180,3 +184,34 @@ class App:
             return self.config.tls_dir, ""
         file = self.database.file
         return (None, "") if file is None else (file.parent, f"{file.name}.")
+
+
+# What the server says while it runs: ids, sizes and reasons; never a body, a property's value or a secret.
+
+
+def configure(level: str, form: Literal["console", "json"]) -> None:
+    """Log to standard error from `level` on."""
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
+    )
+
+
+class _StandardError:
+    """What `sys.stderr` is when a line is written: pytest gives each test another one, and closes it."""
+
+    def write(self, words: str) -> None:
+        sys.stderr.write(words)
+
+    def flush(self) -> None:
+        sys.stderr.flush()

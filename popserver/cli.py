@@ -151,22 +151,22 @@ def _serve(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     # Before the server's rooms are read: what is loaded stays, so looking through it only takes time.
     _calm_garbage_collector()
-    from popserver import logs
-    from popserver.front import open_files
+    from popserver import app
+    from popserver.front import inner
 
     config = _config(arguments)
     if config is None:
         return USAGE
-    logs.configure(config.log_level, config.log_format)
-    open_files.raise_limit()
+    app.configure(config.log_level, config.log_format)
+    inner.raise_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run_server(config, started, as_json=arguments.json))
 
 
 async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     from popserver.app import App
-    from popserver.domain.errors import PopError
-    from popserver.store.migrate import HEAD
+    from popserver.database.migrate import HEAD
+    from popserver.model.errors import PopError
 
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -202,7 +202,8 @@ def _calm_garbage_collector() -> None:
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
-    from popserver.store import Database, migrate
+    from popserver.database import migrate
+    from popserver.database.database import Database
 
     def upgrade(database: Database) -> dict[str, Any]:
         before = migrate.upgrade(database)
@@ -212,8 +213,9 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from popserver.store import Database, migrate
-    from popserver.store.soundness import check_soundness
+    from popserver.database import migrate
+    from popserver.database.check import check_soundness
+    from popserver.database.database import Database
 
     def check(database: Database) -> dict[str, Any]:
         migrate.check(database)
@@ -225,8 +227,9 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _compact(arguments: argparse.Namespace) -> int:
-    from popserver.store import Database, migrate
-    from popserver.store.compacting import compact
+    from popserver.database import migrate
+    from popserver.database.check import compact
+    from popserver.database.database import Database
 
     def work(database: Database) -> dict[str, Any]:
         migrate.check(database)
@@ -237,11 +240,12 @@ def _compact(arguments: argparse.Namespace) -> int:
 
 
 def _clock(arguments: argparse.Namespace) -> int:
-    from popserver.broker.clock import wall_ms
-    from popserver.broker.moments import utc
-    from popserver.domain.spans import span
-    from popserver.store import Database, clock_reset, migrate
-    from popserver.store.members import clock_ms
+    from popserver.cluster.sql import clock_ms
+    from popserver.database import migrate
+    from popserver.database.database import Database
+    from popserver.engine.clock import wall_ms
+    from popserver.maintenance import clock_reset
+    from popserver.model.times import span, utc
 
     def look(database: Database) -> dict[str, Any]:
         migrate.check(database)
@@ -258,8 +262,8 @@ def _clock(arguments: argparse.Namespace) -> int:
 
 
 def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool = False) -> int:
-    from popserver.domain.errors import PopError
-    from popserver.store import Database
+    from popserver.database.database import Database
+    from popserver.model.errors import PopError
 
     config = _config(arguments)
     if config is None:

@@ -14,9 +14,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from popserver.domain.address import split_address
-from popserver.domain.errors import CannotListen
-from popserver.durations import parse_duration_ms
+from popserver.model.errors import CannotListen
+from popserver.model.times import parse_duration_ms
+from popserver.transport.listen import split_address
 
 FILE = Path("popmq.toml")
 SECRET = frozenset({"admin_secret", "database_url"})  # settings whose values are not for the eye

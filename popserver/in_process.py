@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import structlog
 
-from popserver import logs
+from popserver import app
 from popserver.app import App
-from popserver.broker.clock import ManualClock, SystemClock
 from popserver.config import Config, GivenConfig
-from popserver.durations import parse_duration_ms
+from popserver.engine.clock import ManualClock, SystemClock
+from popserver.model.times import parse_duration_ms
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class EmbeddedBroker:
     def start(self) -> None:
         if not structlog.is_configured():
             # Without a configuration structlog would write every line, debug too, to the program's standard output.
-            logs.configure("info", "console")
+            app.configure("info", "console")
         self._thread.start()
         self.run(self.app.start())
 

@@ -11,15 +11,16 @@ from typing import Any
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker import users as broker_users
-from popserver.broker.access import Access
-from popserver.broker.broker import Broker
-from popserver.broker.clock import SystemClock
-from popserver.domain.errors import PopError
-from popserver.domain.names import Resource
-from popserver.rpc import convert, status
-from popserver.rpc.users import Users
-from popserver.store import Database, migrate
+from popserver.access import users
+from popserver.access.flow import Access
+from popserver.access.rpc import Users
+from popserver.broker import Broker
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.engine.clock import SystemClock
+from popserver.model.errors import PopError
+from popserver.model.names import Resource
+from popserver.transport import convert, status
 
 Answer = Callable[..., Awaitable[Any]]
 
@@ -67,7 +68,7 @@ class Offline:
             broker.writer.start()
             try:
                 access = Access(broker.reader, broker.clock)
-                methods = Users(broker_users.Users(broker.writer, broker.reader, access)).methods
+                methods = Users(users.Users(broker.writer, broker.reader, access)).methods
                 caller: Any = self
                 return await methods[method].answer(request, caller)
             finally:

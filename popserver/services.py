@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Never
+
+from popproto.v1 import admin_pb2 as wire
+from popproto.v1 import bulk_pb2 as bulk
+from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker import users
-from popserver.broker.access import Access
-from popserver.broker.broker import Broker
-from popserver.broker.operations import Operations
-from popserver.broker.progress import GroupProgress
-from popserver.broker.redrives import Redrives
-from popserver.rpc import admin, bulk, convert, legacy
-from popserver.rpc.admin import Admin, admin_methods
-from popserver.rpc.admin_clients import ClientDesk
-from popserver.rpc.admin_progress import Progress
-from popserver.rpc.admin_redrives import DeadLetterDesk
-from popserver.rpc.anybody import Anybody
-from popserver.rpc.bulk import Bulk, bulk_methods
-from popserver.rpc.calls import AnyMethod, serve
-from popserver.rpc.consuming import Consuming
-from popserver.rpc.gates import AdminGate, ClientGate
-from popserver.rpc.group_members import GroupMembers
-from popserver.rpc.grpc_door import GrpcDoor
-from popserver.rpc.incoming import Incoming
-from popserver.rpc.legacy import legacy_methods
-from popserver.rpc.limits import Limits
-from popserver.rpc.listening import PLAINTEXT, Listening, listen
-from popserver.rpc.offsets import Offsets
-from popserver.rpc.producing import Producing
-from popserver.rpc.pulling import Pulling
-from popserver.rpc.retries import Retries
-from popserver.rpc.routing import Routing
-from popserver.rpc.server import SERVICE, PopServer, directly_max
-from popserver.rpc.service import messaging_methods
-from popserver.rpc.session import Session
-from popserver.rpc.users import Users
+from popproto.v2 import service_pb2 as service
+from popserver.access import rights, users
+from popserver.access.flow import Access
+from popserver.access.gate import AdminGate, ClientGate
+from popserver.access.rpc import Users
+from popserver.broker import Broker
+from popserver.bulk.rpc import Bulk
+from popserver.clients.routes import Routing
+from popserver.clients.rpc import Session
+from popserver.dead_letters.flow import Redrives
+from popserver.dead_letters.rpc import DeadLetterDesk
+from popserver.inspection.clients import ClientDesk
+from popserver.inspection.flow import Operations
+from popserver.inspection.rpc import Admin
+from popserver.members.rpc import GroupMembers
+from popserver.model.errors import NotBuilt
+from popserver.producing.rpc import Producing
+from popserver.progress.flow import GroupProgress
+from popserver.progress.rpc import Progress
+from popserver.pulling.rpc import Pulling, Retries
+from popserver.pulling.rpc_offsets import Offsets
+from popserver.receiving import rpc as receiving_rpc
+from popserver.receiving.rpc import Consuming
+from popserver.server import PopServer, directly_max
+from popserver.transport import convert
+from popserver.transport.anybody import Anybody
+from popserver.transport.call import encode
+from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
+from popserver.transport.grpc_door import GrpcDoor
+from popserver.transport.incoming import Incoming
+from popserver.transport.limits import Limits
+from popserver.transport.listen import PLAINTEXT, Listening, listen
 
 
 class Services:
@@ -155,13 +161,126 @@ def build(
     incoming = Incoming(broker.budgets, limits, place.front)
     gate = ClientGate(access, broker.clients.seen, broker.clock)
     services = [
-        serve(SERVICE, made.messaging(), gate, incoming),
-        serve(legacy.SERVICE, made.legacy(), gate, incoming),
-        serve(bulk.SERVICE, made.bulk(), gate, incoming),
+        serve(MESSAGING, made.messaging(), gate, incoming),
+        serve(LEGACY, made.legacy(), gate, incoming),
+        serve(BULK, made.bulk(), gate, incoming),
     ]
     if is_administered:
-        services.append(serve(admin.SERVICE, made.admin(access), AdminGate(access), incoming))
+        services.append(serve(ADMIN, made.admin(access), AdminGate(access), incoming))
     anybody = Anybody(incoming, broker.budgets, limits, [service.name for service in services])
     door.serve([*services, *anybody.services])
     allowed = directly_max(limits) if place.front is None else place.front.connections.limit
     return PopServer(door, place, broker.drain, made.session, anybody.health, allowed)
+
+
+ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]
+
+
+def admin_methods(
+    admin: Admin, clients: ClientDesk, dead_letters: DeadLetterDesk, progress: Progress, users: Users
+) -> dict[str, AnyMethod]:
+    """Every method of the service."""
+    return {
+        "CreateTopic": Method(admin.create_topic, rights.admin),
+        "UpdateTopic": Method(admin.update_topic, rights.admin),
+        "DeleteTopic": Method(admin.delete_topic, rights.admin),
+        "GetTopic": Method(admin.get_topic, rights.admin),
+        "ListTopics": Method(admin.list_topics, rights.admin),
+        "CreateGroup": Method(admin.create_group, rights.admin),
+        "UpdateGroup": Method(admin.update_group, rights.admin),
+        "DeleteGroup": Method(admin.delete_group, rights.admin),
+        "GetGroup": Method(admin.get_group, rights.admin),
+        "ListGroups": Method(admin.list_groups, rights.admin),
+        "PeekMessages": Method(admin.peek_messages, rights.admin),
+        "GetMessage": Method(admin.get_message, rights.admin),
+        "ListScheduled": Method(admin.list_scheduled, rights.admin),
+        "CancelScheduled": Method(admin.cancel_scheduled, rights.admin),
+        "Why": Method(admin.why, rights.admin),
+        "TryFilter": Method(admin.try_filter, rights.admin),
+        "GetStatus": Method(admin.get_status, rights.admin),
+        "ConfirmClock": Method(admin.confirm_clock, rights.admin),
+        **clients.methods,
+        **dead_letters.methods,
+        **progress.methods,
+        **users.methods,
+    }
+
+
+BULK = bulk.DESCRIPTOR.services_by_name["Bulk"]
+
+
+def bulk_methods(bulk: Bulk) -> dict[str, AnyMethod]:
+    """Every method of the service."""
+    return {
+        "PullBulk": StreamMethod(bulk.pull_bulk, rights.consume, encode=encode),
+        "ReceiveBulk": StreamMethod(bulk.receive_bulk, rights.consume, encode=encode),
+        "RenewAttempt": Method(bulk.renew_attempt, rights.consume),
+        "AckAttempt": Method(bulk.ack_attempt, rights.consume),
+    }
+
+
+# Methods of the protocol that this version does not offer, each with what to do instead.
+
+
+async def sync_lite_subscription(_request: service.SyncLiteSubscriptionRequest, _caller: Caller) -> Never:
+    raise NotBuilt("lite topics are not offered by this version; subscribe to an ordinary topic")
+
+
+# popmq.v1.Legacy: what consumers that own whole queues need and MessagingService has no words for.
+#
+# On the same port, through the same gate: its callers are clients, with an id and the rights that their requests name.
+
+LEGACY = legacy.DESCRIPTOR.services_by_name["Legacy"]
+
+
+def legacy_methods(
+    group_members: GroupMembers, offsets: Offsets, retries: Retries, pulling: Pulling
+) -> dict[str, AnyMethod]:
+    """Every method of the service."""
+    return {
+        "ListMembers": Method(group_members.list_members, rights.group),
+        "LockQueues": Method(group_members.lock_queues, rights.consume_queues),
+        "UnlockQueues": Method(group_members.unlock_queues, rights.consume_queues),
+        "FetchOffsets": Method(offsets.fetch_offsets, rights.consume_queues),
+        "CommitOffsets": Method(offsets.commit_offsets, rights.commit_offsets),
+        "SendBack": Method(retries.send_back, rights.consume_queue),
+        "PullBatch": Method(pulling.pull_batch, rights.consume_queue),
+    }
+
+
+MESSAGING = service.DESCRIPTOR.services_by_name["MessagingService"]
+
+
+# The protocol's table of contents: every method of MessagingService, in the proto's order.
+
+
+def messaging_methods(
+    routing: Routing, session: Session, producing: Producing, consumer: Consuming, pulling: Pulling, offsets: Offsets
+) -> dict[str, AnyMethod]:
+    """Every method of the service."""
+    return {
+        "QueryRoute": Method(routing.query_route, rights.route),
+        "Heartbeat": Method(session.heartbeat, rights.group_if_named, anonymous=True),
+        "SendMessage": Method(producing.send_message, rights.send, bytes_max=producing.bytes_max),
+        "QueryAssignment": Method(routing.query_assignment, rights.consume),
+        "ReceiveMessage": StreamMethod(
+            consumer.receive_message,
+            rights.consume_message_queue,
+            refuse=consumer.refuse_to_receive,
+            hold_up=consumer.hold_up,
+        ),
+        "AckMessage": Method(consumer.ack_message, rights.consume),
+        "ForwardMessageToDeadLetterQueue": Method(consumer.forward_to_dead_letter_queue, rights.consume),
+        "PullMessage": StreamMethod(pulling.pull_message, rights.consume_message_queue),
+        "UpdateOffset": Method(offsets.update_offset, rights.consume_message_queue),
+        "GetOffset": Method(offsets.get_offset, rights.consume_message_queue),
+        "QueryOffset": Method(offsets.query_offset, rights.read_message_queue),
+        "EndTransaction": Method(producing.end_transaction, rights.publish),
+        "Telemetry": ConversationMethod(session.telemetry, session.hold_up),
+        "NotifyClientTermination": Method(session.notify_client_termination, rights.own_client),
+        "ChangeInvisibleDuration": Method(
+            consumer.change_invisible_duration, rights.consume, refuse=receiving_rpc.refuse_to_change, echoes=True
+        ),
+        "RecallMessage": Method(producing.recall_message, rights.publish),
+        "SyncLiteSubscription": Method(sync_lite_subscription, rights.consume),
+    }

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from popclient import _arguments as _options
-from popserver import durations
+from popserver.model import times
 
-READERS = [durations.parse_duration_ms, _options.parse_duration_ms]
+READERS = [times.parse_duration_ms, _options.parse_duration_ms]
 READ = {
     "500ms": 500,
     "10s": 10_000,

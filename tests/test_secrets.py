@@ -22,8 +22,8 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import embedded
-from popserver.domain.errors import PopError
-from popserver.store import Database
+from popserver.database.database import Database
+from popserver.model.errors import PopError
 from tests.cli.shell import Shell, installed
 from tests.rpc.door import GROUP, TOPIC, a_message, receive_request
 from tests.support.postgres import PostgresServer, _execute, fresh_database

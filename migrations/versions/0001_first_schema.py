@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from popserver.store import migrate
+from popserver.database import migrate
 
 revision = "0001"
 down_revision = None

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from popserver.domain.errors import CannotListen
+from popserver.model.errors import CannotListen
 
 ENDS_SOON = timedelta(days=30)
 

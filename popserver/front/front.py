@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from popserver.domain.budget import Budget, Shares
 from popserver.front.inner import InnerListeners
 from popserver.front.resets import RESET, SlowedResets
 from popserver.front.splice import Side
 from popserver.front.turns import Turns
+from popserver.model.budget import Budget, Shares
 
 TLS_HANDSHAKE = 0x16
 PREFACE = ord("P")

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable
 
-from popserver.front.rate import Rate
+from popserver.front.turns import Rate
 
 PER_S = 500
 AT_ONCE = 500

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from popserver.domain.errors import CannotListen
 from popserver.front.certificate import ENDS_SOON, Certificate, Files, read_certificate
+from popserver.model.errors import CannotListen
 
 VALID = timedelta(days=3_650)
 # Clocks of clients may be behind.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from popserver.front.certificate import Certificate, Files, read_client_ca
-from popserver.front.reloading import Reloading, say_doubt
+from popserver.front.certificate import Certificate, Files, read_certificate, read_client_ca
 from popserver.front.self_signed import keep_certificate, make_certificate
+from popserver.model.errors import CannotListen
 
 log = structlog.get_logger("popserver.front")
 
@@ -66,3 +67,69 @@ def announce(source: Source, now: datetime) -> None:
     certificate = source.certificate
     log.info("certificate", kept_in=source.kept_in, sha256=certificate.fingerprint, ends=f"{certificate.ends:%Y-%m-%d}")
     say_doubt(certificate, now)
+
+
+# Certificate files that change are taken up at the next handshake; a bad one leaves things as they are.
+
+# What tells one content of a file from the next: inode, change in ns, size. None: there is no file.
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class Reloading:
+    """Looks after the certificate of a running server. Called from gRPC's threads, at every handshake.
+
+    A look costs one `stat` per file, and nothing while nobody connects.
+    """
+
+    def __init__(self, files: Files, now: Callable[[], datetime]) -> None:
+        """Raises `CannotListen` where the files are unfit."""
+        self._files = files
+        self._now = now
+        self._looking = threading.Lock()
+        self._seen = _stamp(files)
+        self.certificate = read_certificate(files)
+        self.kept_in = str(files.chain)
+
+    def fresh(self) -> Certificate | None:
+        """The new certificate when there is one; None while the last one stands."""
+        # One looker is enough; the others go on with what there is.
+        if not self._looking.acquire(blocking=False):
+            return None
+        try:
+            return self._look()
+        finally:
+            self._looking.release()
+
+    def _look(self) -> Certificate | None:
+        stamp = _stamp(self._files)
+        if stamp == self._seen:
+            return None
+        self._seen = stamp
+        try:
+            certificate = read_certificate(self._files)
+        except CannotListen as error:
+            # Half of a pair that is being replaced looks like this too; the other half changes the stamp again.
+            log.warning("certificate not replaced", reason=error.sentence)
+            return None
+        self.certificate = certificate
+        log.info("certificate replaced", file=str(self._files.chain), sha256=certificate.fingerprint)
+        say_doubt(certificate, self._now())
+        return certificate
+
+
+def say_doubt(certificate: Certificate, now: datetime) -> None:
+    doubt = certificate.doubt(now)
+    if doubt is not None:
+        log.warning("clients that check certificates refuse the server's", reason=doubt, sha256=certificate.fingerprint)
+
+
+def _stamp(files: Files) -> _Stamp:
+    return tuple(_stamp_of(file) for file in files if file is not None)
+
+
+def _stamp_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from popserver.front.rate import Rate
-
 PER_S = 400
 AT_ONCE = 40
 TURN_S = 0.01
@@ -47,3 +45,24 @@ class Turns:
             if not turn.done():
                 turn.set_result(None)
         self._alarm = loop.call_later(TURN_S, self._go_on, loop) if self._waiting else None
+
+
+# So many a second, and so many at once.
+
+
+class Rate:
+    """A token bucket; it is full at first."""
+
+    def __init__(self, per_s: float, at_once: int) -> None:
+        self._per_s = per_s
+        self._at_once = at_once
+        self._balance = float(at_once)
+        self._as_of_s = 0.0
+
+    def take(self, now_s: float, wanted: int = 1) -> int:
+        """How many of the wanted may go on now; they are taken."""
+        self._balance = min(self._at_once, self._balance + (now_s - self._as_of_s) * self._per_s)
+        self._as_of_s = now_s
+        taken = min(wanted, int(self._balance))
+        self._balance -= taken
+        return taken

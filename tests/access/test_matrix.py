@@ -19,8 +19,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
-from popserver.broker.access import Rules
-from popserver.domain.names import Resource
+from popserver.access.flow import Rules
+from popserver.model.names import Resource
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened, receive_request
 from tests.rpc.test_access import ADMIN, SECRET, give
 from tests.support.signing import signed

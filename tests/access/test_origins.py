@@ -14,13 +14,13 @@ from popproto.v1.bulk_pb2_grpc import BulkStub
 from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.access import Rules
-from popserver.broker.clock import ManualClock
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
-from popserver.rpc import convert
-from popserver.store import origins
-from popserver.store.schema import message
+from popserver.access.flow import Rules
+from popserver.database.schema import message
+from popserver.delivery import origins
+from popserver.engine.clock import ManualClock
+from popserver.model.names import Resource
+from popserver.model.topic import NewTopic
+from popserver.transport import convert
 from tests.rpc.door import Door, a_message, handle_of, headers, opened, receive_request
 from tests.rpc.test_access import ADMIN, SECRET, as_, give
 

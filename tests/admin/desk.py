@@ -18,7 +18,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import EmbeddedBroker
-from popserver.store import schema
+from popserver.database import schema
 
 CLIENT = (("x-mq-client-id", "worker-1"),)
 

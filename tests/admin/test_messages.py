@@ -9,7 +9,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
-from popserver.store import inspection
+from popserver.messages import read
 from tests.admin.desk import Desk, named
 
 
@@ -53,7 +53,7 @@ def test_a_peek_starts_at_an_offset_of_one_queue(desk: Desk) -> None:
 
 
 def test_an_answer_carries_a_bounded_number_of_bytes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "PAGE_BYTES_MAX", 2_500)
+    monkeypatch.setattr(read, "PAGE_BYTES_MAX", 2_500)
     desk.call("CreateTopic", topic=named("flights"), queue_count=1)
     desk.send("flights", "m0", "m1", "m2", body=b"x" * 1_000)
     desk.send("flights", "m3", body=b"x" * 5_000)
@@ -63,7 +63,7 @@ def test_an_answer_carries_a_bounded_number_of_bytes(desk: Desk, monkeypatch: py
 
 
 def test_a_page_of_dead_letters_is_bounded_in_bytes_and_leads_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "PAGE_BYTES_MAX", 2_500)
+    monkeypatch.setattr(read, "PAGE_BYTES_MAX", 2_500)
     desk.call("CreateTopic", topic=named("flights"), queue_count=1)
     desk.send("flights", "m0", "m1", "m2", body=b"x" * 1_000)
     for message in desk.receive("counters", "flights"):

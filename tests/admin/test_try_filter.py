@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popproto.v1 import admin_pb2 as admin
-from popserver.broker import filter_trial as trying
+from popserver.inspection import filter_trial
 from tests.admin.desk import Desk, named
 
 
@@ -29,7 +29,7 @@ def ids(answer: admin.TryFilterResponse) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trying, "STEP_MESSAGES", 4)
+    monkeypatch.setattr(filter_trial, "STEP_MESSAGES", 4)
 
 
 def test_what_it_would_have_wanted(stored_desk: Desk) -> None:
@@ -80,7 +80,7 @@ def test_an_empty_topic(desk: Desk) -> None:
 def test_no_more_than_a_share_of_each_queue(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, examined_max: int, examined: int, complete: bool
 ) -> None:
-    monkeypatch.setattr(trying, "EXAMINED_MAX", examined_max)
+    monkeypatch.setattr(filter_trial, "EXAMINED_MAX", examined_max)
     desk.call("CreateTopic", topic=named("flights"), queue_count=2)
     for number in range(24):
         desk.send("flights", f"m{number}")

@@ -79,7 +79,7 @@ def test_policies_come_are_explained_and_go(desk: Desk) -> None:
 
 
 def test_a_list_says_when_it_is_not_all(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popserver.rpc.users.PAGE_MAX", 2)
+    monkeypatch.setattr("popserver.access.rpc.PAGE_MAX", 2)
     for name in ("a", "b", "c"):
         desk.call("CreateUser", access_key=name, secret=SECRET)
     listed = desk.call("ListUsers")

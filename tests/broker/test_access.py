@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from popserver.broker import access as access_module
-from popserver.broker.access import Access, Rules
-from popserver.broker.users import Users
-from popserver.domain.acl import Action, Effect, ResourceKind, Right
-from popserver.domain.errors import BadRequest, Forbidden, NotFound, StoreUnavailable, Unauthorized
-from popserver.domain.names import Resource
-from popserver.store import acl
+from popserver.access import flow as access_flow
+from popserver.access import sql as access_sql
+from popserver.access.flow import Access, Rules
+from popserver.access.users import Users
+from popserver.model.acl import Action, Effect, ResourceKind, Right
+from popserver.model.errors import BadRequest, Forbidden, NotFound, StoreUnavailable, Unauthorized
+from popserver.model.names import Resource
 from tests.support.running_broker import RunningBroker, until
 from tests.support.signing import DATE, signed
 
@@ -107,9 +107,9 @@ async def test_the_signature_of_another_date_is_wrong(guard: Guard) -> None:
 
 async def test_nobody_with_a_known_secret_is_let_in(guard: Guard) -> None:
     with pytest.raises(Unauthorized):
-        guard.enter("", access_module._NOBODY.secret)
+        guard.enter("", access_flow._NOBODY.secret)
     with pytest.raises(Unauthorized):
-        guard.enter("mallory", access_module._NOBODY.secret)
+        guard.enter("mallory", access_flow._NOBODY.secret)
 
 
 async def test_without_a_policy_nothing_is_allowed(guard: Guard) -> None:
@@ -158,7 +158,7 @@ async def test_every_change_counts_at_once(guard: Guard) -> None:
 
 
 async def test_what_is_remembered_is_bounded(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_module, "VERIFIED_MAX", 10)
+    monkeypatch.setattr(access_flow, "VERIFIED_MAX", 10)
     for second in range(100):
         guard.enter(date_time=f"20250101T00{second // 60:02}{second % 60:02}Z")
     assert len(guard.access._verified) <= 10
@@ -266,7 +266,7 @@ async def test_what_another_server_changed_is_known_within_seconds(either_broker
         await there.users.add("alice", SECRET, is_admin=False)
         with pytest.raises(Unauthorized):
             here.enter()
-        await either_broker.advance(access_module.RELOAD_MS)
+        await either_broker.advance(access_flow.RELOAD_MS)
         await until(lambda: "alice" in here.access._users)
         assert here.enter().access_key == "alice"
         await there.users.rotate("alice", "another-secret")
@@ -289,7 +289,7 @@ async def test_what_is_told_while_one_looks_is_looked_at_again(
         monkeypatch.setattr(guard.access._reader, "read", late)
         guard.access.look()
         await entered.wait()
-        await broker.broker.writer.submit(acl.CreateUser("alice", SECRET, False))
+        await broker.broker.writer.submit(access_sql.CreateUser("alice", SECRET, False))
         guard.access.look()
         slow.set()
         await until(lambda: "alice" in guard.access._users)
@@ -312,12 +312,12 @@ async def test_a_database_that_does_not_answer_changes_nothing(
             raise StoreUnavailable
 
         monkeypatch.setattr(broker.broker.reader, "read", fail)
-        await broker.advance(access_module.RELOAD_MS)
+        await broker.advance(access_flow.RELOAD_MS)
         await until(lambda: guard.access._task is not None and guard.access._task.done())
         assert guard.enter("root").is_admin
         monkeypatch.undo()
-        await broker.broker.writer.submit(acl.CreateUser("alice", SECRET, False))
-        await broker.advance(access_module.RELOAD_MS)
+        await broker.broker.writer.submit(access_sql.CreateUser("alice", SECRET, False))
+        await broker.advance(access_flow.RELOAD_MS)
         await until(lambda: "alice" in guard.access._users)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from popserver.domain.errors import CommitUnknown, TopicNotFound
-from popserver.domain.names import Resource
+from popserver.model.errors import CommitUnknown, TopicNotFound
+from popserver.model.names import Resource
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker, unheard_commit, watched
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from popserver.domain.delivery import State
+from popserver.model.states import State
 from tests.support.running_broker import RunningBroker, running_broker, until, watched
 
 SECOND = 1_000

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popserver.broker.clock import FASTER, SLOWER, SLOWER_AFTER_A_STEP, ManualClock, SystemClock, elapsed_s
-from popserver.broker.sleeper import Sleeper
+from popserver.engine.clock import FASTER, SLOWER, SLOWER_AFTER_A_STEP, ManualClock, SystemClock, elapsed_s
+from popserver.engine.timers import Sleeper
 from tests.support.machine import START_MS, Machine
 
 

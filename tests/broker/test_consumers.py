@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from popserver.broker.consumers import Consumers, Kind, Role
-from popserver.domain.filtering import Filter, sql, tag
-from popserver.domain.names import Resource
-from popserver.domain.subscription import subscription
+from popserver.clients.consumers import Consumers
+from popserver.filters import Filter, tags
+from popserver.filters import sql as filters_sql
+from popserver.filters.subscription import Kind, Role, subscription
+from popserver.model.names import Resource
 from tests.support.running_broker import RunningBroker
 
 GROUP, OTHER_GROUP = Resource("", "billing"), Resource("", "shipping")
@@ -22,8 +23,8 @@ def role(*filters: tuple[Resource, Filter], group: Resource = GROUP, kind: Kind 
     return Role(group, kind, subscription(filters))
 
 
-A = role((ORDERS, tag.parse("a")))
-B = role((ORDERS, tag.parse("b")))
+A = role((ORDERS, tags.parse("a")))
+B = role((ORDERS, tags.parse("b")))
 
 
 @pytest.fixture
@@ -37,10 +38,10 @@ def warned() -> Any:
     ("one", "other", "wants", "other_wants"),
     [
         (A, B, "topic 'orders' by TAG 'a'", "topic 'orders' by TAG 'b'"),
-        (A, role((ORDERS, sql.parse("a > 1"))), "topic 'orders' by TAG 'a'", "topic 'orders' by SQL 'a > 1'"),
+        (A, role((ORDERS, filters_sql.parse("a > 1"))), "topic 'orders' by TAG 'a'", "topic 'orders' by SQL 'a > 1'"),
         (
             A,
-            role((ORDERS, tag.parse("a")), (REFUNDS, tag.parse("*"))),
+            role((ORDERS, tags.parse("a")), (REFUNDS, tags.parse("*"))),
             "nothing of topic 'east/refunds'",
             "topic 'east/refunds' by TAG '*'",
         ),
@@ -66,10 +67,10 @@ def test_another_subscription_is_warned_of(
 def test_a_pull_consumer_that_names_its_queues_itself_disagrees_with_nobody(warned: list[Any]) -> None:
     consumers = Consumers()
     consumers.took("assigned", role(kind=Kind.PULL))
-    consumers.took("member", role((ORDERS, tag.parse("a")), kind=Kind.PULL))
+    consumers.took("member", role((ORDERS, tags.parse("a")), kind=Kind.PULL))
     consumers.took("assigned too", role(kind=Kind.PULL))
     assert (warned, consumers.disagreement(GROUP), consumers.disagreements(10)) == ([], "", [])
-    consumers.took("another", role((ORDERS, tag.parse("b")), kind=Kind.PULL))
+    consumers.took("another", role((ORDERS, tags.parse("b")), kind=Kind.PULL))
     assert "member wants topic 'orders' by TAG 'a', another wants" in consumers.disagreement(GROUP)
     assert len(warned) == len(consumers.disagreements(10)) == 1
 
@@ -91,9 +92,9 @@ def test_one_warning_for_each_change(warned: list[Any]) -> None:
 
 def test_the_same_in_other_words_is_the_same(warned: list[Any]) -> None:
     consumers = Consumers()
-    consumers.took("c1", role((ORDERS, tag.parse("a || b")), (REFUNDS, sql.parse("a > 1"))))
-    consumers.took("c2", role((REFUNDS, sql.parse(" a > 1 ")), (ORDERS, tag.parse("b||a")), kind=Kind.SIMPLE))
-    consumers.took("c3", role((ORDERS, tag.parse("a")), group=OTHER_GROUP))
+    consumers.took("c1", role((ORDERS, tags.parse("a || b")), (REFUNDS, filters_sql.parse("a > 1"))))
+    consumers.took("c2", role((REFUNDS, filters_sql.parse(" a > 1 ")), (ORDERS, tags.parse("b||a")), kind=Kind.SIMPLE))
+    consumers.took("c3", role((ORDERS, tags.parse("a")), group=OTHER_GROUP))
     assert not warned
     assert list(consumers.of(GROUP)) == ["c1", "c2"]
 
@@ -101,22 +102,22 @@ def test_the_same_in_other_words_is_the_same(warned: list[Any]) -> None:
 def test_a_long_expression_is_cut_and_still_told_apart(warned: list[Any]) -> None:
     head = " AND ".join(f"p{number} IS NULL" for number in range(100))
     consumers = Consumers()
-    consumers.took("c1", role((ORDERS, sql.parse(f"{head} AND q = 1"))))
-    consumers.took("c2", role((ORDERS, sql.parse(f"{head} AND q = 2"))))
+    consumers.took("c1", role((ORDERS, filters_sql.parse(f"{head} AND q = 1"))))
+    consumers.took("c2", role((ORDERS, filters_sql.parse(f"{head} AND q = 2"))))
     (entry,) = warned
     assert len(entry["wants"]) < 400
     assert entry["wants"] != entry["other_wants"]
 
 
 def test_what_is_kept_of_a_consumer_is_bounded() -> None:
-    many = subscription((Resource("", f"topic-{number:03}"), tag.parse("*")) for number in range(200))
+    many = subscription((Resource("", f"topic-{number:03}"), tags.parse("*")) for number in range(200))
     assert (len(many.wants), many.more) == (64, 136)
 
 
 def test_nothing_is_kept_of_who_has_left() -> None:
     consumers = Consumers()
     consumers.took("c1", A)
-    consumers.took("c1", role((ORDERS, tag.parse("a")), group=OTHER_GROUP))
+    consumers.took("c1", role((ORDERS, tags.parse("a")), group=OTHER_GROUP))
     assert list(consumers.of(GROUP)) == []
     consumers.left("c1")
     consumers.left("never seen")

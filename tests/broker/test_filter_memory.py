@@ -6,20 +6,21 @@ import asyncio
 
 import pytest
 
-from popserver.broker.filters import Filters
-from popserver.domain.budget import Budget
-from popserver.domain.errors import TooManyRequests
-from popserver.domain.filtering import sql, tag
-from popserver.domain.retry import Holder
+from popserver.filters import sql as filters_sql
+from popserver.filters import tags
+from popserver.filters.memory import Filters
+from popserver.model.budget import Budget
+from popserver.model.errors import TooManyRequests
+from popserver.model.retry import Holder
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker
 
 
 def test_equal_filters_count_once_and_others_find_no_room() -> None:
-    one, other = sql.parse("a = 1"), sql.parse("a = 2")
+    one, other = filters_sql.parse("a = 1"), filters_sql.parse("a = 2")
     budget = Budget("filters", one.memory, "bytes", "max_filter_memory")
     filters = Filters(budget)
-    with filters.held(one), filters.held(sql.parse("a = 1")), filters.held(tag.parse("*")):
+    with filters.held(one), filters.held(filters_sql.parse("a = 1")), filters.held(tags.parse("*")):
         assert budget.used == one.memory
         with pytest.raises(TooManyRequests, match="--max-filter-memory"), filters.held(other):
             pass
@@ -31,7 +32,7 @@ def test_equal_filters_count_once_and_others_find_no_room() -> None:
 async def test_a_receive_that_waits_holds_its_filter_and_gives_it_back(broker: RunningBroker) -> None:
     budget = broker.broker.budgets["filters"]
     poll = await broker.poll(wanted="a||b")
-    assert budget.used == tag.parse("a||b").memory
+    assert budget.used == tags.parse("a||b").memory
     budget.limit = budget.used
     with pytest.raises(TooManyRequests):
         await broker.receive(wanted="c")
@@ -45,7 +46,7 @@ async def test_a_receive_that_waits_holds_its_filter_and_gives_it_back(broker: R
 async def test_filters_whose_answers_are_remembered_count_with_their_size(broker: RunningBroker) -> None:
     await broker.topic()
     for number in range(20):
-        wanted = sql.parse(f"a = '{number}{'x' * 16_000}'")
+        wanted = filters_sql.parse(f"a = '{number}{'x' * 16_000}'")
         found = await broker.broker.receive(
             GROUP,
             TOPIC,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.group import NewGroup
-from popserver.domain.message import Message, MessageType
-from popserver.domain.names import dead_letter_topic
-from popserver.domain.retry import RetryPolicy
+from popserver.model.group import NewGroup
+from popserver.model.message import Message
+from popserver.model.names import dead_letter_topic
+from popserver.model.retry import RetryPolicy
+from popserver.model.topic import MessageType
 from tests.support.builders import GROUP, a_message
 from tests.support.open_store import SECOND
 from tests.support.running_broker import RunningBroker

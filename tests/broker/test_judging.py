@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
 
-from popserver.domain.filtering import Filter, SqlFilter, sql, tag
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.retry import Holder
+from popserver.filters import Filter, SqlFilter, tags
+from popserver.filters import sql as filters_sql
+from popserver.model.names import Resource
+from popserver.model.retry import Holder
+from popserver.model.topic import MessageType
 from tests.support.builders import GROUP, TOPIC, a_message, in_order, messages_of
 from tests.support.running_broker import PATIENCE_S, RunningBroker, ids, running_broker
 
@@ -83,7 +84,7 @@ async def test_a_filter_that_asks_for_little_does_not_wait_for_one_that_asks_for
     thinking = asyncio.create_task(receive(broker, large))
     await asyncio.to_thread(slow.asked.wait, PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S):
-        assert await receive(broker, sql.parse("a = 1")) == [b"first"]
+        assert await receive(broker, filters_sql.parse("a = 1")) == [b"first"]
     slow.may_answer.set()
     thinking.cancel()
 
@@ -92,7 +93,7 @@ async def test_what_others_took_while_a_filter_thought_is_not_granted_again(brok
     await broker.send([a_message(body=str(number).encode()) for number in range(4)])
     thinking = asyncio.create_task(receive(broker, slow.filter))
     await asyncio.to_thread(slow.asked.wait, PATIENCE_S)
-    assert await receive(broker, tag.parse("*"), 3) == [b"0", b"1", b"2"]
+    assert await receive(broker, tags.parse("*"), 3) == [b"0", b"1", b"2"]
     slow.may_answer.set()
     assert await thinking == [b"3"]
 
@@ -120,7 +121,7 @@ async def test_a_filter_that_refuses_everything_gets_through_every_queue(broker:
     for _ in range(3 * MANY):
         await broker.send([a_message(topic=wide, properties={"a": "0"})])
     await broker.send([a_message(topic=wide, body=b"this", properties={"a": "1"})])
-    heavy = sql.parse("a = 1 AND (" + " OR ".join(f"a CONTAINS '{number}'" for number in range(1, 300)) + ")")
+    heavy = filters_sql.parse("a = 1 AND (" + " OR ".join(f"a CONTAINS '{number}'" for number in range(1, 300)) + ")")
     async with asyncio.timeout(PATIENCE_S):
         assert await receive(broker, heavy, topic=wide) == [b"this"]
     assert await receive(broker, heavy, topic=wide, poll_ms=0) == []
@@ -138,7 +139,7 @@ async def test_messages_of_open_groups_are_asked_about_too(broker: RunningBroker
         held = await broker.broker.receive(
             GROUP,
             TOPIC,
-            wanted=sql.parse("a = 1"),
+            wanted=filters_sql.parse("a = 1"),
             batch_size=1,
             invisible_ms=30_000,
             holder=Holder.SIMPLE,
@@ -162,8 +163,8 @@ async def test_what_is_urgent_goes_before_what_the_filter_was_asked_about_earlie
     await send(b"low", 0, 40)
     found = []
     for _ in range(8):
-        assert await receive(broker, sql.parse("a = '1'"), 1)
+        assert await receive(broker, filters_sql.parse("a = '1'"), 1)
         await send(b"urgent", 3)
-        found += await receive(broker, sql.parse("a = '1'"), 1)
+        found += await receive(broker, filters_sql.parse("a = '1'"), 1)
     # Every eighth look begins anywhere, and may leave one urgent message to the next receive.
     assert found.count(b"urgent") >= 6

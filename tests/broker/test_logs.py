@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from popserver import logs
+from popserver import app
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_it_follows_the_standard_error_of_the_program(monkeypatch: pytest.Monkey
     """pytest replaces it for each test, and closes the one before."""
     first, second = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", first)
-    logs.configure("info", "console")
+    app.configure("info", "console")
     structlog.get_logger().warning("one")
     said = first.getvalue()
     first.close()

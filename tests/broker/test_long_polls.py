@@ -8,12 +8,12 @@ import threading
 import pytest
 import structlog
 
-from popserver.broker import wakeups
-from popserver.domain.delivery import State
-from popserver.domain.errors import CommitUnknown, Internal, TooManyRequests
-from popserver.domain.names import Resource
-from popserver.domain.retry import RetryPolicy
-from popserver.store import receiving, scan
+from popserver.engine import wakeups
+from popserver.model.errors import CommitUnknown, Internal, TooManyRequests
+from popserver.model.names import Resource
+from popserver.model.retry import RetryPolicy
+from popserver.model.states import State
+from popserver.receiving import grant, scan
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker, unheard_commit, until, watched
 
@@ -236,7 +236,7 @@ async def test_a_woken_poll_that_dies_hands_on_what_it_was_woken_for(broker: Run
     dying, next_one = await broker.poll(client_id="dying"), await broker.poll(client_id="next")
     look, looking = broker.broker.polls._receive, asyncio.Event()
 
-    async def die(request: receiving.Receive) -> receiving.Received:
+    async def die(request: grant.Receive) -> grant.Received:
         broker.broker.polls._receive = look  # type: ignore[method-assign]
         looking.set()
         if end == "its look fails":

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from popserver.domain import receipt
-from popserver.domain.delivery import State
-from popserver.domain.errors import (
+from popserver.model.errors import (
     BadRequest,
     ConsumerGroupNotFound,
     IllegalConsumerGroup,
@@ -19,10 +17,12 @@ from popserver.domain.errors import (
     PopError,
     TopicNotFound,
 )
-from popserver.domain.group import ConsumeFrom
-from popserver.domain.message import SendResult
-from popserver.domain.names import Resource
-from popserver.domain.retry import RETRY_LADDER_MS, RetryPolicy
+from popserver.model.group import ConsumeFrom
+from popserver.model.handles import decode_receipt, encode_receipt
+from popserver.model.message import SendResult
+from popserver.model.names import Resource
+from popserver.model.retry import RETRY_LADDER_MS, RetryPolicy
+from popserver.model.states import State
 from tests.support.builders import GROUP, TOPIC, a_message, messages_of
 from tests.support.running_broker import RunningBroker, ids
 
@@ -168,8 +168,8 @@ class TestHandles:
         await broker.topic()
         await broker.send(3)
         one, two, three = await broker.receive()
-        current = receipt.decode(two.receipt_handle)
-        stale = receipt.encode(current._replace(hold_id=current.hold_id ^ 1))
+        current = decode_receipt(two.receipt_handle)
+        stale = encode_receipt(current._replace(hold_id=current.hold_id ^ 1))
         handles = [three.receipt_handle, "garbage", one.receipt_handle, stale, ""]
         outcomes = await broker.broker.ack(GROUP, TOPIC, handles)
         assert [isinstance(each, InvalidReceiptHandle) for each in outcomes] == [False, True, False, True, True]

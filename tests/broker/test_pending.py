@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from popserver.broker.broker import Broker
-from popserver.domain.errors import IllegalDeliveryTime, StoreUnavailable
-from popserver.domain.message import Message, MessageType, SendResult
-from popserver.domain.transaction import Resolution
-from popserver.store import entering, transactions
-from popserver.store.transactions import Check
+from popserver.broker import Broker
+from popserver.model.errors import IllegalDeliveryTime, StoreUnavailable
+from popserver.model.message import Message, SendResult
+from popserver.model.topic import MessageType
+from popserver.producing import enter, halves
+from popserver.producing.halves import Check
+from popserver.producing.rules import Resolution
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker, running_broker
 
@@ -63,7 +64,7 @@ async def test_a_store_that_is_gone_makes_it_late_by_a_second(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.send([delayed(broker)])
-    refuse(broker.broker, monkeypatch, entering.enter_due, 2)
+    refuse(broker.broker, monkeypatch, enter.enter_due, 2)
     await broker.advance(MINUTE)
     assert await broker.receive() == []
     await broker.advance(SECOND)
@@ -121,7 +122,7 @@ async def test_checks_wait_for_a_store_that_is_gone(broker: RunningBroker, monke
     await stream.join(broker, "p1")
     await send_as(broker, "p1")
     await broker.advance(0)
-    refuse(broker.broker, monkeypatch, transactions.take_checks, 1)
+    refuse(broker.broker, monkeypatch, halves.take_checks, 1)
     await broker.advance(6 * SECOND)
     assert stream.asked == []
     await broker.advance(SECOND)
@@ -135,7 +136,7 @@ async def test_a_queue_in_another_servers_hands_is_asked_for_again(
     submit, answers = broker.broker.writer.submit, [False, False]
 
     async def busy(request: Any, **more: Any) -> Any:
-        if request.operation is transactions.end_transaction and answers:
+        if request.operation is halves.end_transaction and answers:
             return answers.pop()
         return await submit(request, **more)
 

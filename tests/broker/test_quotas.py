@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from popserver.broker import quotas
-from popserver.broker.quotas import Quota
-from popserver.domain.errors import TooManyRequests
+from popserver.access import quotas
+from popserver.access.quotas import Quota
+from popserver.model.errors import TooManyRequests
 
 START_MS = 1_735_689_600_000
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from popserver.broker.redeliveries import DELIVERIES_MIN, RATIO_MAX, Redeliveries, hint
-from popserver.domain.retry import MINUTE_MS
+from popserver.model.retry import MINUTE_MS
+from popserver.receiving.flow import DELIVERIES_MIN, RATIO_MAX, Redeliveries, hint
 from tests.support.builders import GROUP
 from tests.support.running_broker import RunningBroker
 

@@ -12,16 +12,18 @@ import pytest
 import structlog
 from sqlalchemy import text
 
-from popserver.broker import members, timekeeper
-from popserver.broker.clock import SLOWER_AFTER_A_STEP, SystemClock
-from popserver.broker.timekeeper import JUMP_MS_MAX
-from popserver.domain.errors import AlreadyExists, StoreUnavailable
-from popserver.domain.filtering.tag import parse
-from popserver.domain.idempotency import PROPERTY
-from popserver.domain.message import MessageType, SendResult
-from popserver.domain.retry import Holder
-from popserver.store import Database, clock_reset, migrate
-from popserver.store.clock import DOUBT_MS
+from popserver.cluster import servers
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.engine.clock import SLOWER_AFTER_A_STEP, SystemClock
+from popserver.filters.tags import parse
+from popserver.maintenance import clock_reset, timekeeper
+from popserver.maintenance.clock_notes import DOUBT_MS
+from popserver.maintenance.timekeeper import JUMP_MS_MAX
+from popserver.model.errors import AlreadyExists, StoreUnavailable
+from popserver.model.message import PROPERTY, SendResult
+from popserver.model.retry import Holder
+from popserver.model.topic import MessageType
 from tests.support.builders import GROUP, TOPIC, a_new_topic, messages_of
 from tests.support.machine import Machine
 from tests.support.running_broker import TestedBroker
@@ -104,7 +106,7 @@ async def a_server(url: str, machine: Machine, **more: Any) -> AsyncIterator[Ser
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Of a Postgres it is the machine that the database runs on, too: its clock cannot be set."""
     machine = Machine()
-    for module in (members, timekeeper):
+    for module in (servers, timekeeper):
         monkeypatch.setattr(module, "clock_ms", lambda _conn: machine.wall_ms)
     return machine
 

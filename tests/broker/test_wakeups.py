@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popserver.broker.clock import ManualClock
-from popserver.broker.wakeups import Seat, Wakeups
-from popserver.domain.delivery import State
-from popserver.domain.filtering import tag
+from popserver.engine.clock import ManualClock
+from popserver.engine.wakeups import Seat, Wakeups
+from popserver.filters import tags
+from popserver.model.states import State
 from tests.support.running_broker import running_broker, until
 
 SEAT = Seat(group_id=1, topic_id=1)
-A, B = tag.parse("A"), tag.parse("B")
+A, B = tags.parse("A"), tags.parse("B")
 
 
 @pytest.mark.row("A6")
@@ -43,10 +43,10 @@ async def test_what_was_found_empty_is_known_until_the_next_ring() -> None:
 async def test_what_many_filters_found_empty_is_remembered_within_few_mib() -> None:
     wakeups = Wakeups(ManualClock())
     for number in range(1_000):
-        wakeups.found_empty(SEAT, tag.parse("x" * 16_000 + str(number)), wakeups.ring_number(1))
+        wakeups.found_empty(SEAT, tags.parse("x" * 16_000 + str(number)), wakeups.ring_number(1))
     assert wakeups._empty.size <= 4 * 1024 * 1024
     assert len(wakeups._empty) < 300
-    assert wakeups.is_known_empty(SEAT, tag.parse("x" * 16_000 + "999"))
+    assert wakeups.is_known_empty(SEAT, tags.parse("x" * 16_000 + "999"))
 
 
 async def test_a_look_that_a_ring_overtook_says_nothing() -> None:

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from popserver.broker import writer
-from popserver.domain.errors import Internal, PopError, StoreUnavailable
-from popserver.store import messages
-from popserver.store.reading import Read
+from popserver.engine import writer
+from popserver.engine.transaction import Read
+from popserver.messages import append
+from popserver.model.errors import Internal, PopError, StoreUnavailable
 from tests.support.builders import GROUP, TOPIC, a_message, messages_of
 from tests.support.open_store import a_receive
 from tests.support.running_broker import RunningBroker, ids, running_broker, until, watched
@@ -83,7 +83,7 @@ async def test_within_a_batch_the_house_order_rules(broker: RunningBroker) -> No
     group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
     sent = messages_of(1)
     received = broker.broker.writer.enqueue(a_receive(group, topic))
-    broker.broker.writer.enqueue(messages.Append(topic, sent, 0))
+    broker.broker.writer.enqueue(append.Append(topic, sent, 0))
     assert ids((await received).deliveries) == [sent[0].message_id]
 
 
@@ -227,7 +227,7 @@ async def test_closing_does_what_was_asked_on_the_answer_to_the_last(sqlite_url:
         await broker.send()
         writer, later = broker.broker.writer, []
         group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
-        last = writer.enqueue(messages.Append(topic, messages_of(1), 0))
+        last = writer.enqueue(append.Append(topic, messages_of(1), 0))
         last.add_done_callback(lambda _: later.append(writer.enqueue(a_receive(group, topic))))
         await writer.close()
         assert [len(each.result().deliveries) for each in later] == [2]

@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from popserver.domain.delivery import State
-from popserver.domain.message import MessageType, id_from_bytes
-from popserver.store import attempts
-from popserver.store.attempts import Attempt, Ended, Renew
+from popserver.bulk import attempts
+from popserver.bulk.attempts import Attempt, Ended, Renew
+from popserver.model.message import id_from_bytes
+from popserver.model.states import State
+from popserver.model.topic import MessageType
 from tests.support.builders import in_order
 from tests.support.open_store import SECOND, OpenStore, a_receive
 

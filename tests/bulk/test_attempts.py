@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from popserver.domain.bulk import Held
-from popserver.domain.delivery import State
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.group import Group, HistoryLevel
-from popserver.domain.message import MessageType
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import attempts
-from popserver.store.attempts import Answer, Attempt, Ended, Renew
-from popserver.store.transaction import Transaction
+from popserver.bulk import attempts
+from popserver.bulk.attempts import Answer, Attempt, Ended, Renew
+from popserver.engine.transaction import Transaction
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.group import Group, HistoryLevel
+from popserver.model.message import Held
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import MessageType, Topic
 from tests.support.builders import a_message, in_order
 from tests.support.open_store import SECOND, OpenStore, a_receive, ids
 
@@ -108,12 +107,13 @@ class TestReceive:
         assert (asking.held("a"), asking.renew("a"), asking.ack("a")) == ([], 0, Ended(0, is_all=True))
 
     def test_a_filter_passes_over_what_it_does_not_want(self, store: OpenStore, asking: Asking) -> None:
-        from popserver.domain.filtering import sql, tag
+        from popserver.filters import sql as filters_sql
+        from popserver.filters import tags
 
         store.send(asking.topic, [a_message(tag=name, properties={"p": name}) for name in ("x", "y", "x", "y")])
-        assert len(asking.receive("a", wanted=tag.parse("x")).held) == 2
+        assert len(asking.receive("a", wanted=tags.parse("x")).held) == 2
         store.send(asking.topic, [a_message(tag=name, properties={"p": name}) for name in ("x", "y", "x", "y")])
-        assert len(asking.receive("b", wanted=sql.parse("p = 'y'")).held) == 2
+        assert len(asking.receive("b", wanted=filters_sql.parse("p = 'y'")).held) == 2
 
     def test_no_more_bodies_than_one_answer_carries(
         self, store: OpenStore, asking: Asking, monkeypatch: pytest.MonkeyPatch

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.domain.bulk import Stretch, columns_named, sources_of
-from popserver.domain.filtering import Filter, sql, tag
-from popserver.domain.group import Group
-from popserver.domain.topic import Topic
-from popserver.store import attempts, bulk
-from popserver.store.attempts import AckAttempt, Attempt, ReceiveAttempt, Renew
+from popserver.bulk import attempts, pages
+from popserver.bulk.attempts import AckAttempt, Attempt, ReceiveAttempt, Renew
+from popserver.bulk.rules import Stretch, columns_named, sources_of
+from popserver.filters import Filter, tags
+from popserver.filters import sql as filters_sql
+from popserver.model.group import Group
+from popserver.model.topic import Topic
 from tests.store.test_plans import _fill
 from tests.support.open_store import OpenStore, a_receive
 from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
@@ -23,7 +24,7 @@ SOURCES = sources_of(columns_named([]), "orders")
 
 def page(wanted: Filter) -> Act:
     def act(store: OpenStore, _: Group, topic: Topic) -> object:
-        return bulk.page(store.conn, Stretch(topic, topic.queues[0], 3, 40, wanted, SOURCES))
+        return pages.page(store.conn, Stretch(topic, topic.queues[0], 3, 40, wanted, SOURCES))
 
     return act
 
@@ -34,13 +35,13 @@ def _attempt(group: Group, topic: Topic) -> Attempt:
 
 def _held(store: OpenStore, group: Group, topic: Topic) -> object:
     keys = [each.message_key for each in attempts.held_by(store.conn, _attempt(group, topic), store.now_ms)]
-    return bulk.first_of(store.conn, topic, keys, SOURCES)
+    return pages.first_of(store.conn, topic, keys, SOURCES)
 
 
 ACTS: dict[str, tuple[Act, set[str]]] = {
-    "page": (page(tag.parse("*")), {"queue_pk", "message_pk"}),
-    "page of some tags": (page(tag.parse("A||B")), {"message_pk"}),
-    "page by sql": (page(sql.parse("TAGS = 'A'")), {"message_pk"}),
+    "page": (page(tags.parse("*")), {"queue_pk", "message_pk"}),
+    "page of some tags": (page(tags.parse("A||B")), {"message_pk"}),
+    "page by sql": (page(filters_sql.parse("TAGS = 'A'")), {"message_pk"}),
     "receive": (
         lambda store, group, topic: store.one(
             attempts.receive, ReceiveAttempt(a_receive(group, topic, 20, attempt_id="a"))

@@ -20,12 +20,13 @@ import pytest
 from popproto.v1 import bulk_pb2
 from popproto.v1.bulk_pb2_grpc import BulkStub
 from popproto.v2 import definition_pb2 as pb
-from popserver.domain import bulk
-from popserver.domain.topic import ACCEPTS_ON_THE_WAY, NewTopic
-from popserver.rpc import convert
-from popserver.rpc.arrow_chunks import Chunks
-from popserver.store import bulk as store
-from popserver.store.transaction import Phase, Request, Transaction, carries_out
+from popserver.bulk import pages
+from popserver.bulk import rules as bulk_rules
+from popserver.bulk.arrow import Chunks
+from popserver.database import columns
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.model.topic import ACCEPTS_ON_THE_WAY, NewTopic
+from popserver.transport import convert
 from tests.bulk.wire_bulk import FAR, pull_bulk
 from tests.pull.wire_pull import make_topic, pull
 from tests.rpc.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
@@ -154,8 +155,8 @@ async def test_a_filter_passes_over_what_it_does_not_want(either_door: Door, wan
 
 @pytest.mark.parametrize("wanted", [tags("*"), tags("t"), sql("TAGS = 't'")])
 async def test_pages_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression) -> None:
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 3)
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_BYTES_MAX", 100)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 3)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_BYTES_MAX", 100)
     await make_topic(door)
     sizes = [10, 10, 10, 10, 60, 60, 300, 40, 40, 40]
     await door.send(*(a_message(f"m{n}", tag="t", body=b"x" * size) for n, size in enumerate(sizes)))
@@ -173,7 +174,7 @@ async def test_properties_take_room_as_bodies_do(
     either_door: Door, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression
 ) -> None:
     """Many of them are dear to encode, however small the bodies are."""
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_BYTES_MAX", 100)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_BYTES_MAX", 100)
     await make_topic(either_door)
     sizes = [10, 10, 60, 60, 300, 10, 10]
     await either_door.send(
@@ -185,7 +186,7 @@ async def test_properties_take_room_as_bodies_do(
 
 
 async def test_a_long_queue_in_pages(either_door: Door) -> None:
-    door, count = either_door, bulk.CHUNK_MESSAGES_MAX * 2 + 100
+    door, count = either_door, bulk_rules.CHUNK_MESSAGES_MAX * 2 + 100
     await make_topic(door)
     for start in range(0, count, 100):
         await door.send(*(a_message(f"m{number}") for number in range(start, min(count, start + 100))))
@@ -196,7 +197,7 @@ async def test_a_long_queue_in_pages(either_door: Door) -> None:
 
 async def test_bodies_that_unpack_to_much_come_in_several_chunks(door: Door) -> None:
     await make_topic(door)
-    size = bulk.CHUNK_BYTES_MAX * 3 // 4
+    size = bulk_rules.CHUNK_BYTES_MAX * 3 // 4
     packed = [gzip.compress(bytes([number]) * size) for number in range(4)]
     await door.send(*(a_message(f"m{n}", body=body, body_encoding=pb.GZIP) for n, body in enumerate(packed)))
     answer = await pull_bulk(door, columns=["body"])
@@ -218,7 +219,7 @@ async def test_an_offset_outside_of_the_queue_is_told_its_ends(door: Door, offse
 
 
 async def test_what_is_removed_while_it_is_read_is_no_silent_loss(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 2)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 2)
     await make_topic(door)
     await door.send(*(a_message(f"m{number}") for number in range(6)))
     page = door.broker.bulk.page
@@ -300,7 +301,7 @@ async def test_a_client_is_there_while_it_reads(door: Door, monkeypatch: pytest.
 
 
 async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 1)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 1)
     await make_topic(door)
     # More than the transport takes in ahead of its reader.
     await door.send(*(a_message(f"m{number}", body=bytes(1024 * 1024)) for number in range(24)))
@@ -323,13 +324,13 @@ async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: 
 async def test_readers_of_everything_do_not_stand_before_others(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_topic(door)
     await door.send(a_message("m0"))
-    go_on, page = threading.Event(), store.page
+    go_on, page = threading.Event(), pages.page
 
-    def slow(*arguments: Any) -> bulk.Page:
+    def slow(*arguments: Any) -> bulk_rules.Page:
         assert go_on.wait(60)
         return page(*arguments)
 
-    monkeypatch.setattr(store, "page", slow)
+    monkeypatch.setattr(pages, "page", slow)
     reading = [asyncio.create_task(pull_bulk(door)) for _ in range(8)]
     await until(lambda: door.broker.bulk._turns.locked())
     assert (await pull(door)).ids == ["m0"]
@@ -339,7 +340,7 @@ async def test_readers_of_everything_do_not_stand_before_others(door: Door, monk
 
 async def test_without_arrow_it_is_not_offered(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_topic(door)
-    monkeypatch.delitem(sys.modules, "popserver.rpc.arrow_chunks", raising=False)
+    monkeypatch.delitem(sys.modules, "popserver.bulk.arrow", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (frame,) = (await pull_bulk(door)).frames
     assert frame.status.code == pb.UNSUPPORTED
@@ -351,7 +352,7 @@ async def test_the_first_calls_come_together(door: Door, monkeypatch: pytest.Mon
     """None of them makes do with a module that is only half loaded."""
     await make_topic(door)
     await door.send(a_message("m0"))
-    name = "popserver.rpc.arrow_chunks"
+    name = "popserver.bulk.arrow"
     whole, is_begun, go_on = import_module(name), threading.Event(), threading.Event()
 
     def slowly(wanted: str) -> ModuleType:
@@ -361,7 +362,7 @@ async def test_the_first_calls_come_together(door: Door, monkeypatch: pytest.Mon
         monkeypatch.setitem(sys.modules, wanted, whole)
         return whole
 
-    monkeypatch.setattr("popserver.rpc.bulk.import_module", slowly)
+    monkeypatch.setattr("popserver.bulk.rpc.import_module", slowly)
     monkeypatch.delitem(sys.modules, name)
     calls = [asyncio.create_task(pull_bulk(door))]
     await until(is_begun.is_set)
@@ -372,18 +373,18 @@ async def test_the_first_calls_come_together(door: Door, monkeypatch: pytest.Mon
 
 
 async def test_a_retry_copy_knows_which_attempt_it_is(door: Door) -> None:
-    assert bulk.sources_of(["delivery_attempt"], "%RETRY%counters") == ("properties",)
-    assert bulk.sources_of(["delivery_attempt"], "flights") == ()
-    found = bulk.Columns([0, 1], {"properties": [{"RECONSUME_TIME": "3"}, {}]})
+    assert bulk_rules.sources_of(["delivery_attempt"], "%RETRY%counters") == ("properties",)
+    assert bulk_rules.sources_of(["delivery_attempt"], "flights") == ()
+    found = columns.Columns([0, 1], {"properties": [{"RECONSUME_TIME": "3"}, {}]})
     assert rows_of(found, "delivery_attempt", "%RETRY%counters") == [4, 1]
 
 
 async def test_a_delayed_message_says_when_it_was_due() -> None:
-    found = bulk.Columns([0, 1], {"deliver_at_ms": [None, 1_500]})
+    found = columns.Columns([0, 1], {"deliver_at_ms": [None, 1_500]})
     assert rows_of(found, "delivery_timestamp") == [None, at(1_500)]
 
 
-def rows_of(found: bulk.Columns, column: str, topic: str = "flights") -> list[Any]:
+def rows_of(found: columns.Columns, column: str, topic: str = "flights") -> list[Any]:
     (chunk,) = Chunks([column], topic).of(found, {})
     rows: list[Any] = pa.ipc.open_stream(b"".join(chunk.parts)).read_all()[column].to_pylist()
     return rows

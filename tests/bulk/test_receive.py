@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.clock import ManualClock
-from popserver.rpc import convert
+from popserver.engine.clock import ManualClock
+from popserver.transport import convert
 from tests.bulk.wire_bulk import ack, receive_bulk, renew
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 
@@ -103,8 +103,8 @@ async def test_columns_and_filter_are_the_caller_s(still_door: Door) -> None:
 
 
 async def test_in_pages_where_it_is_much(still_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 4)
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_BYTES_MAX", 100)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 4)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_BYTES_MAX", 100)
     bodies = [b"x" * size for size in (30, 30, 30, 30, 90, 90, 300, 1, 1, 1, 1, 1)]
     await still_door.send(*(a_message(f"m{number:02}", body=body) for number, body in enumerate(bodies)))
     answer = await receive_bulk(still_door)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from popserver.domain.bulk import columns_named, sources_of
-from popserver.domain.redrive import REDRIVE_PLAN
-from popserver.domain.topic import offset_of, queue_of
-from popserver.store import attempts, bulk
+from popserver.bulk import attempts, pages
+from popserver.bulk.rules import columns_named, sources_of
+from popserver.model.message import REDRIVE_PLAN
+from popserver.model.topic import offset_of, queue_of
 from tests.redrive.sending_back import die, redrive_all
 from tests.support.open_store import OpenStore, a_receive
 
@@ -19,7 +19,7 @@ def test_it_is_told_as_a_message_of_its_first_place(store: OpenStore) -> None:
     answer = store.one(attempts.receive, attempts.ReceiveAttempt(a_receive(group, topic, 10, attempt_id="a")))
     assert [each.attempt for each in answer.held] == [1, 1, 1]
     keys = [each.message_key for each in answer.held]
-    page, left = bulk.first_of(store.conn, topic, keys, sources_of(columns_named([]), topic.name.name))
+    page, left = pages.first_of(store.conn, topic, keys, sources_of(columns_named([]), topic.name.name))
     found, standard = page.columns, store.receive(group, topic, attempt_id="a")
     assert left == []
     assert {*dead} < {*found.values["message_id"]}

@@ -10,14 +10,15 @@ import pytest
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v1.bulk_pb2_grpc import BulkStub
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.access import Access, Rules
-from popserver.domain.budget import Budgets
-from popserver.rpc import bulk, convert
-from popserver.rpc.calls import serve
-from popserver.rpc.gates import ClientGate
-from popserver.rpc.incoming import Incoming
-from popserver.rpc.limits import Limits
+from popserver import services
+from popserver.access.flow import Access, Rules
+from popserver.access.gate import ClientGate
+from popserver.model.budget import Budgets
 from popserver.services import Services
+from popserver.transport import convert
+from popserver.transport.calls import serve
+from popserver.transport.incoming import Incoming
+from popserver.transport.limits import Limits
 from tests.bulk.wire_bulk import pull_bulk
 from tests.pull.wire_pull import make_topic
 from tests.rpc.door import GROUP, TOPIC, Door, a_message
@@ -38,12 +39,12 @@ REQUESTS = {
 
 async def code_of(stub: Any, method: str, metadata: Any) -> int:
     call = getattr(stub, method)(REQUESTS[method], metadata=metadata)
-    answer = await call.read() if bulk.SERVICE.methods_by_name[method].server_streaming else await call
+    answer = await call.read() if services.BULK.methods_by_name[method].server_streaming else await call
     return int(answer.status.code)
 
 
 async def test_every_verb_is_refused_without_each_of_its_rights(tmp_path: Path) -> None:
-    assert list(REQUESTS) == [method.name for method in bulk.SERVICE.methods]
+    assert list(REQUESTS) == [method.name for method in services.BULK.methods]
     cases: dict[str, tuple[list[str], bool]] = {
         "nothing": ([], False),
         "topic": (["ALLOW SUB topic:flights"], False),
@@ -65,7 +66,7 @@ async def test_every_verb_is_refused_without_each_of_its_rights(tmp_path: Path) 
 @pytest.mark.parametrize("method", list(REQUESTS))
 async def test_garbage_is_answered_in_words(door: Door, method: str) -> None:
     shape = door.channel.unary_stream if method in ("PullBulk", "ReceiveBulk") else door.channel.unary_unary
-    call = shape(f"/{bulk.SERVICE.full_name}/{method}")(b"\xff\xff", metadata=(("x-mq-client-id", "c"),))
+    call = shape(f"/{services.BULK.full_name}/{method}")(b"\xff\xff", metadata=(("x-mq-client-id", "c"),))
     data = await (call.read() if method in ("PullBulk", "ReceiveBulk") else call)
     answer = getattr(wire, f"{method}Response").FromString(data)
     assert answer.status.code == pb.BAD_REQUEST
@@ -100,7 +101,7 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     access = Access(door.broker.reader, door.broker.clock)
     gate = ClientGate(access, door.broker.clients.seen, door.broker.clock)
     methods = Services(door.broker, limits, "", "", pb.Endpoints()).bulk()
-    service = serve(bulk.SERVICE, methods, gate, Incoming(Budgets(), limits, None))
+    service = serve(services.BULK, methods, gate, Incoming(Budgets(), limits, None))
     await service.routes["PullBulk"].handler(call)
     assert call.writes == 1, "nothing is written after that"
     assert "call failed" not in capsys.readouterr().out

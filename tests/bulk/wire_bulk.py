@@ -9,7 +9,7 @@ import pyarrow as pa
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v1.bulk_pb2_grpc import BulkStub
 from popproto.v2 import definition_pb2 as pb
-from popserver.rpc import convert
+from popserver.transport import convert
 from tests.rpc.door import CLIENT, GROUP, TOPIC, Door, headers
 
 FAR = 1 << 39  # beyond every queue's end

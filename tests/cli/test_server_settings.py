@@ -13,7 +13,7 @@ import popclient.cli
 from popclient import Message, Producer
 from popserver.app import App
 from popserver.config import GivenConfig
-from popserver.front import open_files
+from popserver.front import inner
 from popserver.in_process import embedded
 
 BROKEN = {
@@ -111,7 +111,7 @@ def test_a_size_with_a_unit_is_told_the_unit(capsys: pytest.CaptureFixture[str],
 async def test_connections_that_there_are_no_files_for_are_told(
     monkeypatch: pytest.MonkeyPatch, mode: str, asked: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(open_files.resource, "getrlimit", lambda _: (500, 500))
+    monkeypatch.setattr(inner.resource, "getrlimit", lambda _: (500, 500))
     app = App(GivenConfig(database_url="sqlite://", port=0, tls=mode, **asked))
     with capture_logs() as said:
         await app.start()

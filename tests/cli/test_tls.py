@@ -15,7 +15,7 @@ from popclient.cli import REFUSED, UNREACHABLE, USAGE
 from popclient.cli.arguments import in_options, is_about_tls
 from popserver import embedded
 from popserver.config import check_exposure
-from popserver.domain.errors import CannotListen
+from popserver.model.errors import CannotListen
 from tests.support.certificates import Authority
 from tests.support.server_process import refused, served
 

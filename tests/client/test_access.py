@@ -192,7 +192,7 @@ def test_the_administration_of_users(guarded: EmbeddedBroker, admin: Admin) -> N
 
 def test_two_servers_know_the_same_users(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said at one counts at the other as soon as it hears of it, long before it would look by itself."""
-    monkeypatch.setattr("popserver.broker.access.RELOAD_MS", 3_600_000)
+    monkeypatch.setattr("popserver.access.flow.RELOAD_MS", 3_600_000)
     root = {"auth": True, "admin_access_key": "root", "admin_secret": ROOT_SECRET}
     with (
         embedded(postgres_url, **root) as one,

@@ -14,7 +14,7 @@ from popclient.cli import REFUSED, main
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S
+from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S
 from tests.client.scripted import ServerThread
 
 

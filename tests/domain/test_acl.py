@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popserver.domain import acl
-from popserver.domain.acl import Action, Effect, Policies, Policy, ResourceKind, Right, User
-from popserver.domain.errors import BadRequest
-from popserver.domain.names import Resource
+from popserver.access import rules as access_rules
+from popserver.access.rules import Policies, Policy, User
+from popserver.model.acl import Action, Effect, ResourceKind, Right
+from popserver.model.errors import BadRequest
+from popserver.model.names import Resource
 
 SECRET = "correct horse"
 DATE = "20261120T170000Z"
@@ -135,7 +136,7 @@ def test_the_order_of_policies_means_nothing(policies: list[Policy], right: Righ
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl, "REMEMBERED_MAX", 10)
+    monkeypatch.setattr(access_rules, "REMEMBERED_MAX", 10)
     judge = Policies([a_policy(resource="topic:n*")])
     for number in range(100):
         assert judge.verdict(a_right(resource=f"topic:n{number}")).allowed
@@ -146,12 +147,12 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_refusal_names_the_way_out() -> None:
     right = a_right(resource="topic:bills", namespace="eu")
-    assert acl.why("alice", right, Policies([]).verdict(right)) == (
+    assert access_rules.why("alice", right, Policies([]).verdict(right)) == (
         "user 'alice' may not PUB topic 'eu/bills': no policy allows it; allow it with:"
         " popmq acl policy add alice allow PUB topic:bills --namespace eu"
     )
     denied = Policies([a_policy("DENY", policy_id=7)]).verdict(a_right())
-    assert acl.why("alice", a_right(), denied) == (
+    assert access_rules.why("alice", a_right(), denied) == (
         "user 'alice' may not PUB topic 'orders': policy 7 (DENY PUB,SUB topic:orders) denies it;"
         " remove it with: popmq acl policy remove 7"
     )
@@ -159,7 +160,7 @@ def test_a_refusal_names_the_way_out() -> None:
 
 def test_a_refusal_of_dead_letters_names_the_right_on_the_group() -> None:
     right = a_right("SUB", "topic:%DLQ%billing")
-    assert acl.why("alice", right, Policies([a_policy(resource="topic:*")]).verdict(right)) == (
+    assert access_rules.why("alice", right, Policies([a_policy(resource="topic:*")]).verdict(right)) == (
         "user 'alice' may not SUB topic '%DLQ%billing': no policy allows it; allow it with:"
         " popmq acl policy add alice allow SUB group:billing"
     )
@@ -167,7 +168,7 @@ def test_a_refusal_of_dead_letters_names_the_right_on_the_group() -> None:
 
 def test_an_endless_name_makes_no_endless_sentence() -> None:
     right = a_right(resource=f"topic:{'x' * 1_000_000}")
-    assert len(acl.why("alice", right, Policies([]).verdict(right))) < 1_000
+    assert len(access_rules.why("alice", right, Policies([]).verdict(right))) < 1_000
 
 
 @pytest.mark.parametrize("digest", [DIGEST, DIGEST.upper()])
@@ -175,10 +176,10 @@ def test_an_endless_name_makes_no_endless_sentence() -> None:
 @pytest.mark.parametrize("separator", [", ", ","])
 def test_every_clients_dialect_is_read(credential: str, digest: str, separator: str) -> None:
     fields = separator.join([f"Credential={credential}", "SignedHeaders=x-mq-date-time", f"Signature={digest}"])
-    signature = acl.read_authorization(f"MQv2-HMAC-SHA1 {fields}")
+    signature = access_rules.read_authorization(f"MQv2-HMAC-SHA1 {fields}")
     assert signature is not None
     assert signature.access_key == "alice"
-    assert acl.is_signed(SECRET, DATE, signature.digest)
+    assert access_rules.is_signed(SECRET, DATE, signature.digest)
 
 
 @pytest.mark.parametrize(
@@ -195,40 +196,40 @@ def test_every_clients_dialect_is_read(credential: str, digest: str, separator: 
     ],
 )
 def test_what_is_no_signature(header: str) -> None:
-    assert acl.read_authorization(header) is None
+    assert access_rules.read_authorization(header) is None
 
 
 @pytest.mark.parametrize("digest", ["", "00", DIGEST[:-1], DIGEST + "0", DIGEST[::-1], "ä" * 40])
 def test_a_wrong_digest(digest: str) -> None:
-    assert not acl.is_signed(SECRET, DATE, digest)
-    assert not acl.is_signed(SECRET + "x", DATE, DIGEST)
-    assert not acl.is_signed(SECRET, DATE + " ", DIGEST)
+    assert not access_rules.is_signed(SECRET, DATE, digest)
+    assert not access_rules.is_signed(SECRET + "x", DATE, DIGEST)
+    assert not access_rules.is_signed(SECRET, DATE + " ", DIGEST)
 
 
 @settings(max_examples=300)
 @given(st.text(max_size=200))
 def test_no_header_breaks_the_reader(text: str) -> None:
     for header in (text, f"MQv2-HMAC-SHA1 {text}", f"MQv2-HMAC-SHA1 Credential=alice, Signature={text}"):
-        signature = acl.read_authorization(header)
+        signature = access_rules.read_authorization(header)
         if signature is not None and not set(signature.digest) & set("\ud800"):
-            assert not acl.is_signed("another secret", DATE, signature.digest)
+            assert not access_rules.is_signed("another secret", DATE, signature.digest)
 
 
 @pytest.mark.parametrize("access_key", ["", "a b", "a/b", "a,b", "a=b", "ä", "a\n", "x" * 65])
 def test_an_illegal_access_key(access_key: str) -> None:
     with pytest.raises(BadRequest, match="access key"):
-        acl.check_access_key(access_key)
+        access_rules.check_access_key(access_key)
 
 
 @pytest.mark.parametrize("access_key", ["a", "alice@example.com", "team-1.reader_2", "x" * 64])
 def test_a_legal_access_key(access_key: str) -> None:
-    acl.check_access_key(access_key)
+    access_rules.check_access_key(access_key)
 
 
 @pytest.mark.parametrize("secret", ["", "short", "x" * 257, "has a blank", "line\nbreak9", "ümlaut-geheim"])
 def test_an_illegal_secret_is_not_shown(secret: str) -> None:
     with pytest.raises(BadRequest, match="the secret") as refused:
-        acl.check_secret(secret)
+        access_rules.check_secret(secret)
     assert not secret or secret not in refused.value.sentence
 
 
@@ -247,7 +248,7 @@ def test_an_illegal_secret_is_not_shown(secret: str) -> None:
 )
 def test_an_illegal_policy(actions: tuple[str, ...], kind: str, pattern: str, namespace: str, says: str) -> None:
     with pytest.raises(BadRequest, match=says):
-        acl.check_policy(tuple(map(Action, actions)), ResourceKind(kind), Resource(namespace, pattern))
+        access_rules.check_policy(tuple(map(Action, actions)), ResourceKind(kind), Resource(namespace, pattern))
 
 
 def test_no_text_of_a_user_holds_the_secret() -> None:

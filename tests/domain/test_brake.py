@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popserver.domain.brake import AGAIN_MS, Brake
+from popserver.engine.reader import AGAIN_MS, Brake
 
 
 def test_one_line_a_minute_that_says_how_many_were_held_back() -> None:

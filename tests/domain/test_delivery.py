@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.domain.delivery import TRANSITIONS, Event, State, mermaid, sources, target
-from popserver.domain.group import HistoryLevel
+from popserver.model.group import HistoryLevel
+from popserver.model.states import TRANSITIONS, Event, State, mermaid, sources, target
 
 DOCS = Path(__file__).parents[2] / "docs"
 

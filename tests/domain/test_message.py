@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.domain.errors import (
+from popserver.model.errors import (
     BadRequest,
     IllegalMessageGroup,
     IllegalMessageId,
@@ -20,13 +20,7 @@ from popserver.domain.errors import (
     MessagePropertiesTooLarge,
     PopError,
 )
-from popserver.domain.message import (
-    RESERVED_PROPERTIES,
-    check,
-    check_message_group,
-    id_from_bytes,
-    id_to_bytes,
-)
+from popserver.model.message import RESERVED_PROPERTIES, check, check_message_group, id_from_bytes, id_to_bytes
 from tests.support.builders import a_message
 
 MIB = 1024 * 1024

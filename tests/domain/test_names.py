@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.errors import IllegalConsumerGroup, IllegalTopic
-from popserver.domain.names import (
+from popserver.model.errors import IllegalConsumerGroup, IllegalTopic
+from popserver.model.names import (
     Resource,
     check_group,
     check_topic,

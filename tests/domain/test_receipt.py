@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.domain import receipt
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.receipt import Receipt
+from popserver.model import handles
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.handles import Receipt
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TIMES, BITS = st.integers(0, 2**48 - 1), st.integers(0, 2**15 - 1)
@@ -22,48 +22,48 @@ VERSIONS = {1, 2}  # the second one of a message in a message group
 @pytest.mark.row("O3")
 @given(RECEIPTS)
 def test_a_receipt_comes_back_as_it_was(given_receipt: Receipt) -> None:
-    handle = receipt.encode(given_receipt)
+    handle = handles.encode_receipt(given_receipt)
     assert len(handle) == 40
-    assert receipt.decode(handle) == given_receipt
+    assert handles.decode_receipt(handle) == given_receipt
 
 
 @given(RECEIPTS, RECEIPTS)
 def test_different_holds_have_different_handles(one: Receipt, other: Receipt) -> None:
-    assert (receipt.encode(one) == receipt.encode(other)) == (one == other)
+    assert (handles.encode_receipt(one) == handles.encode_receipt(other)) == (one == other)
 
 
 @given(st.text() | st.text(st.characters(max_codepoint=127), min_size=40, max_size=40))
 def test_garbage_is_refused_by_name(garbage: str) -> None:
     try:
-        read = receipt.decode(garbage)
+        read = handles.decode_receipt(garbage)
     except InvalidReceiptHandle as refusal:
         assert refusal.sentence.startswith(f"receipt handle '{garbage[:48]}' is malformed: ")
     else:
-        assert receipt.decode(receipt.encode(read)) == read
+        assert handles.decode_receipt(handles.encode_receipt(read)) == read
 
 
 @given(RECEIPTS, st.sampled_from(sorted(set(range(256)) - VERSIONS)))
 def test_another_version_is_refused(given_receipt: Receipt, version: int) -> None:
-    packed = base64.b64decode(receipt.encode(given_receipt))
+    packed = base64.b64decode(handles.encode_receipt(given_receipt))
     other = base64.b64encode(bytes([version]) + packed[1:]).decode()
     with pytest.raises(InvalidReceiptHandle, match=f"version {version} instead of 1 or 2"):
-        receipt.decode(other)
+        handles.decode_receipt(other)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 39, 41, 80])
 def test_a_cut_handle_is_refused(cut: int) -> None:
-    handle = (receipt.encode(Receipt(1, 2, 3, 4)) * 2)[:cut]
+    handle = (handles.encode_receipt(Receipt(1, 2, 3, 4)) * 2)[:cut]
     with pytest.raises(InvalidReceiptHandle, match=f"{cut} characters instead of 40"):
-        receipt.decode(handle)
+        handles.decode_receipt(handle)
 
 
 @given(RECEIPTS, st.text(min_size=1).filter(str.strip), st.text())
 def test_it_knows_the_message_it_was_given_with(given_receipt: Receipt, message_id: str, other: str) -> None:
-    held = receipt.decode(receipt.encode(given_receipt, message_id))
+    held = handles.decode_receipt(handles.encode_receipt(given_receipt, message_id))
     assert held[:5] == given_receipt[:5]
     held.check_message(message_id)
     held.check_message(" ")
-    if other.strip() and receipt.bits_of(other) != receipt.bits_of(message_id):
+    if other.strip() and handles.bits_of(other) != handles.bits_of(message_id):
         with pytest.raises(InvalidReceiptHandle, match="was not given with message"):
             held.check_message(other)
 
@@ -72,12 +72,12 @@ def test_it_knows_the_message_it_was_given_with(given_receipt: Receipt, message_
 def test_the_handle_of_an_older_server_fits_any_message(message_id: str) -> None:
     """They are 29 bytes of a version, the group, the key, the hold and its end, and nothing of the message's id."""
     packed = struct.pack(">BIqqq", 1, 7, 5 << 40, -3, 1_800_000_000_000)
-    old = receipt.decode(base64.b64encode(packed).decode())
+    old = handles.decode_receipt(base64.b64encode(packed).decode())
     assert old == Receipt(7, 5 << 40, -3, 1_800_000_000_000)
     old.check_message(message_id)
 
 
 @given(RECEIPTS)
 def test_an_older_server_reads_a_later_end(given_receipt: Receipt) -> None:
-    *_, end = struct.unpack(">BIqqq", base64.b64decode(receipt.encode(given_receipt)))
+    *_, end = struct.unpack(">BIqqq", base64.b64decode(handles.encode_receipt(given_receipt)))
     assert end >= given_receipt.ends_at_ms

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.domain.filtering import sql, tag
-from popserver.domain.remembered import BYTES_MAX, Remembered, remembered
+from popserver.filters import sql as filters_sql
+from popserver.filters import tags
+from popserver.model.remembered import BYTES_MAX, Remembered, remembered
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -65,7 +66,7 @@ def _one_tag(number: int) -> str:
 
 @pytest.mark.parametrize(
     ("parse", "expression", "count"),
-    [(sql.parse, _sql, 20), (tag.parse, _tags, 40), (tag.parse, _one_tag, 250)],
+    [(filters_sql.parse, _sql, 20), (tags.parse, _tags, 40), (tags.parse, _one_tag, 250)],
     ids=["SQL", "tags", "tag"],
 )
 def test_any_number_of_large_filters_takes_a_few_mib(
@@ -76,7 +77,7 @@ def test_any_number_of_large_filters_takes_a_few_mib(
     try:
         for number in range(count):
             found = parse(expression(number))
-            if isinstance(found, tag.TagFilter) and number < 3:
+            if isinstance(found, tags.TagFilter) and number < 3:
                 assert len(found.hashes) == len(found.tags)
         found = None
         grown = tracemalloc.get_traced_memory()[0]

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.domain.delivery import Event
-from popserver.domain.errors import BadRequest
-from popserver.domain.group import check_intervals, check_max_attempts
-from popserver.domain.retry import (
+from popserver.model.errors import BadRequest
+from popserver.model.group import check_intervals, check_max_attempts
+from popserver.model.retry import (
     RETRY_LADDER_MS,
     Exponential,
     Holder,
@@ -18,7 +17,8 @@ from popserver.domain.retry import (
     when_hold_ends,
     when_visibility_changes,
 )
-from popserver.domain.topic import check_queue_count, message_key, offset_of, queue_of
+from popserver.model.states import Event
+from popserver.model.topic import check_queue_count, message_key, offset_of, queue_of
 
 S, M, H = 1_000, 60_000, 3_600_000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.pending import DAY_MS
-from popserver.domain.retry import HOUR_MS, MINUTE_MS, SECOND_MS
-from popserver.domain.spans import apart, span
+from popserver.model.retry import HOUR_MS, MINUTE_MS, SECOND_MS
+from popserver.model.times import apart, span
+from popserver.producing.rules import DAY_MS
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.domain.errors import IllegalFilterExpression
-from popserver.domain.filtering import SqlFilter
-from popserver.domain.filtering.sql import parse
+from popserver.filters import SqlFilter
+from popserver.filters.sql import parse
+from popserver.model.errors import IllegalFilterExpression
 
 INT32_EDGE, INT64_EDGE = 2**31, 2**63
 

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from popserver.domain.errors import IllegalFilterExpression
-from popserver.domain.filtering.sql import parse
-from popserver.domain.filtering.sql.tokens import KEYWORDS
+from popserver.filters.sql import parse
+from popserver.filters.tokens import KEYWORDS
+from popserver.model.errors import IllegalFilterExpression
 
 # An expression is a tuple: what it is, then its parts. A value is (type, value), a missing one None.
 Expression = tuple[Any, ...]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.domain.errors import IllegalFilterExpression
-from popserver.domain.filtering import TagFilter, tag_hash
-from popserver.domain.filtering.tag import parse
+from popserver.filters import TagFilter, tag_hash
+from popserver.filters.tags import parse
+from popserver.model.errors import IllegalFilterExpression
 
 
 @pytest.mark.row("M4")

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.errors import IllegalDeliveryTime, InvalidTransactionId
-from popserver.domain.pending import DAY_MS, DELAY_MS_MAX, check_delivery_time
-from popserver.domain.transaction import CheckPolicy, check_transaction_id, first_check_at_ms, whom_to_ask
+from popserver.model.errors import IllegalDeliveryTime, InvalidTransactionId
+from popserver.producing.rules import (
+    DAY_MS,
+    DELAY_MS_MAX,
+    CheckPolicy,
+    check_delivery_time,
+    check_transaction_id,
+    first_check_at_ms,
+    whom_to_ask,
+)
 
 
 def test_the_sender_first_then_the_others_in_turn() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.rpc.convert import set_ms
+from popserver.transport.convert import set_ms
 from tests.support.load import stub_of
 
 TOPIC = pb.Resource(name="orders")

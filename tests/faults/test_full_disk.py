@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
-from popserver.store.soundness import check_soundness
+from popserver.database.check import check_soundness
 from tests.faults.knocking import Knocker, assert_says, knocking
 from tests.support.aftermath import looking
 from tests.support.server_process import served

@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import text
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.domain.errors import StoreUnavailable
-from popserver.store import Database, migrate
-from popserver.store.soundness import check_soundness
+from popserver.database import migrate
+from popserver.database.check import check_soundness
+from popserver.database.database import Database
+from popserver.model.errors import StoreUnavailable
 from tests.faults.knocking import assert_is_a_sentence, knocking
 from tests.support.server_process import refused, served
 

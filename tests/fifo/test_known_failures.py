@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery, MessageType
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import receiving
+from popserver.model.group import Group
+from popserver.model.message import Delivery
+from popserver.model.retry import Holder
+from popserver.model.topic import MessageType, Topic
+from popserver.receiving import grant, receive
 from tests.rpc import door
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, bodies
@@ -40,7 +40,7 @@ def several(
         a_receive(group, topic, size, client_id=f"c{number}", heads_only=heads_only)
         for number, size in enumerate(batch_sizes)
     ]
-    return [each.deliveries for each in store.do(receiving.receive, *requests) if isinstance(each, receiving.Received)]
+    return [each.deliveries for each in store.do(receive.receive, *requests) if isinstance(each, grant.Received)]
 
 
 @pytest.mark.row("K5")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.message import MessageType
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.states import State
+from popserver.model.topic import MessageType
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, OpenStore, ids, receipt_of
 

@@ -23,15 +23,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.filtering import Filter, TagFilter, sql
-from popserver.domain.group import NewGroup
-from popserver.domain.message import MessageType
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder, RetryPolicy
-from popserver.domain.topic import message_key
-from popserver.store import Database, catalog, holds, receiving, retention
+from popserver.catalog import groups
+from popserver.database.database import Database
+from popserver.filters import Filter, TagFilter
+from popserver.filters import sql as filters_sql
+from popserver.maintenance import retention
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.group import NewGroup
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder, RetryPolicy
+from popserver.model.states import State
+from popserver.model.topic import MessageType, message_key
+from popserver.receiving import grant
+from popserver.receiving import receive as receiving_receive
+from popserver.settling import release
 from tests.support.builders import GROUP, a_message
 from tests.support.model_in_order import Asked, Got, InOrder, ModelInOrder
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, open_store, receipt_of
@@ -44,7 +49,7 @@ MAX_ATTEMPTS = 3
 QUEUES = 2
 # So many fruitless looks in a row are a wheel that turns in vain.
 LOOKS_MAX = 50
-FILTERS: list[Filter] = [TagFilter(), TagFilter(("A",)), sql.parse("n > 1")]
+FILTERS: list[Filter] = [TagFilter(), TagFilter(("A",)), filters_sql.parse("n > 1")]
 MESSAGES = st.lists(
     st.tuples(st.sampled_from(["g", "h", "i", None]), st.sampled_from(["A", "B", None]), st.integers(0, 3)),
     min_size=1,
@@ -77,7 +82,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
         self.store = self._opening.__enter__()
         self.topic = self.store.topic(queues=QUEUES, accepts=(MessageType.NORMAL, MessageType.FIFO))
         policy = RetryPolicy(MAX_ATTEMPTS, (INTERVAL_MS,), FIFO_INTERVAL_MS)
-        self.group = self.store.one(catalog.create_group, catalog.CreateGroup(NewGroup(GROUP, policy)))
+        self.group = self.store.one(groups.create_group, groups.CreateGroup(NewGroup(GROUP, policy)))
         self.store.meet(self.group, self.topic)
         self.model = ModelInOrder(MAX_ATTEMPTS, INTERVAL_MS, FIFO_INTERVAL_MS)
         self.parked: set[Filter] = set()
@@ -171,7 +176,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
     @rule(several=st.lists(receipts, min_size=1, max_size=3))
     def withdraw(self, several: list[Receipt]) -> None:
         several = [each for each in several if self._is_stored(each)]
-        self.store.one(holds.withdraw, holds.Withdraw(several))
+        self.store.one(release.withdraw, release.Withdraw(several))
         self.model.withdraw(several, self.store.now_ms)
 
     @rule(client_id=st.sampled_from(["a", "b"]))
@@ -218,8 +223,8 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
     def _receive(self, asked: list[Asked], rotation: int) -> list[Got]:
         """Several receives of one transaction, checked; what they got."""
         before = [self.model.held_by_attempt(each.attempt_id, self.store.now_ms) for each in asked]
-        answers = self.store.do(receiving.receive, *(self._request(each, rotation) for each in asked))
-        received = [each for each in answers if isinstance(each, receiving.Received)]
+        answers = self.store.do(receiving_receive.receive, *(self._request(each, rotation) for each in asked))
+        received = [each for each in answers if isinstance(each, grant.Received)]
         got = [[Got(receipt_of(each), each.attempt) for each in answer.deliveries] for answer in received]
         states, locked = self._states(), self.model.locked()
         passed_over = {
@@ -237,7 +242,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
             self.parked.add(asked[0].wanted)
         return [each for some in got for each in some]
 
-    def _request(self, asked: Asked, rotation: int) -> receiving.Receive:
+    def _request(self, asked: Asked, rotation: int) -> grant.Receive:
         return a_receive(
             self.group,
             self.topic,

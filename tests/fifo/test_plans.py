@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from popserver.domain.filtering import sql
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery, Message, MessageType
-from popserver.domain.topic import Topic, message_key
-from popserver.store.schema import message
+from popserver.database.schema import message
+from popserver.filters import sql as filters_sql
+from popserver.model.group import Group
+from popserver.model.message import Delivery, Message
+from popserver.model.topic import MessageType, Topic, message_key
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, open_store
 from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
@@ -32,7 +32,7 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
     "receive new ones by a filter": (
         lambda store, group, topic, _: (
             store.send(topic, three("filtered")),
-            store.receive(group, topic, wanted=sql.parse("a = 'b'")),
+            store.receive(group, topic, wanted=filters_sql.parse("a = 'b'")),
         ),
         {"progress_pk", "delivery_of_group", "behind_pk", "behind_open"},
     ),

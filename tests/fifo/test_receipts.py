@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery, MessageType
-from popserver.domain.topic import Topic
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.group import Group
+from popserver.model.message import Delivery
+from popserver.model.states import State
+from popserver.model.topic import MessageType, Topic
 from tests.support.builders import a_message, in_order
 from tests.support.open_store import OpenStore, ids, receipt_of
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery, MessageType
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import catalog
+from popserver.catalog import groups
+from popserver.model.group import Group
+from popserver.model.message import Delivery
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import MessageType, Topic
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, bodies
 
@@ -54,7 +54,7 @@ def test_three_seconds_apart_and_in_order(store: OpenStore, topic: Topic, group:
 @pytest.mark.row("L6")
 @pytest.mark.parametrize("interval_ms", [0, 500, 12 * HOUR])
 def test_a_groups_own_interval(store: OpenStore, topic: Topic, group: Group, interval_ms: int) -> None:
-    changed = store.one(catalog.update_group, catalog.UpdateGroup(group.name, fifo_interval_ms=interval_ms))
+    changed = store.one(groups.update_group, groups.UpdateGroup(group.name, fifo_interval_ms=interval_ms))
     head, *behind = take(store, changed, topic)
     store.change(changed, head, SECOND)
     for each in behind:

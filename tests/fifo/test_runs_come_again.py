@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.group import Group
-from popserver.domain.message import MessageType
-from popserver.domain.topic import Topic
+from popserver.model.group import Group
+from popserver.model.topic import MessageType, Topic
 from tests.support.builders import in_order
 from tests.support.open_store import SECOND, OpenStore, bodies
 

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery, MessageType
-from popserver.domain.topic import Topic
-from popserver.store import Database, holds, receiving
+from popserver.database.database import Database
+from popserver.model.group import Group
+from popserver.model.message import Delivery
+from popserver.model.topic import MessageType, Topic
+from popserver.receiving import grant, receive
+from popserver.settling import ack
 from tests.support.builders import in_order
 from tests.support.open_store import MINUTE, OpenStore, a_receive, receipt_of
 from tests.support.stores import emptied
@@ -59,9 +61,9 @@ def serve(store: OpenStore, group: Group, topic: Topic, seen: Seen, seed: int) -
             store.send(topic, [message for name in names for message in in_order(name)])
         sizes = [chance.randint(1, 6) for _ in range(3)]
         answers = store.do(
-            receiving.receive, *(a_receive(group, topic, size, rotation=number, invisible_ms=MINUTE) for size in sizes)
+            receive.receive, *(a_receive(group, topic, size, rotation=number, invisible_ms=MINUTE) for size in sizes)
         )
-        got = [each.deliveries for each in answers if isinstance(each, receiving.Received) and each.deliveries]
+        got = [each.deliveries for each in answers if isinstance(each, grant.Received) and each.deliveries]
         for each in got:
             seen.got(each)
         held += got
@@ -72,9 +74,9 @@ def serve(store: OpenStore, group: Group, topic: Topic, seen: Seen, seed: int) -
         done, held = held[: len(held) // 2 + 1], held[len(held) // 2 + 1 :]
         for each in done:
             seen.acking(each)
-        requests = [holds.Ack(group, [receipt_of(one) for one in each]) for each in done]
+        requests = [ack.Ack(group, [receipt_of(one) for one in each]) for each in done]
         if requests:
-            assert all(outcome is None for outcomes in store.do(holds.ack, *requests) for outcome in outcomes)
+            assert all(outcome is None for outcomes in store.do(ack.ack, *requests) for outcome in outcomes)
 
 
 @pytest.mark.row("K5")

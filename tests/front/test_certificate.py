@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from popserver.domain.errors import CannotListen
 from popserver.front.certificate import Files, read_certificate
+from popserver.model.errors import CannotListen
 from tests.support.certificates import Authority, Pair
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from popserver.domain.errors import CannotListen
 from popserver.front.certificate import Files
-from popserver.front.reloading import Reloading
+from popserver.front.source import Reloading
+from popserver.model.errors import CannotListen
 from tests.support.certificates import Authority
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from popserver.domain.errors import CannotListen
 from popserver.front.certificate import Files, read_certificate
 from popserver.front.self_signed import VALID, keep_certificate
+from popserver.model.errors import CannotListen
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from popserver.broker.consumers import Kind, Role
-from popserver.broker.group_members import Membership
-from popserver.broker.group_notices import PAUSE_MS, Listener
-from popserver.domain.filtering import tag
-from popserver.domain.group import Model
-from popserver.domain.names import Resource
-from popserver.domain.sharing import Standing
-from popserver.domain.subscription import subscription, wants
+from popserver.filters import tags
+from popserver.filters.subscription import Kind, Role, subscription, wants
+from popserver.members.flow import Membership
+from popserver.members.notices import PAUSE_MS, Listener
+from popserver.members.rules import Standing
+from popserver.model.group import Model
+from popserver.model.names import Resource
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker, until
 from tests.support.several_brokers import SeveralBrokers
@@ -24,7 +23,7 @@ async def come(
     model: Model = Model.CLUSTERING,
 ) -> None:
     """The client opens a stream with the server and says that it is a member."""
-    inner, filters = broker.broker, [(topic, tag.parse("*"))]
+    inner, filters = broker.broker, [(topic, tags.parse("*"))]
     inner.clients.connected(client_id, stream)
     membership = Membership(await inner.catalog.group(GROUP), model, wants(filters))
     await inner.group_members.join(client_id, membership)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from popserver.broker.clock import ManualClock
+from popserver.engine.clock import ManualClock
 from tests.rpc.door import Door, opened
 from tests.support.running_broker import RunningBroker, running_broker
 from tests.support.several_brokers import SeveralBrokers, several_brokers

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from popserver.domain.errors import ConsumerGroupNotFound, StoreUnavailable
-from popserver.domain.group import Model
-from popserver.store import group_members as store
+from popserver.members import sql as members_sql
+from popserver.model.errors import ConsumerGroupNotFound, StoreUnavailable
+from popserver.model.group import Model
 from tests.group_members.attending import come, listed
 from tests.support.builders import GROUP
 from tests.support.running_broker import RunningBroker, running_broker
@@ -117,7 +117,7 @@ async def test_going_that_could_not_be_written_does_not_undo_coming_back(
     refuses = True
 
     async def refuse(request: Any, **more: Any) -> Any:
-        if refuses and isinstance(request, store.Part):
+        if refuses and isinstance(request, members_sql.Part):
             raise StoreUnavailable
         return await submit(request, **more)
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import text
 
-from popserver.broker.group_notices import PAUSE_MS, Listener
-from popserver.domain.sharing import Standing
-from popserver.store import group_members as store
-from popserver.store.notices import EVERYTHING, Notice
-from popserver.store.transaction import Phase, Request, Transaction, carries_out
+from popserver.database.notifications import EVERYTHING, Notice
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.members import sql as members_sql
+from popserver.members.notices import PAUSE_MS, Listener
+from popserver.members.rules import Standing
 from tests.group_members.attending import Heard, a_group, come
 from tests.support.builders import GROUP
 from tests.support.running_broker import RunningBroker, until
@@ -104,7 +104,7 @@ class _Reset(Request[None]):
 @carries_out(_Reset)
 def _reset(tx: Transaction, requests: Sequence[_Reset]) -> list[None]:
     tx.conn.execute(text("UPDATE progress SET resets = resets + 1"))
-    store.notify(tx, GROUP, store.RESETS)
+    members_sql.notify(tx, GROUP, members_sql.RESETS)
     return [None] * len(requests)
 
 

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from popserver.broker.offsets import QueueName
-from popserver.domain.errors import BadRequest, TopicNotFound
-from popserver.domain.group import Group, Mode
-from popserver.domain.names import Resource
-from popserver.domain.topic import Topic
-from popserver.store import catalog, queue_locks
-from popserver.store.queue_locks import LAPSE_MS, Lock, Unlock
-from popserver.store.transaction import Transaction
+from popserver.catalog import groups, subscriptions, topics
+from popserver.engine.transaction import Transaction
+from popserver.members import locks
+from popserver.members.locks import LAPSE_MS, Lock, Unlock
+from popserver.model.errors import BadRequest, TopicNotFound
+from popserver.model.group import Group, Mode
+from popserver.model.names import Resource
+from popserver.model.topic import QueueName, Topic
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import SECOND, START_MS, OpenStore, open_store
 from tests.support.running_broker import RunningBroker, rollbacks_of
@@ -29,7 +29,7 @@ CLIENTS = ["c1", "c2", "c3"]
 def made(store: OpenStore) -> tuple[Group, Topic]:
     """A group of mode PULL, and a topic of four queues."""
     group = store.group()
-    store.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
     return group, store.topic(queues=4)
 
 
@@ -39,7 +39,7 @@ def a_lock(made: tuple[Group, Topic], client_id: str, numbers: Sequence[int]) ->
 
 
 def lock(store: OpenStore, made: tuple[Group, Topic], client_id: str, *numbers: int) -> list[int]:
-    return [each.number for each in store.one(queue_locks.lock, a_lock(made, client_id, numbers))]
+    return [each.number for each in store.one(locks.lock, a_lock(made, client_id, numbers))]
 
 
 @pytest.mark.row("F2")
@@ -67,21 +67,21 @@ def test_a_lock_is_free_60_s_after_its_last_renewal(store: OpenStore, made: tupl
 def test_only_its_holder_gives_a_lock_up(store: OpenStore, made: tuple[Group, Topic]) -> None:
     group, topic = made
     lock(store, made, "c1", 0, 1)
-    store.one(queue_locks.unlock, Unlock(group, "c2", topic.queues))
+    store.one(locks.unlock, Unlock(group, "c2", topic.queues))
     assert lock(store, made, "c2", 0, 1) == []
-    store.one(queue_locks.unlock, Unlock(group, "c1", topic.queues[:1]))
+    store.one(locks.unlock, Unlock(group, "c1", topic.queues[:1]))
     assert lock(store, made, "c2", 0, 1) == [0]
 
 
 def test_in_one_transaction_the_first_gets_it(store: OpenStore, made: tuple[Group, Topic]) -> None:
     wishes = [a_lock(made, "c2", [2, 0]), a_lock(made, "c1", [0, 1]), a_lock(made, "c2", [1, 0])]
-    locked = store.do(queue_locks.lock, *wishes)
+    locked = store.do(locks.lock, *wishes)
     assert [[queue.number for queue in each] for each in locked if isinstance(each, list)] == [[2, 0], [1], [0]]
 
 
 def test_groups_have_locks_of_their_own(store: OpenStore, made: tuple[Group, Topic]) -> None:
     other = store.group("shipping")
-    store.one(catalog.fix_mode, catalog.FixMode(other, Mode.PULL))
+    store.one(subscriptions.fix_mode, subscriptions.FixMode(other, Mode.PULL))
     assert lock(store, made, "c1", 0) == [0]
     assert lock(store, (other, made[1]), "c2", 0) == [0]
 
@@ -90,11 +90,11 @@ def test_nothing_is_left_of_the_locks_of_what_is_gone(store: OpenStore, made: tu
     other = store.topic("refunds")
     lock(store, made, "c1", 0)
     lock(store, (made[0], other), "c1", 0)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(other.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(other.name))
     store.purge()
     assert store.one_value("SELECT COUNT(*) FROM queue_lock") == 1
     assert lock(store, (made[0], other), "c1", 0) == [], "a lock that came too late leaves nothing either"
-    store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+    store.one(groups.delete_group, groups.DeleteGroup(GROUP))
     store.purge()
     assert lock(store, made, "c1", 0) == []
     assert store.one_value("SELECT COUNT(*) FROM queue_lock") == 0
@@ -103,9 +103,9 @@ def test_nothing_is_left_of_the_locks_of_what_is_gone(store: OpenStore, made: tu
 @pytest.mark.row("F3")
 def test_a_clock_does_not_start_before_the_newest_lock(store: OpenStore, made: tuple[Group, Topic]) -> None:
     """Else a wall clock put back would keep it from everybody until it has caught up."""
-    assert queue_locks.newest_lock_ms(store.conn) == 0
+    assert locks.newest_lock_ms(store.conn) == 0
     lock(store, made, "c1", 0)
-    assert queue_locks.newest_lock_ms(store.conn) == START_MS
+    assert locks.newest_lock_ms(store.conn) == START_MS
 
 
 @pytest.mark.row("F2", "F3")
@@ -117,7 +117,7 @@ def test_whatever_is_asked_when_a_model_says_the_same(store: OpenStore, made: tu
         store.now_ms += chance.choice([0, 0, 1, 20 * SECOND, 40 * SECOND - 1, 60 * SECOND])
         client_id, numbers = chance.choice(CLIENTS), chance.sample(range(4), chance.randint(1, 4))
         if chance.random() < 0.3:
-            store.one(queue_locks.unlock, Unlock(made[0], client_id, [made[1].queues[number] for number in numbers]))
+            store.one(locks.unlock, Unlock(made[0], client_id, [made[1].queues[number] for number in numbers]))
             holders = {n: held for n, held in holders.items() if n not in numbers or held[0] != client_id}
             continue
         free = [n for n in numbers if n not in holders or holders[n][0] == client_id or holders[n][1] <= store.now_ms]
@@ -218,14 +218,14 @@ async def test_a_queue_that_is_not_there_is_named(pair: Pair) -> None:
 def test_an_unlock_is_not_lost_to_somebody_who_asks_in_vain(postgres_url: str) -> None:
     with open_store(postgres_url) as one, open_store(postgres_url) as other:
         group = one.group()
-        one.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+        one.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
         made = group, one.topic(queues=4)
         lock(one, made, "c1", 0, 1)
         other.database.begin(other.conn)
         asking = Transaction(other.conn, other.now_ms)
-        assert queue_locks.lock(asking, [a_lock(made, "c2", [1])]) == [[]]
+        assert locks.lock(asking, [a_lock(made, "c2", [1])]) == [[]]
         with ThreadPoolExecutor(1) as thread:
-            given_up = thread.submit(one.one, queue_locks.unlock, Unlock(group, "c1", made[1].queues))
+            given_up = thread.submit(one.one, locks.unlock, Unlock(group, "c1", made[1].queues))
             wait([given_up], timeout=0.1)
             other.conn.exec_driver_sql("COMMIT")
             given_up.result(timeout=10)

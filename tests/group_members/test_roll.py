@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from popserver.broker.errands import RETRY_MS
-from popserver.broker.group_notices import PAUSE_MS
-from popserver.domain.errors import ConsumerGroupNotFound
-from popserver.domain.names import Resource
-from popserver.store import group_members as store
-from popserver.store.notices import EVERYTHING, Notice
+from popserver.database.notifications import EVERYTHING, Notice
+from popserver.engine.timers import RETRY_MS
+from popserver.members import sql as members_sql
+from popserver.members.notices import PAUSE_MS
+from popserver.model.errors import ConsumerGroupNotFound
+from popserver.model.names import Resource
 from tests.group_members.attending import come, listed
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker, until
@@ -75,7 +75,7 @@ async def test_a_member_of_a_deleted_group_is_written_once_and_hinders_nothing(
 
     async def count(request: Any, **more: Any) -> Any:
         nonlocal joins
-        joins += isinstance(request, store.Join)
+        joins += isinstance(request, members_sql.Join)
         return await submit(request, **more)
 
     monkeypatch.setattr(broker.broker.writer, "submit", count)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.domain.filtering import tag
-from popserver.domain.group import Model
-from popserver.domain.names import Resource
-from popserver.domain.sharing import Member, averagely, idle, share_of
-from popserver.domain.subscription import wants
-from popserver.domain.topic import MessageQueue, Topic
+from popserver.filters import tags
+from popserver.filters.subscription import wants
+from popserver.members.rules import Member, averagely, idle, share_of
+from popserver.model.group import Model
+from popserver.model.names import Resource
+from popserver.model.topic import MessageQueue, Topic
 
 ORDERS, REFUNDS = Resource("", "orders"), Resource("", "refunds")
 NAMES = st.lists(st.text("abAB-0@", min_size=1, max_size=4), min_size=1, max_size=9, unique=True)
@@ -24,7 +24,7 @@ def a_topic(queues: int, name: Resource = ORDERS) -> Topic:
 
 
 def a_member(client_id: str, *topics: Resource, model: Model = Model.CLUSTERING) -> Member:
-    return Member(client_id, model, wants((each, tag.parse("*")) for each in topics or (ORDERS,)), 0)
+    return Member(client_id, model, wants((each, tags.parse("*")) for each in topics or (ORDERS,)), 0)
 
 
 @pytest.mark.row("J3")
@@ -89,7 +89,7 @@ def test_who_is_idle_has_no_share_of_anything(
 ) -> None:
     topics = [a_topic(size, name) for size, name in zip(sizes, (ORDERS, REFUNDS), strict=True)]
     members = [
-        Member(name, model, wants((each, tag.parse("*")) for each in sorted(wanted)), 0)
+        Member(name, model, wants((each, tags.parse("*")) for each in sorted(wanted)), 0)
         for name, (model, wanted) in asked.items()
     ]
     without = [

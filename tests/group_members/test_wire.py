@@ -15,14 +15,14 @@ from popproto.v1 import legacy_pb2 as legacy
 from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.access import Rules
-from popserver.broker.clock import ManualClock
-from popserver.broker.group_members import Membership
-from popserver.broker.group_notices import PAUSE_MS
-from popserver.broker.operations import Operations
-from popserver.domain.errors import StoreUnavailable
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
+from popserver.access.flow import Rules
+from popserver.engine.clock import ManualClock
+from popserver.inspection.flow import Operations
+from popserver.members.flow import Membership
+from popserver.members.notices import PAUSE_MS
+from popserver.model.errors import StoreUnavailable
+from popserver.model.names import Resource
+from popserver.model.topic import NewTopic
 from popserver.services import Services
 from tests.rpc.door import GROUP, LIMITS, TOPIC, Door, headers, opened
 from tests.support.running_broker import PATIENCE_S, until

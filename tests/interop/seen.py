@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from popserver.domain.group import NewGroup
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.retry import FIFO_INTERVAL_MS, RETRY_LADDER_MS, Exponential, RetryPolicy
-from popserver.domain.topic import NewTopic
 from popserver.in_process import EmbeddedBroker
+from popserver.model.group import NewGroup
+from popserver.model.names import Resource
+from popserver.model.retry import FIFO_INTERVAL_MS, RETRY_LADDER_MS, Exponential, RetryPolicy
+from popserver.model.topic import MessageType, NewTopic
 
 PATIENCE_S = 30
 LOOK_EVERY_S = 0.01

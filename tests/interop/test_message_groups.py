@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from popserver.domain.message import MessageType
 from popserver.in_process import EmbeddedBroker
+from popserver.model.topic import MessageType
 from tests.interop.hearing import GONE_MS_MAX, advance_until_heard
 from tests.interop.official import OfficialProducer, Program, Received, messages_of
 from tests.interop.seen import Lag, Seen, until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.message import MessageType
+from popserver.model.topic import MessageType
 from tests.interop.official import OfficialProducer, Program, Refused
 from tests.interop.seen import Lag, Seen, until
 

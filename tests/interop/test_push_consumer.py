@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.domain.retry import Exponential
 from popserver.in_process import EmbeddedBroker
+from popserver.model.retry import Exponential
 from tests.interop.hearing import GONE_MS_MAX, STEP_MS, advance_until_heard
 from tests.interop.official import Program
 from tests.interop.seen import Lag, Seen, until

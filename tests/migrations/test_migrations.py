@@ -10,11 +10,12 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from popserver.domain.delivery import SHOWN, State
-from popserver.domain.errors import StoreUnavailable
-from popserver.domain.retry import Holder
-from popserver.store import Database, migrate
-from popserver.store.schema import VIEWS, metadata
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.database.schema import VIEWS, metadata
+from popserver.model.errors import StoreUnavailable
+from popserver.model.retry import Holder
+from popserver.model.states import SHOWN, State
 from tests.support.open_store import HOUR, SECOND, OpenStore
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from popserver.broker.clock import ManualClock
+from popserver.engine.clock import ManualClock
 from tests.admin.desk import Desk
 from tests.admin.desk import opened as opened_desk
 from tests.rpc.door import Door, opened

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from popserver.domain.errors import PopError
-from popserver.domain.group import Group, Mode
-from popserver.domain.message import Delivery, MessageType
-from popserver.domain.offsets import QueueOffset
-from popserver.domain.resetting import Goal, MovedOffset, Target
-from popserver.domain.topic import Topic, message_key
-from popserver.store import catalog, offsets, resetting, skipping
-from popserver.store.resetting import Reset
-from popserver.store.skipping import Skip, Skipped
+from popserver.catalog import subscriptions
+from popserver.model.errors import PopError
+from popserver.model.group import Group, Mode
+from popserver.model.message import Delivery
+from popserver.model.topic import MessageType, Topic, message_key
+from popserver.progress import reset as progress_reset
+from popserver.progress import skip as progress_skip
+from popserver.progress.reset import Reset
+from popserver.progress.rules import Goal, MovedOffset, Target
+from popserver.progress.skip import Skip, Skipped
+from popserver.pulling import commit as pulling_commit
+from popserver.pulling.rules import QueueOffset
 from tests.support.open_store import OpenStore
 
 ORDERED = (MessageType.NORMAL, MessageType.FIFO)
@@ -24,12 +27,12 @@ def reset_of(group: Group, topic: Topic, to: Target, queue: int | None = None) -
 
 
 def reset(store: OpenStore, group: Group, topic: Topic, to: Target, queue: int | None = None) -> list[MovedOffset]:
-    return store.one(resetting.reset, reset_of(group, topic, to, queue))
+    return store.one(progress_reset.reset, reset_of(group, topic, to, queue))
 
 
 def refused_reset(store: OpenStore, request: Reset) -> PopError:
     before = store.digest()
-    (refusal,) = store.do(resetting.reset, request)
+    (refusal,) = store.do(progress_reset.reset, request)
     assert isinstance(refusal, PopError)
     assert store.digest() == before
     return refusal
@@ -41,7 +44,7 @@ def from_to(moved: list[MovedOffset]) -> list[tuple[int, int]]:
 
 def skip(store: OpenStore, group: Group, topic: Topic, offset: int, queue: int = 0) -> Skipped:
     key = message_key(topic.queues[queue].queue_id, offset)
-    return store.one(skipping.skip, Skip(group, topic.topic_id, key))
+    return store.one(progress_skip.skip, Skip(group, topic.topic_id, key))
 
 
 def refused_skip(store: OpenStore, group: Group, topic: Topic, offset: int) -> Skipped:
@@ -54,14 +57,14 @@ def refused_skip(store: OpenStore, group: Group, topic: Topic, offset: int) -> S
 
 def pull_group(store: OpenStore, name: str = "pulling", **more: Any) -> Group:
     group = store.group(name, **more)
-    store.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
     return group._replace(mode=Mode.PULL)
 
 
 def commit(store: OpenStore, group: Group, topic: Topic, offset: int, resets: int | None = None) -> Any:
     """Of the topic's first queue."""
     wish = QueueOffset(topic, topic.queues[0], offset, resets)
-    return store.one(offsets.commit, offsets.Commit(group, [wish]))[0]
+    return store.one(pulling_commit.commit, pulling_commit.Commit(group, [wish]))[0]
 
 
 def offsets_of(deliveries: list[Delivery]) -> list[int]:

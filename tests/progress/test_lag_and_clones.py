@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.errors import BadRequest, ConsumerGroupNotFound, PopError
-from popserver.domain.group import ConsumeFrom, Group
-from popserver.domain.offsets import Progress
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import catalog, cloning, lag, queue_locks
-from popserver.store.cloning import Clone
-from popserver.store.lag import QueueLag
-from popserver.store.notices import RESETS, Outdated
+from popserver.catalog import groups
+from popserver.database.notifications import RESETS, Outdated
+from popserver.members import locks
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, PopError
+from popserver.model.group import ConsumeFrom, Group
+from popserver.model.retry import Holder
+from popserver.model.topic import Topic
+from popserver.progress import clone, lag
+from popserver.progress.clone import Clone
+from popserver.progress.lag import QueueLag
+from popserver.pulling.rules import Progress
 from tests.progress.moving import ORDERED, commit, from_to, offsets_of, pull_group, skip
 from tests.send_back.handing import hand_back, retries_of
 from tests.support.builders import an_id, in_order
@@ -25,7 +27,7 @@ def lag_of(store: OpenStore, group: Group, topic: Topic | None = None, limit: in
 
 def refused_clone(store: OpenStore, request: Clone) -> PopError:
     before = store.digest()
-    (refusal,) = store.do(cloning.clone, request)
+    (refusal,) = store.do(clone.clone, request)
     assert isinstance(refusal, PopError)
     assert store.digest() == before
     return refusal
@@ -66,13 +68,13 @@ def test_a_queue_in_numbers(store: OpenStore) -> None:
     store.send(other, 3)
     commit(store, group, topic, 4)
     commit(store, group, other, 1)
-    store.one(queue_locks.lock, queue_locks.Lock(group, "c7", topic.queues))
+    store.one(locks.lock, locks.Lock(group, "c7", topic.queues))
     assert lag_of(store, group) == [
         QueueLag(other.name, 0, 0, 3, 1, 2, 0, 0, ""),
         QueueLag(topic.name, 0, 0, 10, 4, 6, 0, 0, "c7"),
     ], "where it has progress"
     assert lag_of(store, group, other) == [QueueLag(other.name, 0, 0, 3, 1, 2, 0, 0, "")]
-    store.now_ms += queue_locks.LAPSE_MS
+    store.now_ms += locks.LAPSE_MS
     assert {each.client_id for each in lag_of(store, group)} == {""}
     found, count = lag.queue_lag(store.conn, group, None, store.now_ms, 1)
     assert (len(found), count) == (1, 2)
@@ -94,7 +96,7 @@ def test_a_clone_begins_at_the_first_that_its_source_is_not_done_with(store: Ope
     store.send(topic, 10)
     held = store.receive(source, topic, 6)
     store.ack(source, *held[:2], *held[3:5])
-    assert from_to(store.one(cloning.clone, Clone(source, group, [topic]))) == [(-1, 2)]
+    assert from_to(store.one(clone.clone, Clone(source, group, [topic]))) == [(-1, 2)]
     assert store.outdated == {Outdated(RESETS, *group.name)}
     assert store.rings == {topic.topic_id}
     assert offsets_of(store.receive(group, topic)) == [2, 3, 4, 5, 6, 7, 8, 9], "some repeat, none is lost"
@@ -109,14 +111,14 @@ def test_what_a_message_group_has_left_behind_is_cloned(store: OpenStore) -> Non
     assert store.receive(source, topic) == []
     store.ack(source, head)
     assert skip(store, source, topic, 1).is_done
-    store.one(cloning.clone, Clone(source, group, [topic]))
+    store.one(clone.clone, Clone(source, group, [topic]))
     assert offsets_of(store.receive(group, topic)) == [2, 3, 4]
 
 
 def test_clones_of_pull_groups(store: OpenStore, topic: Topic) -> None:
     source, group = pull_group(store), pull_group(store, "other")
     commit(store, source, topic, 7)
-    assert from_to(store.one(cloning.clone, Clone(source, group, [topic]))) == [(-1, 7)], "where it has progress"
+    assert from_to(store.one(clone.clone, Clone(source, group, [topic]))) == [(-1, 7)], "where it has progress"
     assert commit(store, group, topic, 3, resets=0).stored == Progress(7, 1)
 
 
@@ -143,7 +145,7 @@ def test_what_members_have_handed_back_is_cloned(store: OpenStore) -> None:
 def cloned(store: OpenStore, source: Group, topic: Topic) -> list[int]:
     """Where a new group begins that is cloned now."""
     group = store.group(an_id())
-    return [each.to_offset for each in store.one(cloning.clone, Clone(source, group, [topic]))]
+    return [each.to_offset for each in store.one(clone.clone, Clone(source, group, [topic]))]
 
 
 def test_a_group_with_progress_is_no_clone(store: OpenStore, topic: Topic) -> None:
@@ -157,7 +159,7 @@ def test_a_group_with_progress_is_no_clone(store: OpenStore, topic: Topic) -> No
 
 def test_a_group_that_is_gone_is_no_clone(store: OpenStore, topic: Topic) -> None:
     source, group = store.group("source", meets=[topic]), store.group()
-    store.one(catalog.delete_group, catalog.DeleteGroup(group.name))
+    store.one(groups.delete_group, groups.DeleteGroup(group.name))
     assert isinstance(refused_clone(store, Clone(source, group, [topic])), ConsumerGroupNotFound)
 
 

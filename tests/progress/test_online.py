@@ -13,9 +13,9 @@ import pytest
 import popserver
 from popclient import ConsumeResult, MessageView, Producer, PullConsumer, PushConsumer
 from popclient.admin import Admin
-from popserver.broker.group_notices import PAUSE_MS
-from popserver.domain.errors import TooManyRequests
-from popserver.domain.resetting import Edge
+from popserver.members.notices import PAUSE_MS
+from popserver.model.errors import TooManyRequests
+from popserver.progress.rules import Edge
 from tests.client.scripted import until_in_thread
 from tests.group_members.attending import Heard
 from tests.support.builders import GROUP, TOPIC

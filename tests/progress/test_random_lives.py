@@ -7,14 +7,15 @@ from collections import defaultdict
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import PopError
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import holds
-from popserver.store.holds import Ack
+from popserver.model.errors import PopError
+from popserver.model.group import Group
+from popserver.model.message import Delivery
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import Topic
+from popserver.settling import ack as settling_ack
+from popserver.settling import change
+from popserver.settling.ack import Ack
 from tests.progress.moving import ORDERED, reset, skip, states_by_offset
 from tests.support.builders import in_order, messages_of
 from tests.support.open_store import SECOND, OpenStore, receipt_of
@@ -54,11 +55,11 @@ class Life:
 
     def ack(self) -> None:
         some = self.random.sample(self.held, min(3, len(self.held)))
-        self.store.do(holds.ack, Ack(self.group, [receipt_of(each) for each in some]))
+        self.store.do(settling_ack.ack, Ack(self.group, [receipt_of(each) for each in some]))
 
     def fail(self) -> None:
         if self.held:
-            self._try(holds.ChangeInvisible(self.group, receipt_of(self.random.choice(self.held)), 2 * SECOND))
+            self._try(change.ChangeInvisible(self.group, receipt_of(self.random.choice(self.held)), 2 * SECOND))
 
     def die(self) -> None:
         if self.held:
@@ -75,7 +76,7 @@ class Life:
         assert self.states == dead + "R" * (MESSAGES - to)
         digest = self.store.digest()
         for each in self.held:
-            refusal = self._try(holds.ChangeInvisible(self.group, receipt_of(each), SECOND))
+            refusal = self._try(change.ChangeInvisible(self.group, receipt_of(each), SECOND))
             assert isinstance(refusal, PopError), "no handle from before holds anything"
         assert self.store.digest() == digest
         self.held.clear()
@@ -92,8 +93,8 @@ class Life:
         assert all((before[at], after[at]) == ("R", "C") for at in changed)
         assert done or not changed
 
-    def _try(self, request: holds.ChangeInvisible) -> object:
-        return self.store.do(holds.change_invisible, request)[0]
+    def _try(self, request: change.ChangeInvisible) -> object:
+        return self.store.do(change.change_invisible, request)[0]
 
     def finish(self) -> None:
         """Everything that is left comes, each message group in its order."""

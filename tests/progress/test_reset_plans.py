@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.resetting import Edge
-from popserver.store import clearing
+from popserver.delivery import clear
+from popserver.progress.rules import Edge
 from tests.progress.moving import ORDERED, reset
 from tests.redrive.sending_back import die, run, write_plan
 from tests.support.builders import in_order
@@ -15,7 +15,7 @@ from tests.support.plans import Plans, whole_reads
 
 def test_no_look_with_a_limit_is_repeated_for_each_row(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of two: what is redriven, held, behind and dead, of each more than one step."""
-    monkeypatch.setattr(clearing, "STEP_ROWS_MAX", 2)
+    monkeypatch.setattr(clear, "STEP_ROWS_MAX", 2)
     topic, group = store.topic(accepts=ORDERED), store.group()
     store.meet(group, topic)
     die(store, group, topic, 10)

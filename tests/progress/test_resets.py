@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from popserver.domain.errors import (
+from popserver.catalog import groups, topics
+from popserver.database.notifications import RESETS, Outdated
+from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.model.errors import (
     BadRequest,
     ConsumerGroupNotFound,
     IllegalOffset,
@@ -16,13 +19,11 @@ from popserver.domain.errors import (
     TooManyRequests,
     TopicNotFound,
 )
-from popserver.domain.group import HistoryLevel
-from popserver.domain.offsets import Progress
-from popserver.domain.resetting import Edge, Since
-from popserver.domain.retry import Holder
-from popserver.store import catalog, resetting
-from popserver.store.notices import RESETS, Outdated
-from popserver.store.transaction import STEP_ROWS_MAX
+from popserver.model.group import HistoryLevel
+from popserver.model.retry import Holder
+from popserver.progress import reset as progress_reset
+from popserver.progress.rules import Edge, Since
+from popserver.pulling.rules import Progress
 from tests.progress.moving import (
     ORDERED,
     commit,
@@ -211,9 +212,9 @@ def test_a_queue_twice_is_refused(store: OpenStore) -> None:
 
 def test_what_is_gone_is_named(store: OpenStore) -> None:
     topic, group, leaving = store.topic(), store.group(), store.group("leaving")
-    store.one(catalog.delete_group, catalog.DeleteGroup(leaving.name))
+    store.one(groups.delete_group, groups.DeleteGroup(leaving.name))
     assert isinstance(refused_reset(store, reset_of(leaving, topic, 0)), ConsumerGroupNotFound)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+    store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
     assert isinstance(refused_reset(store, reset_of(group, topic, 0)), TopicNotFound)
 
 
@@ -223,9 +224,9 @@ def test_a_plan_changes_nothing(store: OpenStore) -> None:
     store.send(topic, 10)
     store.receive(group, topic, 8)
     before = store.digest()
-    assert from_to(resetting.plan(store.conn, reset_of(group, topic, 2))) == [(8, 2)]
+    assert from_to(progress_reset.plan(store.conn, reset_of(group, topic, 2))) == [(8, 2)]
     with pytest.raises(IllegalOffset):
-        resetting.plan(store.conn, reset_of(group, topic, 11))
+        progress_reset.plan(store.conn, reset_of(group, topic, 11))
     assert store.digest() == before
 
 
@@ -326,4 +327,6 @@ def test_an_import_is_refused_to_groups_that_consume_message_by_message(store: O
     assert isinstance(refusal, BadRequest)
     assert f"consumer group '{GROUP}' consumes in mode POP" in refusal.sentence
     for group in (pull_group(store), store.group("unused")):
-        assert from_to(store.one(resetting.reset, replace(reset_of(group, topic, 2), not_of_pops=True))) == [(-1, 2)]
+        assert from_to(store.one(progress_reset.reset, replace(reset_of(group, topic, 2), not_of_pops=True))) == [
+            (-1, 2)
+        ]

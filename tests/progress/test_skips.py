@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import SHOWN, TRANSITIONS, Event, State
-from popserver.domain.errors import TooLate
-from popserver.domain.group import Group, HistoryLevel
-from popserver.domain.offsets import Progress
-from popserver.domain.retry import Holder
-from popserver.domain.skipping import way_out
-from popserver.domain.topic import Topic
-from popserver.store.notices import RESETS, Outdated
+from popserver.database.notifications import RESETS, Outdated
+from popserver.model.errors import TooLate
+from popserver.model.group import Group, HistoryLevel
+from popserver.model.retry import Holder
+from popserver.model.states import SHOWN, TRANSITIONS, Event, State
+from popserver.model.topic import Topic
+from popserver.progress.rules import way_out
+from popserver.pulling.rules import Progress
 from tests.progress.moving import (
     ORDERED,
     commit,

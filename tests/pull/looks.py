@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from popserver.domain.errors import PopError
-from popserver.domain.filtering import Filter, TagFilter
-from popserver.domain.pulling import Pulled
-from popserver.domain.topic import Topic
-from popserver.store import pulling
+from popserver.filters import Filter, TagFilter
+from popserver.model.errors import PopError
+from popserver.model.topic import Topic
+from popserver.pulling import look as pulling_look
+from popserver.pulling.rules import Pulled
 from tests.support.open_store import OpenStore
 
 EVERYTHING = TagFilter()
@@ -21,7 +21,9 @@ def look(
     wanted: Filter = EVERYTHING,
     queue: int = 0,
 ) -> Pulled:
-    (found,) = pulling.look(store.conn, [pulling.Pull(topic, topic.queues[queue], offset, batch_size, wanted)])
+    (found,) = pulling_look.look(
+        store.conn, [pulling_look.QueueRead(topic, topic.queues[queue], offset, batch_size, wanted)]
+    )
     if isinstance(found, PopError):
         raise found
     return found

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import structlog
 
-from popserver.broker import parked_pulls, wakeups
-from popserver.broker.pulls import Pull
-from popserver.domain.errors import BadRequest, StoreUnavailable, TooManyRequests, TopicNotFound
-from popserver.domain.filtering import tag
-from popserver.domain.message import SendResult
-from popserver.domain.names import Resource
-from popserver.domain.pulling import Pulled, PullStatus
-from popserver.store import pulling
+from popserver.engine import wakeups
+from popserver.filters import tags
+from popserver.model.errors import BadRequest, StoreUnavailable, TooManyRequests, TopicNotFound
+from popserver.model.message import SendResult
+from popserver.model.names import Resource
+from popserver.pulling import look as pulling_look
+from popserver.pulling import parked as pulling_parked
+from popserver.pulling.flow import Pull
+from popserver.pulling.rules import Pulled, PullStatus
 from tests.pull.looks import offsets
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, until, watched
@@ -28,7 +29,7 @@ FOUND, NO_NEW, NO_MATCHED = PullStatus.FOUND, PullStatus.NO_NEW_MSG, PullStatus.
 async def pull(broker: RunningBroker, offset: int = 0, *, wanted: str = "*", poll_ms: int = 0, **more: Any) -> Pulled:
     wish = {"group": GROUP, "topic": TOPIC, "queue_number": 0, "batch_size": 32} | more
     until_ms = broker.clock.now_ms() + poll_ms
-    return await broker.broker.pulls.pull(Pull(offset=offset, wanted=tag.parse(wanted), until_ms=until_ms, **wish))
+    return await broker.broker.pulls.pull(Pull(offset=offset, wanted=tags.parse(wanted), until_ms=until_ms, **wish))
 
 
 async def held(
@@ -115,7 +116,7 @@ async def test_one_that_passes_something_over_at_once_says_so_at_once(broker: Ru
 async def test_woken_by_more_than_a_window_it_looks_to_the_end(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "WINDOW_OFFSETS", 2)
+    monkeypatch.setattr(pulling_look, "WINDOW_OFFSETS", 2)
     await broker.topic()
     waiting = await held(broker, wanted="B")
     await broker.send([a_message(tag=each) for each in "AAAAAAAB"])
@@ -177,7 +178,7 @@ async def test_nothing_is_missed_between_a_look_and_the_parking(
     looks, sent = either_broker.broker.pulls._looks, list[SendResult]()
     look = looks.look
 
-    async def look_and_send(request: pulling.Pull) -> Pulled:
+    async def look_and_send(request: pulling_look.QueueRead) -> Pulled:
         found = await look(request)
         if not sent:
             sent.extend(await either_broker.send())
@@ -198,7 +199,7 @@ async def test_nothing_is_missed_while_the_ends_are_looked_at(
     parked, sent = either_broker.broker.pulls.parked, list[SendResult]()
     ends_of = parked._ends_of
 
-    async def look_and_send(topic_id: int) -> parked_pulls.Ends:
+    async def look_and_send(topic_id: int) -> pulling_parked.Ends:
         ends = await ends_of(topic_id)
         if not sent:
             sent.extend(await either_broker.send())
@@ -250,7 +251,7 @@ async def test_the_1025th_pull_of_a_group_on_a_topic_is_answered(broker: Running
 
 @pytest.mark.row("A9")
 async def test_all_groups_together_have_a_limit_too(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked_pulls, "PARKED_MAX", 2)
+    monkeypatch.setattr(pulling_parked, "PARKED_MAX", 2)
     await broker.topic()
     waiting = [await held(broker, group=Resource("", name)) for name in ("a", "b")]
     with pytest.raises(TooManyRequests, match="2 pulls are waiting"):

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable
 import pytest
 from sqlalchemy import delete, update
 
-from popserver.domain.errors import TopicNotFound
-from popserver.domain.filtering import Filter, sql, tag
-from popserver.domain.names import dead_letter_topic
-from popserver.domain.pulling import BATCH_BYTES_MAX, PullStatus
-from popserver.store import catalog, pulling, seeking
-from popserver.store.schema import message, queue
+from popserver.catalog import topics
+from popserver.database.schema import message, queue
+from popserver.filters import Filter, tags
+from popserver.filters import sql as filters_sql
+from popserver.messages import seek
+from popserver.model.errors import TopicNotFound
+from popserver.model.names import dead_letter_topic
+from popserver.pulling import look as pulling_look
+from popserver.pulling.rules import BATCH_BYTES_MAX, PullStatus
 from tests.pull.looks import look, offsets, trim
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.open_store import SECOND, OpenStore
@@ -42,7 +45,7 @@ def test_what_a_pull_that_gets_nothing_is_told(
     if sent:
         store.send(topic, sent, tag="B")
     trim(store, topic, trimmed)
-    pulled = look(store, topic, offset, wanted=tag.parse("A"))
+    pulled = look(store, topic, offset, wanted=tags.parse("A"))
     assert (pulled.status, pulled.next_offset, pulled.messages) == (status, next_offset, [])
     assert (pulled.min_offset, pulled.end_offset) == (trimmed, sent)
 
@@ -72,7 +75,7 @@ def test_a_batch_holds_so_many_bytes_and_at_least_one_message(store: OpenStore) 
 
 
 @pytest.mark.row("B15")
-@pytest.mark.parametrize("wanted", [tag.parse("A"), sql.parse("TAGS = 'A'")], ids=["tag", "sql"])
+@pytest.mark.parametrize("wanted", [tags.parse("A"), filters_sql.parse("TAGS = 'A'")], ids=["tag", "sql"])
 def test_the_next_offset_counts_what_was_passed_over(store: OpenStore, wanted: Filter) -> None:
     topic = store.topic()
     store.send(topic, [a_message(tag=each) for each in "BABBABBB"])
@@ -83,11 +86,11 @@ def test_the_next_offset_counts_what_was_passed_over(store: OpenStore, wanted: F
 
 
 @pytest.mark.row("B8")
-@pytest.mark.parametrize("wanted", [tag.parse("A"), sql.parse("TAGS = 'A'")], ids=["tag", "sql"])
+@pytest.mark.parametrize("wanted", [tags.parse("A"), filters_sql.parse("TAGS = 'A'")], ids=["tag", "sql"])
 def test_a_thousand_unwanted_messages_are_passed_over_in_windows(
     store: OpenStore, wanted: Filter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "WINDOW_OFFSETS", 400)
+    monkeypatch.setattr(pulling_look, "WINDOW_OFFSETS", 400)
     topic = store.topic()
     store.send(topic, 1_000, tag="B")
     reached = [0]
@@ -101,13 +104,13 @@ def test_a_thousand_unwanted_messages_are_passed_over_in_windows(
 def test_tags_of_one_hash_are_told_apart(store: OpenStore) -> None:
     topic = store.topic()
     store.send(topic, [a_message(tag=each) for each in ("Aa", "BB", "Aa", "BB")])
-    assert offsets(look(store, topic, wanted=tag.parse("Aa"))) == [0, 2]
+    assert offsets(look(store, topic, wanted=tags.parse("Aa"))) == [0, 2]
 
 
 def test_an_sql_filter_reads_the_properties(store: OpenStore) -> None:
     topic = store.topic()
     store.send(topic, [a_message(properties={"table": str(number)}) for number in range(10)])
-    pulled = look(store, topic, wanted=sql.parse("table BETWEEN 3 AND 5"), batch_size=2)
+    pulled = look(store, topic, wanted=filters_sql.parse("table BETWEEN 3 AND 5"), batch_size=2)
     assert (offsets(pulled), pulled.next_offset) == ([3, 4], 5)
 
 
@@ -115,13 +118,13 @@ def test_an_sql_filter_reads_the_properties(store: OpenStore) -> None:
 def test_holes_in_a_dead_letter_queue_end_no_loop(
     store: OpenStore, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "WINDOW_OFFSETS", 3)
+    monkeypatch.setattr(pulling_look, "WINDOW_OFFSETS", 3)
     topic = store.topic()
     group = store.group(meets=[topic])
     store.send(topic, 12, tag="A")
     for held in store.receive(group, topic, 12):
         assert store.forward(group, held) is None
-    letters = catalog.find_topic(store.conn, dead_letter_topic(GROUP))
+    letters = topics.find_topic(store.conn, dead_letter_topic(GROUP))
     assert letters is not None
     first = letters.queues[0].queue_id << 40
     store.conn.exec_driver_sql("DELETE FROM dead_letter WHERE dead_letter_id NOT IN (2, 12)")
@@ -129,7 +132,7 @@ def test_holes_in_a_dead_letter_queue_end_no_loop(
         f"DELETE FROM message WHERE message_key >= {first} AND message_key NOT IN ({first + 1}, {first + 11})"
     )
     seen, offset, looks = [], 0, 0
-    while (pulled := look(store, letters, offset, wanted=tag.parse(wanted))).status is not PullStatus.NO_NEW_MSG:
+    while (pulled := look(store, letters, offset, wanted=tags.parse(wanted))).status is not PullStatus.NO_NEW_MSG:
         assert pulled.next_offset > offset
         seen += offsets(pulled)
         offset, looks = pulled.next_offset, looks + 1
@@ -139,17 +142,17 @@ def test_holes_in_a_dead_letter_queue_end_no_loop(
 
 def test_a_topic_that_is_gone_is_named(store: OpenStore) -> None:
     topic = store.topic()
-    store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+    store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
     with pytest.raises(TopicNotFound, match="'orders'"):
         look(store, topic)
-    assert pulling.ends_of_topic(store.conn, topic.topic_id) == []
+    assert pulling_look.ends_of_topic(store.conn, topic.topic_id) == []
 
 
 def test_the_ends_of_all_queues(store: OpenStore) -> None:
     topic = store.topic(queues=3)
     for count, rotation in ((4, 0), (2, 2)):
         store.send(topic, count, rotation=rotation)
-    ends = pulling.ends_of_topic(store.conn, topic.topic_id)
+    ends = pulling_look.ends_of_topic(store.conn, topic.topic_id)
     assert [(each.number, each.min_offset, each.end_offset) for each in ends] == [(0, 0, 4), (1, 0, 0), (2, 0, 2)]
 
 
@@ -160,12 +163,10 @@ def test_an_offset_by_time(store: OpenStore) -> None:
     for store.now_ms in at_ms:
         store.send(topic)
     place = topic.queues[0]
-    found = [
-        seeking.offset_at(store.conn, topic, place, start + each) for each in (-1, 0, 1, 1_000, 1_001, 9_000, 9_001)
-    ]
+    found = [seek.offset_at(store.conn, topic, place, start + each) for each in (-1, 0, 1, 1_000, 1_001, 9_000, 9_001)]
     assert found == [0, 0, 1, 1, 4, 5, 6]
     trim(store, topic, 4)
-    assert seeking.offset_at(store.conn, topic, place, start) == 4
+    assert seek.offset_at(store.conn, topic, place, start) == 4
 
 
 @pytest.mark.row("I3")
@@ -175,7 +176,7 @@ def test_an_offset_by_time_wherever_a_queue_begins_and_ends(store: OpenStore) ->
 
     def found(times: Iterable[int], oldest: int = 0) -> list[int]:
         store.conn.exec_driver_sql(f"UPDATE queue SET min_offset = {oldest}")
-        return [seeking.offset_at(store.conn, topic, topic.queues[0], start + each) for each in times]
+        return [seek.offset_at(store.conn, topic, topic.queues[0], start + each) for each in times]
 
     for count in range(18):
         for oldest in range(count + 1):
@@ -207,7 +208,7 @@ def test_an_offset_by_time_however_many_came_when(store: OpenStore, after: Calla
     store.conn.execute(delete(message).where((message.c.message_key % 2**40).not_in(there)))
     for at_ms in sorted({each + beside for each in times for beside in (-1, 0, 1)}):
         older = [offset for offset in there if times[offset] < at_ms]
-        assert seeking.offset_at(store.conn, topic, topic.queues[0], at_ms) == (older[-1] + 1 if older else 0)
+        assert seek.offset_at(store.conn, topic, topic.queues[0], at_ms) == (older[-1] + 1 if older else 0)
 
 
 def test_an_offset_by_time_where_the_newest_messages_were_removed(store: OpenStore) -> None:
@@ -217,7 +218,7 @@ def test_an_offset_by_time_where_the_newest_messages_were_removed(store: OpenSto
     store.conn.execute(delete(message).where(message.c.stored_at_ms >= start + 7))
 
     def found(after_ms: int) -> int:
-        return seeking.offset_at(store.conn, topic, topic.queues[0], start + after_ms)
+        return seek.offset_at(store.conn, topic, topic.queues[0], start + after_ms)
 
     assert [found(after_ms) for after_ms in (0, 6, 7, 9, 10)] == [0, 6, 7, 7, 10]
     store.conn.execute(delete(message))
@@ -226,4 +227,4 @@ def test_an_offset_by_time_where_the_newest_messages_were_removed(store: OpenSto
 
 def test_an_offset_by_time_in_an_empty_queue_is_its_end(store: OpenStore) -> None:
     topic = store.topic()
-    assert seeking.offset_at(store.conn, topic, topic.queues[0], store.now_ms) == 0
+    assert seek.offset_at(store.conn, topic, topic.queues[0], store.now_ms) == 0

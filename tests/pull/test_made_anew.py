@@ -9,15 +9,13 @@ import pytest
 
 from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.offsets import NamedOffset, QueueName
-from popserver.broker.pulls import Pull
-from popserver.broker.retries import HandedBack
-from popserver.domain.errors import MadeAnew, TopicNotFound
-from popserver.domain.filtering import TagFilter
-from popserver.domain.group import NewGroup
-from popserver.domain.offsets import NO_OFFSET
-from popserver.domain.pulling import Pulled, PullStatus
-from popserver.domain.topic import NewTopic, Topic
+from popserver.filters import TagFilter
+from popserver.model.errors import MadeAnew, TopicNotFound
+from popserver.model.group import NewGroup
+from popserver.model.topic import NewTopic, QueueName, Topic
+from popserver.pulling.flow import HandedBack, Pull
+from popserver.pulling.offsets import NamedOffset
+from popserver.pulling.rules import NO_OFFSET, Pulled, PullStatus
 from tests.pull.wire_pull import legacy, make_topic, pull_batch, queue_name, update_offset
 from tests.pull.wire_pull import pull as pull_message
 from tests.rpc.door import GROUP as GROUP_ON_THE_WIRE

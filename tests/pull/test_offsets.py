@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.broker.offsets import QueueName
-from popserver.broker.pulls import Pull
-from popserver.domain.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TooLate, TopicNotFound
-from popserver.domain.filtering import TagFilter
-from popserver.domain.group import Group, Mode
-from popserver.domain.offsets import NO_PROGRESS, Committed, Progress, QueueOffset
-from popserver.domain.topic import Topic
-from popserver.store import catalog, offsets
+from popserver.catalog import groups, subscriptions, topics
+from popserver.filters import TagFilter
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TooLate, TopicNotFound
+from popserver.model.group import Group, Mode
+from popserver.model.topic import QueueName, Topic
+from popserver.pulling import commit as pulling_commit
+from popserver.pulling.flow import Pull
+from popserver.pulling.rules import NO_PROGRESS, Committed, Progress, QueueOffset
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import OpenStore
 from tests.support.plans import Plans
@@ -30,7 +30,7 @@ def topic(store: OpenStore) -> Topic:
 
 def pull_group(store: OpenStore, name: str = GROUP.name) -> Group:
     group = store.group(name)
-    store.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
     return group
 
 
@@ -39,11 +39,11 @@ def commit(
 ) -> list[Committed]:
     """(queue, offset) or (queue, offset, resets) each."""
     listed = [QueueOffset(topic, topic.queues[queue], *more) for queue, *more in wishes]
-    return store.one(offsets.commit, offsets.Commit(group, listed))
+    return store.one(pulling_commit.commit, pulling_commit.Commit(group, listed))
 
 
 def fetch(store: OpenStore, group: Group, topic: Topic) -> list[Progress]:
-    return offsets.fetch(store.conn, group, topic.queues)
+    return pulling_commit.fetch(store.conn, group, topic.queues)
 
 
 @pytest.mark.row("H5")
@@ -70,10 +70,10 @@ def test_a_commit_of_0_is_progress(store: OpenStore, topic: Topic) -> None:
 @pytest.mark.row("I1")
 def test_of_two_members_that_begin_a_queue_the_first_one_counts(store: OpenStore, topic: Topic) -> None:
     group = pull_group(store)
-    wishes = [offsets.Commit(group, [QueueOffset(topic, topic.queues[0], each)], begins=True) for each in (5, 9)]
-    in_one_batch = store.do(offsets.commit, *wishes)
+    wishes = [pulling_commit.Commit(group, [QueueOffset(topic, topic.queues[0], each)], begins=True) for each in (5, 9)]
+    in_one_batch = store.do(pulling_commit.commit, *wishes)
     assert in_one_batch == [[Committed(None, Progress(5, 0))]] * 2
-    assert store.one(offsets.commit, wishes[1]) == [Committed(None, Progress(5, 0))]
+    assert store.one(pulling_commit.commit, wishes[1]) == [Committed(None, Progress(5, 0))]
     assert commit(store, group, topic, (0, 9)) == [Committed(None, Progress(9, 0))]
 
 
@@ -120,7 +120,7 @@ def test_several_requests_cost_as_many_statements_as_one(store: OpenStore, topic
         plans = Plans(store)
         wishes = [QueueOffset(topic, each, spread * 10) for each in topic.queues[:spread]]
         with plans.caught():
-            store.do(offsets.commit, *(offsets.Commit(group, wishes) for _ in range(spread)))
+            store.do(pulling_commit.commit, *(pulling_commit.Commit(group, wishes) for _ in range(spread)))
         counts.append(plans.count)
     assert counts[1] <= counts[0] + 1, "one more to grow, beside the one to begin"
 
@@ -129,7 +129,8 @@ def test_requests_of_one_batch_meet(store: OpenStore, topic: Topic) -> None:
     one, other = pull_group(store, "one"), pull_group(store, "other")
     wishes = [(one, 5), (other, 6), (one, 9), (one, 7)]
     done = store.do(
-        offsets.commit, *(offsets.Commit(group, [QueueOffset(topic, topic.queues[0], at)]) for group, at in wishes)
+        pulling_commit.commit,
+        *(pulling_commit.Commit(group, [QueueOffset(topic, topic.queues[0], at)]) for group, at in wishes),
     )
     stored = [each[0].stored.offset for each in done if not isinstance(each, PopError)]
     assert stored == [9, 6, 9, 9]
@@ -139,8 +140,8 @@ def test_requests_of_one_batch_meet(store: OpenStore, topic: Topic) -> None:
 def test_a_group_that_consumes_message_by_message_is_refused_by_name(store: OpenStore, topic: Topic) -> None:
     popping, pulling = store.group("popping", meets=[topic]), pull_group(store, "pulling")
     refused, done = store.do(
-        offsets.commit,
-        *(offsets.Commit(group, [QueueOffset(topic, topic.queues[0], 5)]) for group in (popping, pulling)),
+        pulling_commit.commit,
+        *(pulling_commit.Commit(group, [QueueOffset(topic, topic.queues[0], 5)]) for group in (popping, pulling)),
     )
     assert isinstance(refused, BadRequest)
     assert "'popping' consumes in mode POP" in refused.sentence
@@ -150,16 +151,16 @@ def test_a_group_that_consumes_message_by_message_is_refused_by_name(store: Open
     with pytest.raises(BadRequest, match="'pulling' consumes in mode PULL, fixed at its first use; use another group"):
         store.meet(pulling, topic)
     with pytest.raises(BadRequest, match="'popping' consumes in mode POP"):
-        store.one(catalog.fix_mode, catalog.FixMode(popping, Mode.PULL))
+        store.one(subscriptions.fix_mode, subscriptions.FixMode(popping, Mode.PULL))
     assert len(store.receive(popping, topic)) == 32, "each its own progress"
 
 
 def test_what_is_gone_is_named(store: OpenStore, topic: Topic) -> None:
     group, leaving = pull_group(store), pull_group(store, "leaving")
-    store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+    store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
     (refused,) = commit(store, group, topic, (0, 1))
     assert isinstance(refused.refusal, TopicNotFound)
-    store.one(catalog.delete_group, catalog.DeleteGroup(leaving.name))
+    store.one(groups.delete_group, groups.DeleteGroup(leaving.name))
     with pytest.raises(ConsumerGroupNotFound, match="'leaving'"):
         commit(store, leaving, topic, (0, 1))
     with pytest.raises(ConsumerGroupNotFound, match="'leaving'"):
@@ -167,7 +168,7 @@ def test_what_is_gone_is_named(store: OpenStore, topic: Topic) -> None:
 
 
 def test_more_offsets_than_one_statement_may_touch(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "STEP_ROWS_MAX", 2)
+    monkeypatch.setattr(pulling_commit, "STEP_ROWS_MAX", 2)
     topic = store.topic("wide", queues=5)
     store.send(topic, 5, rotation=4)
     group = pull_group(store)

@@ -7,11 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.domain.filtering import sql, tag
-from popserver.domain.group import Group, Mode
-from popserver.domain.offsets import QueueOffset
-from popserver.domain.topic import Topic
-from popserver.store import catalog, offsets, pulling, seeking
+from popserver.catalog import subscriptions
+from popserver.filters import sql as filters_sql
+from popserver.filters import tags
+from popserver.messages import seek
+from popserver.model.group import Group, Mode
+from popserver.model.topic import Topic
+from popserver.pulling import commit
+from popserver.pulling.look import ends_of_topic
+from popserver.pulling.rules import QueueOffset
 from tests.pull.looks import look
 from tests.store.test_plans import _fill
 from tests.support.open_store import OpenStore
@@ -23,20 +27,23 @@ Act = Callable[[OpenStore, Group, Topic], object]
 def _commit(store: OpenStore, group: Group, topic: Topic) -> None:
     for offset in (1, 2):
         wishes = [QueueOffset(topic, each, offset) for each in topic.queues]
-        store.one(offsets.commit, offsets.Commit(group, wishes))
+        store.one(commit.commit, commit.Commit(group, wishes))
 
 
 ACTS: dict[str, tuple[Act, set[str]]] = {
     "pull": (lambda store, _, topic: look(store, topic, 3), {"queue_pk", "message_pk"}),
-    "pull some tags": (lambda store, _, topic: look(store, topic, 3, wanted=tag.parse("A||B")), {"message_pk"}),
-    "pull by sql": (lambda store, _, topic: look(store, topic, 3, wanted=sql.parse("TAGS = 'A'")), {"message_pk"}),
-    "ends": (lambda store, _, topic: pulling.ends_of_topic(store.conn, topic.topic_id), {"queue_number"}),
+    "pull some tags": (lambda store, _, topic: look(store, topic, 3, wanted=tags.parse("A||B")), {"message_pk"}),
+    "pull by sql": (
+        lambda store, _, topic: look(store, topic, 3, wanted=filters_sql.parse("TAGS = 'A'")),
+        {"message_pk"},
+    ),
+    "ends": (lambda store, _, topic: ends_of_topic(store.conn, topic.topic_id), {"queue_number"}),
     "offset by time": (
-        lambda store, _, topic: seeking.offset_at(store.conn, topic, topic.queues[0], store.now_ms),
+        lambda store, _, topic: seek.offset_at(store.conn, topic, topic.queues[0], store.now_ms),
         {"queue_pk", "message_pk"},
     ),
     "commit": (_commit, {"progress_pk", "queue_pk"}),
-    "fetch": (lambda store, group, topic: offsets.fetch(store.conn, group, topic.queues), {"progress_pk"}),
+    "fetch": (lambda store, group, topic: commit.fetch(store.conn, group, topic.queues), {"progress_pk"}),
 }
 
 
@@ -45,7 +52,7 @@ def test_every_statement_finds_its_rows_by_a_key(store: OpenStore) -> None:
     topic, popping = store.topic(queues=4), store.group("popping")
     _fill(store, topic, popping)
     group = store.group("pulling")
-    store.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
     for number in range(4):
         store.send(topic, 50, tag="A", rotation=number)
     names = SQLITE if store.database.is_sqlite else POSTGRES
@@ -78,6 +85,6 @@ def test_an_offset_by_time_costs_two_statements_among_ten_millions(store: OpenSt
     )
     plans = Plans(store)
     with plans.caught():
-        found = seeking.offset_at(store.conn, topic, place, start_ms + 60)
+        found = seek.offset_at(store.conn, topic, place, start_ms + 60)
     assert plans.count == 2
     assert look(store, topic, found, batch_size=1).messages[0].stored_at_ms == start_ms + 60

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from popserver.broker.offsets import NamedOffset, QueueName
-from popserver.broker.pulls import Pull
-from popserver.broker.retries import HandedBack
-from popserver.domain.errors import BadRequest, PopError
-from popserver.domain.filtering import TagFilter
-from popserver.domain.names import Resource
+from popserver.filters import TagFilter
+from popserver.model.errors import BadRequest, PopError
+from popserver.model.names import Resource
+from popserver.model.topic import QueueName
+from popserver.pulling.flow import HandedBack, Pull
+from popserver.pulling.offsets import NamedOffset
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker, TestedBroker
 

@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from popserver.broker.offsets import NamedOffset, QueueName
-from popserver.domain.errors import BadRequest
-from popserver.domain.names import Resource
-from popserver.domain.offsets import Committed
-from popserver.domain.resetting import Edge
-from popserver.store import messages
-from popserver.store.transaction import Transaction
+from popserver.engine.transaction import Transaction
+from popserver.messages import append
+from popserver.model.errors import BadRequest
+from popserver.model.names import Resource
+from popserver.model.topic import QueueName
+from popserver.progress.rules import Edge
+from popserver.pulling.offsets import NamedOffset
+from popserver.pulling.rules import Committed
 from tests.support.builders import GROUP, TOPIC, messages_of
 from tests.support.running_broker import RunningBroker, rollbacks_of
 from tests.support.several_brokers import SeveralBrokers
@@ -81,7 +82,7 @@ async def test_a_search_by_time_passes_over_nothing_though_who_began_first_comes
     await a.send()
     with database.writing.connect() as conn:
         database.begin(conn)
-        messages.append(Transaction(conn, start_ms + 20), [messages.Append(topic, messages_of(1), 0)])
+        append.append(Transaction(conn, start_ms + 20), [append.Append(topic, messages_of(1), 0)])
         waiting = asyncio.create_task(a.send(2))
         async with asyncio.timeout(60):
             while not (await a.query(WAITING_FOR_A_LOCK))[0].number:  # noqa: ASYNC110 - it is in the database

@@ -11,13 +11,13 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.message import StoredMessage
-from popserver.domain.names import Resource
-from popserver.domain.pulling import PullFlag
-from popserver.rpc import convert
-from popserver.rpc.consuming import poll_ms_of
-from popserver.rpc.limits import Limits
-from popserver.rpc.pulling import EXTRAS_HEADER
+from popserver.model.message import StoredMessage
+from popserver.model.names import Resource
+from popserver.pulling.rpc import EXTRAS_HEADER
+from popserver.pulling.rules import PullFlag
+from popserver.transport import convert
+from popserver.transport.limits import Limits
+from popserver.transport.polling import poll_ms_of
 from tests.pull import wire_pull
 from tests.pull.wire_pull import Answer, get_offset, make_topic, queue, settle, update_offset
 from tests.rpc.door import TOPIC, Door, a_message, opened, receive_request
@@ -308,7 +308,7 @@ async def test_a_deadline_that_leaves_no_time_to_be_held(pull: Pull, tmp_path: P
 @pytest.mark.row("A9")
 @pytest.mark.row("B19")
 async def test_too_many_are_told_to_come_later(pull: Pull, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popserver.broker.parked_pulls.PARKED_PER_TOPIC_AND_GROUP_MAX", 0)
+    monkeypatch.setattr("popserver.pulling.parked.PARKED_PER_TOPIC_AND_GROUP_MAX", 0)
     await make_topic(door)
     answer = await pull(door, poll_ms=60_000)
     assert answer.code == pb.TOO_MANY_REQUESTS

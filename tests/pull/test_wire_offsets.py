@@ -12,11 +12,12 @@ from popproto.v1 import legacy_pb2 as words
 from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.access import Rules
-from popserver.domain.acl import given_by
-from popserver.rpc import convert, needs
-from popserver.rpc.call import Call
-from popserver.rpc.calls import Caller
+from popserver.access import rights
+from popserver.access.flow import Rules
+from popserver.access.rules import given_by
+from popserver.transport import convert
+from popserver.transport.call import Call
+from popserver.transport.calls import Caller
 from tests.pull.wire_pull import get_offset, legacy, make_topic, pull, query_offset, queue, queue_name, update_offset
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 from tests.rpc.test_access import SECRET, give, guarded
@@ -191,7 +192,7 @@ async def test_the_legacy_service_asks_for_rights(tmp_path: Path) -> None:
 def test_a_retry_topic_needs_the_right_of_its_group() -> None:
     caller = Caller(cast("Call", SimpleNamespace(headers={})))
     retry = pb.Resource(name=f"%RETRY%{GROUP.name}")
-    assert given_by(needs.sub(retry, caller)) == needs.sub_group(GROUP, caller)
+    assert given_by(rights.sub(retry, caller)) == rights.sub_group(GROUP, caller)
 
 
 @pytest.mark.row("H12")

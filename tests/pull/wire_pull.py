@@ -8,9 +8,9 @@ from popproto.v1 import legacy_pb2
 from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.topic import NewTopic
-from popserver.rpc import convert
-from popserver.rpc.pulling import EXTRAS_HEADER
+from popserver.model.topic import NewTopic
+from popserver.pulling.rpc import EXTRAS_HEADER
+from popserver.transport import convert
 from tests.rpc.door import CLIENT, GROUP, TOPIC, Door, headers
 
 

@@ -32,8 +32,8 @@ from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from popserver.domain.errors import Unsupported
-from popserver.rpc.pulling import Pulling
+from popserver.model.errors import Unsupported
+from popserver.pulling.rpc import Pulling
 from tests.client.scripted import status, until
 from tests.pull_client.queue_server import QueueServer, pull_frames
 

@@ -26,9 +26,9 @@ from popclient._pull import listen as pull_listening
 from popclient._queues import calls
 from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient._queues.offsets import OffsetMemory, OffsetStore, ReadOffsetType
-from popserver.domain.group import NewGroup
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
+from popserver.model.group import NewGroup
+from popserver.model.names import Resource
+from popserver.model.topic import NewTopic
 from tests.client.scripted import until, until_in_thread
 
 LAST, FIRST = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"

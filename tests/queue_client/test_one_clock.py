@@ -23,12 +23,11 @@ from popclient._queues.process_queue import LOCK_EXPIRED_AFTER
 from popproto.v2 import service_pb2 as wire
 from popproto.v2 import service_pb2_grpc
 from popserver.app import App
-from popserver.broker.clock import ManualClock as ServerClock
 from popserver.config import GivenConfig
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
-from popserver.store.queue_locks import LAPSE_MS
+from popserver.engine.clock import ManualClock as ServerClock
+from popserver.members.locks import LAPSE_MS
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
 from tests.client.scripted import until
 from tests.queue_client.manual_clock import ManualClock
 

@@ -36,9 +36,8 @@ from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient.offset_file import read_offset_file
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
 from tests.client.scripted import until
 from tests.queue_client.manual_clock import ManualClock
 

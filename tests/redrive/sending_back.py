@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery
-from popserver.domain.redrive import Order, PlanState, Selection
-from popserver.domain.topic import Topic
-from popserver.store import redrive_plans, selecting
-from popserver.store.redrive_plans import Cancel, Done, NewPlan, Orders, Run, Stretch
+from popserver.dead_letters import plans
+from popserver.dead_letters.letters import page_of_letters
+from popserver.dead_letters.plan_requests import Cancel, Done, NewPlan, Orders, Run, Stretch
+from popserver.dead_letters.rules import Order, Selection
+from popserver.model.group import Group
+from popserver.model.message import Delivery
+from popserver.model.states import PlanState
+from popserver.model.topic import Topic
 from tests.support.open_store import OpenStore, ids
 
 ALL = Selection()
@@ -53,18 +55,18 @@ def write_plan(
     store: OpenStore, group: Group, plan_id: str = "p1", target: Topic | None = None, selection: Selection = ALL
 ) -> None:
     """A plan of all that the selection has, written down in one step."""
-    store.one(redrive_plans.make, a_plan(group, plan_id, target))
-    found = selecting.page(store.conn, group, selection, 0, 1_000)
+    store.one(plans.make, a_plan(group, plan_id, target))
+    found = page_of_letters(store.conn, group, selection, 0, 1_000)
     last = found.ids[-1] if found.ids else 0
-    store.one(redrive_plans.write_down, Stretch(plan_id, 0, last, found.ids, is_last=True))
+    store.one(plans.write_down, Stretch(plan_id, 0, last, found.ids, is_last=True))
 
 
 def run(store: OpenStore, plan_id: str = "p1", limit: int = 1_000) -> Done:
-    return store.one(redrive_plans.run, Run(plan_id, limit))
+    return store.one(plans.run, Run(plan_id, limit))
 
 
 def cancel(store: OpenStore, plan_id: str = "p1") -> None:
-    store.one(redrive_plans.cancel, Cancel(plan_id))
+    store.one(plans.cancel, Cancel(plan_id))
 
 
 def redrive_all(store: OpenStore, group: Group, plan_id: str = "p1", target: Topic | None = None) -> Done:
@@ -78,7 +80,7 @@ def order(
 ) -> Done:
     """By name, with repairs."""
     new = a_plan(group, plan_id, target, state=PlanState.RUNNING)
-    return store.one(redrive_plans.redrive_now, Orders(new, orders))
+    return store.one(plans.redrive_now, Orders(new, orders))
 
 
 def plan_state(store: OpenStore, plan_id: str = "p1") -> str:

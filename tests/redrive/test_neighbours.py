@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain import why
-from popserver.domain.delivery import State
-from popserver.domain.errors import MessageNotFound, PopError
-from popserver.domain.group import Group, Mode
-from popserver.domain.names import dead_letter_topic, retry_topic
-from popserver.domain.redrive import REDRIVE_OF, REDRIVE_PLAN, Order, Repair
-from popserver.domain.resetting import Edge
-from popserver.domain.retry import Holder
-from popserver.domain.retry_copy import lineage_of
-from popserver.domain.topic import Topic
-from popserver.store import catalog, cloning, dead_letter_purge, explaining, lag, redrive_plans, retention
+from popserver.catalog import groups, topics
+from popserver.dead_letters import plan_requests, plans
+from popserver.dead_letters import purge as dead_letters_purge
+from popserver.dead_letters.rules import Order, Repair
+from popserver.delivery.retry_topic import lineage_of
+from popserver.inspection import evidence, why
+from popserver.maintenance import retention
+from popserver.model.errors import MessageNotFound, PopError
+from popserver.model.group import Group, Mode
+from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
+from popserver.model.names import dead_letter_topic, retry_topic
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import Topic
+from popserver.progress import clone, lag
+from popserver.progress.rules import Edge
 from tests.progress.moving import reset, skip
 from tests.redrive.sending_back import (
     a_plan,
@@ -43,7 +48,7 @@ def group(store: OpenStore, topic: Topic) -> Group:
 
 
 def purge(store: OpenStore, group: Group, *more: int) -> int:
-    return store.one(dead_letter_purge.purge, dead_letter_purge.Purge(group, more or letter_ids(store, group)))
+    return store.one(dead_letters_purge.purge, dead_letters_purge.Purge(group, more or letter_ids(store, group)))
 
 
 class TestAGroupOfModePull:
@@ -62,7 +67,7 @@ class TestAGroupOfModePull:
         assert lineage_of(properties)[:2] == ("orders", 0)
         assert store.rows("SELECT 1 FROM delivery") == []
         assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
-        found, _ = explaining.evidence(store.conn, pulls.name, topic.name, sent.message_id)
+        found, _ = evidence.evidence(store.conn, pulls.name, topic.name, sent.message_id)
         words = why.sentence(found, str)
         assert words.startswith(f"redriven by plan 'p1' {store.now_ms}, it is at offset 0 of topic '%RETRY%pulling'")
         assert "READY" in words
@@ -73,7 +78,7 @@ class TestAGroupOfModePull:
         (before,) = letters(store, pulls)
         order(store, pulls, [Order(before.id, "", Repair(b"mended"))])
         assert [each.message.body for each in retries(store, pulls)] == [b"mended"]
-        place = catalog.find_topic(store.conn, retry_topic(pulls.name))
+        place = topics.find_topic(store.conn, retry_topic(pulls.name))
         assert place is not None
         assert hand_back(store, pulls, place, 0) is False, "attempts begin anew"
         assert [row.outcome for row in lineage(store, "p1")] == ["WAITING_RETRY"]
@@ -90,7 +95,7 @@ def test_a_pop_group_that_reads_its_retry_topic_has_it_there(store: OpenStore, t
     first, second = letter_ids(store, group)
     order(store, group, [Order(first, "", Repair(b"mended"))])
     store.ack(group, *store.receive(group, topic))
-    place = catalog.find_topic(store.conn, retry_topic(group.name))
+    place = topics.find_topic(store.conn, retry_topic(group.name))
     assert place is not None
     store.meet(group, place)
     store.ack(group, *store.receive(group, place))
@@ -143,7 +148,7 @@ def test_a_clone_begins_no_later_than_where_it_stood_first(store: OpenStore, top
     store.ack(group, *store.receive(group, topic))
     redrive_all(store, group)
     other = store.group("others")
-    (moved,) = store.one(cloning.clone, cloning.Clone(group, other, [topic]))
+    (moved,) = store.one(clone.clone, clone.Clone(group, other, [topic]))
     assert (moved.from_offset, moved.to_offset) == (-1, 0)
 
 
@@ -151,8 +156,8 @@ def test_a_clone_of_what_is_done_begins_behind_it(store: OpenStore, topic: Topic
     die(store, group, topic)
     order(store, group, [Order(each, "", Repair(b"x")) for each in letter_ids(store, group)])
     store.ack(group, *store.receive(group, topic))
-    source = catalog.groups_by_id(store.conn, [group.group_id])[group.group_id].group
-    (moved,) = store.one(cloning.clone, cloning.Clone(source, store.group("others"), [topic]))
+    source = groups.groups_by_id(store.conn, [group.group_id])[group.group_id].group
+    (moved,) = store.one(clone.clone, clone.Clone(source, store.group("others"), [topic]))
     assert moved.to_offset == 1
 
 
@@ -178,7 +183,7 @@ def test_retention_keeps_what_has_a_delivery(store: OpenStore, topic: Topic, gro
     store.ack(group, held[0])
     while store.one(retention.retain, retention.Retain(store.now_ms)).removed:
         pass
-    retry = catalog.find_topic(store.conn, retry_topic(group.name))
+    retry = topics.find_topic(store.conn, retry_topic(group.name))
     assert retry is not None
     query = "SELECT COUNT(*) FROM message WHERE topic_id = :id"
     assert store.one_value(query, id=retry.topic_id) == 1, "one is held still"
@@ -192,7 +197,7 @@ def test_it_goes_with_its_topic(store: OpenStore, topic: Topic, group: Group) ->
     die(store, group, topic, 3)
     one, two, _three = letter_ids(store, group)
     order(store, group, [Order(one), Order(two, "", Repair(b"mended"))])
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
     assert store.rows("SELECT 1 FROM delivery") == []
     assert len(letters(store, group)) == 3
@@ -205,7 +210,7 @@ def test_it_goes_with_its_topic(store: OpenStore, topic: Topic, group: Group) ->
 def test_it_goes_with_its_group(store: OpenStore, topic: Topic, group: Group) -> None:
     die(store, group, topic, 2)
     redrive_all(store, group)
-    store.one(catalog.delete_group, catalog.DeleteGroup(group.name))
+    store.one(groups.delete_group, groups.DeleteGroup(group.name))
     store.purge()
     for table in ("delivery", "dead_letter", "redrive", "redrive_plan"):
         assert store.rows(f"SELECT 1 FROM {table}") == []
@@ -214,7 +219,7 @@ def test_it_goes_with_its_group(store: OpenStore, topic: Topic, group: Group) ->
 def test_what_goes_with_its_dead_letter_topic_is_skipped(store: OpenStore, topic: Topic, group: Group) -> None:
     die(store, group, topic, 2)
     write_plan(store, group)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(dead_letter_topic(group.name)))
+    store.one(topics.delete_topic, topics.DeleteTopic(dead_letter_topic(group.name)))
     with pytest.raises(MessageNotFound, match="'%DLQ%billing', which is deleted"):
         order(store, group, [Order(letter_ids(store, group)[0])], "p2")
     assert run(store) == (0, 2)
@@ -232,7 +237,7 @@ class TestAPurge:
         die(store, group, topic, 4)
         one, two, three, _four = letter_ids(store, group)
         assert purge(store, group, two) == 1
-        place = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+        place = topics.find_topic(store.conn, dead_letter_topic(group.name))
         assert place is not None
         query = "SELECT min_offset FROM queue WHERE queue_id = :id"
         assert store.one_value(query, id=place.queues[0].queue_id) == 0
@@ -280,7 +285,7 @@ class TestAPurge:
 
     def test_leaves_what_another_group_has_in_hand(self, store: OpenStore, topic: Topic, group: Group) -> None:
         die(store, group, topic, 3)
-        place = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+        place = topics.find_topic(store.conn, dead_letter_topic(group.name))
         assert place is not None
         worker = store.group("worker", meets=[place])
         first, second = (store.receive(worker, place, 1, invisible_ms=MINUTE)[0] for _ in range(2))
@@ -305,7 +310,7 @@ class TestAPurge:
 class TestAGroupThatReadsItsOwnDeadLetters:
     def test_is_given_a_message_of_its_own(self, store: OpenStore, topic: Topic, group: Group) -> None:
         (dead,) = die(store, group, topic)
-        place = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+        place = topics.find_topic(store.conn, dead_letter_topic(group.name))
         assert place is not None
         store.meet(group, place)
         (read,) = store.receive(group, place)
@@ -316,7 +321,7 @@ class TestAGroupThatReadsItsOwnDeadLetters:
     def test_does_not_get_twice_what_was_redriven_before(self, store: OpenStore, topic: Topic, group: Group) -> None:
         (dead,) = die(store, group, topic)
         redrive_all(store, group)
-        place = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+        place = topics.find_topic(store.conn, dead_letter_topic(group.name))
         assert place is not None
         store.meet(group, place)
         assert store.receive(group, place) == []
@@ -334,7 +339,7 @@ class TestWhatCannotGoBack:
         redriven = order(store, group, [Order(one)], "p0")
         assert redriven == (1, 0)
         assert purge(store, group, two) == 1
-        store.one(catalog.delete_topic, catalog.DeleteTopic(other.name))
+        store.one(topics.delete_topic, topics.DeleteTopic(other.name))
         assert run(store) == (1, 3)
         assert [(row.state, row.note) for row in lineage(store, "p1")] == [
             ("SKIPPED", "it was no dead letter any more when its turn came"),
@@ -346,10 +351,10 @@ class TestWhatCannotGoBack:
     def test_is_refused_where_it_is_named(self, store: OpenStore, topic: Topic, group: Group) -> None:
         die(store, group, topic)
         (one,) = letter_ids(store, group)
-        store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+        store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
         before = store.digest()
         for orders, words in (([Order(one)], "is deleted"), ([Order(99), Order(one)], "no dead letter 99")):
-            (refusal,) = store.do(redrive_plans.redrive_now, redrive_plans.Orders(a_plan(group), orders))
+            (refusal,) = store.do(plans.redrive_now, plan_requests.Orders(a_plan(group), orders))
             assert isinstance(refusal, PopError)
             assert words in refusal.sentence
         assert store.digest() == before

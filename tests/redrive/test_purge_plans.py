@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from popserver.store import catalog, dead_letter_purge
+from popserver.catalog import groups, topics
+from popserver.dead_letters import purge
 from tests.redrive.sending_back import die, letter_ids, redrive_all, run, write_plan
 from tests.support.open_store import OpenStore
 from tests.support.plans import Plans, whole_reads
@@ -22,7 +23,7 @@ def test_two_dead_letters_are_not_a_stretch(store: OpenStore) -> None:
             store.ack(group, each)
     plans = Plans(store)
     with plans.caught():
-        assert store.one(dead_letter_purge.purge, dead_letter_purge.Purge(group, [first, last])) == 2
+        assert store.one(purge.purge, purge.Purge(group, [first, last])) == 2
     looks = {
         statement: plan
         for statement, plan in plans.explained().items()
@@ -44,7 +45,7 @@ def test_the_records_of_a_deleted_group_are_found_by_their_plan(store: OpenStore
     write_plan(store, gone, "one")
     assert run(store, "one", 1).redriven == 1
     write_plan(store, gone, "two")
-    store.one(catalog.delete_group, catalog.DeleteGroup(gone.name))
+    store.one(groups.delete_group, groups.DeleteGroup(gone.name))
     plans = Plans(store)
     with plans.caught():
         store.purge()
@@ -66,8 +67,8 @@ def test_no_purge_repeats_a_look_for_each_row(store: OpenStore) -> None:
     group = store.group(meets=[topic])
     die(store, group, topic, 3)
     redrive_all(store, group)
-    store.one(catalog.delete_group, catalog.DeleteGroup(group.name))
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(groups.delete_group, groups.DeleteGroup(group.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     plans = Plans(store)
     with plans.caught():
         store.purge()

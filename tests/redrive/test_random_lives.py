@@ -7,12 +7,13 @@ from collections import Counter
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import PopError
-from popserver.domain.message import Delivery
-from popserver.domain.redrive import Order, Repair
-from popserver.domain.resetting import Edge
-from popserver.store import dead_letter_purge, redrive_plans
+from popserver.dead_letters import plan_requests, plans
+from popserver.dead_letters import purge as dead_letters_purge
+from popserver.dead_letters.rules import Order, Repair
+from popserver.model.errors import PopError
+from popserver.model.message import Delivery
+from popserver.model.states import State
+from popserver.progress.rules import Edge
 from tests.progress.moving import reset
 from tests.redrive.sending_back import a_plan, letter_ids, letters, write_plan
 from tests.support.open_store import SECOND, OpenStore
@@ -65,7 +66,7 @@ class Lives:
     def run(self) -> None:
         if self.plans:
             plan_id = f"p{self.chance.randrange(self.plans) + 1}"
-            self.store.do(redrive_plans.run, redrive_plans.Run(plan_id, self.chance.randrange(1, 4)))
+            self.store.do(plans.run, plan_requests.Run(plan_id, self.chance.randrange(1, 4)))
 
     def order(self) -> None:
         known = letter_ids(self.store, self.group)
@@ -74,13 +75,13 @@ class Lives:
         orders = [Order(each, "", self.chance.choice(repairs)) for each in some]
         if orders:
             name = f"o{self.chance.randrange(5)}"
-            (done,) = self.store.do(redrive_plans.redrive_now, redrive_plans.Orders(a_plan(self.group, name), orders))
+            (done,) = self.store.do(plans.redrive_now, plan_requests.Orders(a_plan(self.group, name), orders))
             assert not isinstance(done, PopError)
 
     def purge(self) -> None:
         known = {row.id: bytes(row.message_id) for row in letters(self.store, self.group)}
         some = [each for each in known if self.chance.random() < 0.2]
-        self.store.one(dead_letter_purge.purge, dead_letter_purge.Purge(self.group, some))
+        self.store.one(dead_letters_purge.purge, dead_letters_purge.Purge(self.group, some))
         left = set(letter_ids(self.store, self.group))
         self.purged |= {known[each].hex().upper() for each in known.keys() - left}
 

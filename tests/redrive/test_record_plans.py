@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from popserver.store import redrive_look
+from popserver.dead_letters import plan_facts
 from tests.redrive.sending_back import die, run, write_plan
 from tests.support.open_store import OpenStore
 from tests.support.plans import Plans
@@ -39,7 +39,7 @@ def test_a_look_at_a_plan_counts_nothing(store: OpenStore) -> None:
     run(store, "p2", 2)
     plans = Plans(store)
     with plans.caught():
-        one, two = (redrive_look.plan(store.conn, name) for name in ("p1", "p2"))
+        one, two = (plan_facts.plan(store.conn, name) for name in ("p1", "p2"))
     assert one is not None
     assert two is not None
     assert (one.planned, one.redriven, one.skipped) == (2, 1, 0)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.group import Group
-from popserver.domain.redrive import REDRIVE_OF, REDRIVE_PLAN, Order, Repair
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import catalog, explaining, redrive_look
+from popserver.catalog import topics
+from popserver.dead_letters import plan_facts
+from popserver.dead_letters.rules import Order, Repair
+from popserver.inspection import evidence
+from popserver.model.group import Group
+from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import Topic
 from tests.redrive.sending_back import (
     die,
     give_up,
@@ -194,10 +197,10 @@ def test_a_target_that_is_gone_keeps_its_name_in_the_record(store: OpenStore, to
     target = store.topic("repaired", queues=2)
     die(store, group, topic)
     redrive_all(store, group, target=target)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(target.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(target.name))
     store.purge()
-    plan = redrive_look.plan(store.conn, "p1")
-    (record,) = redrive_look.redrives(store.conn, "p1", 0, 10)
+    plan = plan_facts.plan(store.conn, "p1")
+    (record,) = plan_facts.redrives(store.conn, "p1", 0, 10)
     assert plan is not None
     assert plan.target == record.target == target.name
     (row,) = lineage(store, "p1")
@@ -231,6 +234,6 @@ def test_it_is_waited_for_by_a_holder_that_comes_back(store: OpenStore, topic: T
 def test_why_and_its_history_name_the_plan(store: OpenStore, topic: Topic, group: Group) -> None:
     (dead,) = die(store, group, topic)
     redrive_all(store, group)
-    found, steps = explaining.evidence(store.conn, group.name, topic.name, dead)
+    found, steps = evidence.evidence(store.conn, group.name, topic.name, dead)
     assert found.state is State.READY
     assert [(step.event, step.reason) for step in steps][-1] == ("REDRIVE", "redriven by plan p1: fixed")

@@ -8,15 +8,16 @@ import time
 
 import pytest
 
-from popserver.broker.redrives import Redrives, Selected
-from popserver.domain.delivery import Event
-from popserver.domain.names import Resource
-from popserver.domain.retry import Holder
-from popserver.store import catalog, redrive_plans
-from popserver.store.dead_letters import bury
-from popserver.store.dying import Dying
-from popserver.store.redrive_plans import Run
-from popserver.store.transaction import Locks, Request, Transaction, lock
+from popserver.catalog import groups, lookup
+from popserver.dead_letters import plan_requests, plans
+from popserver.dead_letters.flow import Redrives, Selected
+from popserver.dead_letters.plan_requests import Run
+from popserver.delivery.dead_letter_topic import bury
+from popserver.delivery.leaving import Dying
+from popserver.engine.transaction import Locks, Request, Transaction, lock
+from popserver.model.names import Resource
+from popserver.model.retry import Holder
+from popserver.model.states import Event
 from tests.redrive.sending_back import die, letter_ids, lineage, write_plan
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import MINUTE, OpenStore, open_store
@@ -28,7 +29,7 @@ COUNT = 60
 
 def kill(store: OpenStore, name: str) -> None:
     """In a transaction that stays open, a message of the group dies."""
-    group = catalog.find_group(store.conn, Resource("", name))
+    group = groups.find_group(store.conn, Resource("", name))
     assert group is not None
     tx = Transaction(store.conn, store.now_ms)
     store.database.begin(store.conn)
@@ -84,7 +85,7 @@ def test_who_changes_what_exists_beside_a_plan_waits_in_no_circle(postgres_url: 
         thread = threading.Thread(target=second)
         thread.start()
         _wait_for_a_lock(one)
-        assert catalog.lock_if_free(beginning[0]), "who waits for a plan does not have it"
+        assert lookup.lock_if_free(beginning[0]), "who waits for a plan does not have it"
         assert not got
         one.conn.exec_driver_sql("COMMIT")
         thread.join(60)
@@ -96,7 +97,7 @@ class _MayFixMode(Request[None]):
     """A commit of a group that has no mode yet."""
 
     def locks(self) -> tuple[Locks]:
-        return (catalog.CATALOG_LOCK,)
+        return (lookup.CATALOG_LOCK,)
 
 
 def _begin(store: OpenStore) -> Transaction:
@@ -158,13 +159,13 @@ def test_what_breaks_off_between_steps_goes_on(postgres_url: str) -> None:
         group = one.group(meets=[topic])
         die(one, group, topic, 10)
         write_plan(one, group)
-        assert one.one(redrive_plans.run, Run("p1", 4)) == (4, 0)
+        assert one.one(plans.run, Run("p1", 4)) == (4, 0)
         one.database.begin(one.conn)
         tx = Transaction(one.conn, one.now_ms)
-        redrive_plans.lock(tx, ["p1"])
-        assert redrive_plans.run(tx, [Run("p1", 4)]) == [(4, 0)]
+        plan_requests.lock(tx, ["p1"])
+        assert plans.run(tx, [Run("p1", 4)]) == [(4, 0)]
         one.conn.exec_driver_sql("ROLLBACK")
-        assert other.one(redrive_plans.run, Run("p1", 4)) == (4, 0)
-        assert other.one(redrive_plans.run, Run("p1", 4)) == (2, 0)
+        assert other.one(plans.run, Run("p1", 4)) == (4, 0)
+        assert other.one(plans.run, Run("p1", 4)) == (2, 0)
         assert [row.state for row in lineage(other, "p1")] == ["REDRIVEN"] * 10
         assert len(letter_ids(other, group)) == len(other.receive(group, topic)) == 10

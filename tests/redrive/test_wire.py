@@ -8,7 +8,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker import redrives
+from popserver.dead_letters import flow as dead_letters_flow
 from tests.admin.desk import Desk, named
 
 GROUP, TOPIC = named("counters"), named("flights")
@@ -339,8 +339,8 @@ def test_a_draft_is_gone_on_with_and_takes_what_was_dead_when_it_began(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(desk, 5)
-    monkeypatch.setattr(redrives, "STEPS_OF_A_CALL", 1)
-    monkeypatch.setattr(redrives, "STEP_MAX", 2)
+    monkeypatch.setattr(dead_letters_flow, "STEPS_OF_A_CALL", 1)
+    monkeypatch.setattr(dead_letters_flow, "STEP_MAX", 2)
     plan = desk.call("PlanRedrive", plan_id="p", selection=of()).plan
     assert (plan.state, plan.planned) == ("DRAFT", 2)
     refused = desk.call("RunRedrive", plan_id="p", max=1).status

@@ -17,14 +17,15 @@ from sqlalchemy import select
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from popserver import services
-from popserver.broker.access import Access, Rules
-from popserver.broker.clock import ManualClock, SystemClock
-from popserver.broker.users import Users
-from popserver.rpc import convert, server
-from popserver.rpc.limits import Limits
-from popserver.rpc.listening import PLAINTEXT, Listening
-from popserver.store import Database, migrate, schema
+from popserver import server, services
+from popserver.access.flow import Access, Rules
+from popserver.access.users import Users
+from popserver.database import migrate, schema
+from popserver.database.database import Database
+from popserver.engine.clock import ManualClock, SystemClock
+from popserver.transport import convert
+from popserver.transport.limits import Limits
+from popserver.transport.listen import PLAINTEXT, Listening
 from tests.support.running_broker import TestedBroker
 
 VERSION = "9.9.9"
@@ -32,7 +33,7 @@ CLIENT = "test-client"
 TOPIC = pb.Resource(name="flights")
 GROUP = pb.Resource(name="counters")
 LIMITS = Limits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause_ms=0)
-METHODS = list(server.SERVICE.methods)
+METHODS = list(services.MESSAGING.methods)
 
 
 class Door:
@@ -79,7 +80,7 @@ class Door:
     async def raw(self, method: str, data: bytes, *, client_id: str | None = CLIENT) -> bytes:
         """The first frame answered to any bytes at all."""
         shape = METHODS_BY_NAME[method]
-        path = f"/{server.SERVICE.full_name}/{method}"
+        path = f"/{services.MESSAGING.full_name}/{method}"
         metadata = headers(client_id, {})
         if shape.client_streaming:
             stream = self.channel.stream_stream(path)(metadata=metadata)

@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from popserver.broker.access import Rules
-from popserver.broker.clock import ManualClock
-from popserver.domain.acl import Action, Effect, ResourceKind
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
+from popserver.access.flow import Rules
+from popserver.engine.clock import ManualClock
+from popserver.model.acl import Action, Effect, ResourceKind
+from popserver.model.names import Resource
+from popserver.model.topic import NewTopic
 from tests.pull import wire_pull
 from tests.rpc.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 from tests.support.running_broker import until

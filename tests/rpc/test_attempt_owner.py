@@ -7,8 +7,8 @@ import pytest
 from popproto.v1 import bulk_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.rpc import convert
-from popserver.rpc.bulk import SERVICE as BULK
+from popserver.services import BULK
+from popserver.transport import convert
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, headers
 from tests.rpc.test_message_groups import push
 

@@ -10,10 +10,10 @@ import pytest
 from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.errors import BadRequest
-from popserver.rpc import caps
-from popserver.rpc.calls import reader
-from popserver.rpc.settings import EXPRESSIONS_LENGTH_MAX
+from popserver.clients.settings import EXPRESSIONS_LENGTH_MAX
+from popserver.model.errors import BadRequest
+from popserver.transport import caps
+from popserver.transport.calls import reader
 from tests.rpc.door import GROUP, TOPIC, Door, a_message
 
 MODULES = (wire, admin_pb2, bulk_pb2, legacy_pb2)

@@ -16,11 +16,11 @@ from popproto.v1 import admin_pb2 as admin
 from popproto.v1.admin_pb2_grpc import AdminStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker import commands
-from popserver.broker.access import Rules
-from popserver.domain.errors import NoAnswer, NotFound
-from popserver.rpc import admin_clients
-from popserver.rpc.client_commands import STACK_TRACE_LENGTH_MAX, teller
+from popserver.access.flow import Rules
+from popserver.clients import commands
+from popserver.clients.command_frames import STACK_TRACE_LENGTH_MAX, teller
+from popserver.inspection import clients
+from popserver.model.errors import NoAnswer, NotFound
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 from tests.rpc.test_access import ADMIN, SECRET, as_, give
 from tests.support.running_broker import until
@@ -137,7 +137,7 @@ async def test_who_is_not_there_is_named(door: Door) -> None:
 
 
 async def test_a_client_that_does_not_answer(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_clients, "ANSWER_WITHIN_S", 0.05)
+    monkeypatch.setattr(clients, "ANSWER_WITHIN_S", 0.05)
     async with client(door, "c1"):
         status = (await ask(door, "PrintThreads", client_id="c1")).status
     assert status.code == pb.REQUEST_TIMEOUT
@@ -155,7 +155,7 @@ async def test_a_client_that_leaves_before_it_answers(door: Door) -> None:
 
 
 async def test_nobody_answers_for_another(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_clients, "ANSWER_WITHIN_S", 0.3)
+    monkeypatch.setattr(clients, "ANSWER_WITHIN_S", 0.3)
     async with client(door, "c1") as asked, door.telemetry("c2") as stream:
         await stream.write(CONSUMER)
         await stream.read()

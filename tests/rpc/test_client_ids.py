@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from popserver.broker.access import Access
-from popserver.broker.clock import ManualClock
-from popserver.domain.errors import BadRequest
-from popserver.rpc.call import Call
-from popserver.rpc.calls import Caller
-from popserver.rpc.gates import ClientGate
+from popserver.access.flow import Access
+from popserver.access.gate import ClientGate
+from popserver.engine.clock import ManualClock
+from popserver.model.errors import BadRequest
+from popserver.transport.call import Call
+from popserver.transport.calls import Caller
 from tests.rpc.door import opened
 
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from benchmarks.http2 import Connection, Stream, framed
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.rpc.half_sent import CALL_BYTES, SLACK_BYTES, Unread
-from popserver.rpc.incoming import Incoming
-from popserver.rpc.server import SERVICE
+from popserver.services import MESSAGING
+from popserver.transport.half_sent import CALL_BYTES, SLACK_BYTES, Unread
+from popserver.transport.incoming import Incoming
 from tests.rpc.door import CLIENT, LIMITS, TOPIC, Door, a_message, headers, opened
 from tests.rpc.test_incoming import MIB, NARROW, PATIENCE_S, budget, narrow, permissive, until
 
-TELEMETRY = f"/{SERVICE.full_name}/Telemetry"
+TELEMETRY = f"/{MESSAGING.full_name}/Telemetry"
 HALF = 600_000
 
 

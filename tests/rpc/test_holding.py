@@ -10,9 +10,9 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.clock import ManualClock
-from popserver.domain.receipt import Receipt, decode, encode
-from popserver.rpc import convert
+from popserver.engine.clock import ManualClock
+from popserver.model.handles import Receipt, decode_receipt, encode_receipt
+from popserver.transport import convert
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, handle_of, opened
 
 OTHER_GROUP = pb.Resource(name="others")
@@ -71,7 +71,7 @@ async def test_an_ack_of_illegal_length_is_refused(door: Door, count: int, words
 
 
 def forge(handle: str, **parts: int) -> str:
-    return encode(decode(handle)._replace(**parts))
+    return encode_receipt(decode_receipt(handle)._replace(**parts))
 
 
 FORGERIES = [
@@ -83,9 +83,9 @@ FORGERIES = [
     pytest.param(lambda handle: handle[:-1], id="cut"),
     pytest.param(lambda handle: handle + "=", id="longer"),
     pytest.param(lambda handle: base64.urlsafe_b64encode(b"\x02" + bytes(28)).decode(), id="other version"),
-    pytest.param(lambda handle: encode(Receipt(0, 0, 0, 0)), id="zeros"),
-    pytest.param(lambda handle: forge(handle, hold_id=decode(handle).hold_id ^ 1), id="other hold"),
-    pytest.param(lambda handle: forge(handle, message_key=decode(handle).message_key + 1), id="other message"),
+    pytest.param(lambda handle: encode_receipt(Receipt(0, 0, 0, 0)), id="zeros"),
+    pytest.param(lambda handle: forge(handle, hold_id=decode_receipt(handle).hold_id ^ 1), id="other hold"),
+    pytest.param(lambda handle: forge(handle, message_key=decode_receipt(handle).message_key + 1), id="other message"),
     pytest.param(lambda handle: forge(handle, message_key=-1), id="negative message"),
     pytest.param(lambda handle: forge(handle, message_key=2**63 - 1), id="largest message"),
     pytest.param(lambda handle: forge(handle, group_id=2**32 - 1), id="other group"),

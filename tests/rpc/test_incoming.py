@@ -18,16 +18,16 @@ from benchmarks.http2 import Connection, framed
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.access import Rules
-from popserver.domain.budget import Budget
+from popserver.access.flow import Rules
 from popserver.front.certificate import Certificate
 from popserver.front.self_signed import make_certificate
 from popserver.front.source import Fixed
-from popserver.rpc.incoming import SMALL_BYTES
-from popserver.rpc.limits import Limits
-from popserver.rpc.listening import PLAINTEXT, Listening
-from popserver.rpc.server import SERVICE
-from popserver.rpc.wire_fields import bytes_beside_bodies, has_more_fields
+from popserver.model.budget import Budget
+from popserver.services import MESSAGING
+from popserver.transport.caps import bytes_beside_bodies, has_more_fields
+from popserver.transport.incoming import SMALL_BYTES
+from popserver.transport.limits import Limits
+from popserver.transport.listen import PLAINTEXT, Listening
 from tests.rpc.door import CLIENT, LIMITS, Door, a_message, headers, opened
 from tests.support.running_broker import until
 
@@ -43,9 +43,9 @@ EMPTY_GROUP = b"\x7b\x7c"  # of a field that no message has
 @contextmanager
 def unsent(door: Door, method: str, client_id: str | None = CLIENT) -> Iterator[Any]:
     """A call whose headers are there, and whose request never comes."""
-    descriptor = SERVICE.methods_by_name[method]
+    descriptor = MESSAGING.methods_by_name[method]
     answer: Any = getattr(wire, descriptor.output_type.name)
-    open_call = door.channel.stream_stream(f"/{SERVICE.full_name}/{method}", None, answer.FromString)
+    open_call = door.channel.stream_stream(f"/{MESSAGING.full_name}/{method}", None, answer.FromString)
     call = open_call(metadata=headers(client_id, {}))
     try:
         yield call
@@ -74,7 +74,7 @@ async def narrow(folder: Path, listening: Listening = PLAINTEXT, limits: Limits 
 # ---- Who may not come in is not read ----
 
 
-@pytest.mark.parametrize("method", sorted(set(SERVICE.methods_by_name) - {"ChangeInvisibleDuration"}))
+@pytest.mark.parametrize("method", sorted(set(MESSAGING.methods_by_name) - {"ChangeInvisibleDuration"}))
 async def test_who_does_not_sign_is_refused_before_the_request_is_there(tmp_path: Path, method: str) -> None:
     async with opened(tmp_path, limits=LIMITS, rules=Rules(auth=True), admin=("root", SECRET)) as door:
         with unsent(door, method) as call:
@@ -168,7 +168,7 @@ async def test_half_of_a_large_request_is_counted_and_the_newest_of_too_many_are
         endpoint = f"127.0.0.1:{door.server.port}"
         connections = [await Connection.to(endpoint, "127.0.0.1") for _ in range(8)]
         try:
-            calls = [each.call(f"/{SERVICE.full_name}/SendMessage", headers(CLIENT, {})) for each in connections]
+            calls = [each.call(f"/{MESSAGING.full_name}/SendMessage", headers(CLIENT, {})) for each in connections]
             pieces = [framed(MIB - 5), bytes(half)]
             sending = [
                 asyncio.ensure_future(each.send(call, pieces, end=False))
@@ -189,7 +189,7 @@ async def test_half_of_a_large_request_is_counted_and_the_newest_of_too_many_are
 async def test_what_announces_too_much_is_refused_before_it_is_there(door: Door) -> None:
     """By gRPC itself, as soon as it knows the size."""
     connection = await Connection.to(f"127.0.0.1:{door.server.port}", "127.0.0.1")
-    call = connection.call(f"/{SERVICE.full_name}/SendMessage", headers(CLIENT, {}))
+    call = connection.call(f"/{MESSAGING.full_name}/SendMessage", headers(CLIENT, {}))
     await connection.send(call, [framed(1 << 30)], end=False)
     await asyncio.wait_for(call.ended.wait(), PATIENCE_S)
     assert call.outcome == "RESOURCE_EXHAUSTED"
@@ -239,7 +239,7 @@ async def test_a_request_counts_until_it_is_answered(door: Door) -> None:
 async def test_only_sends_may_be_large(door: Door, method: str) -> None:
     data = wire.AckMessageRequest(topic=pb.Resource(name="x" * (5 * MIB))).SerializeToString()
     before = await door.digest()
-    response: Any = getattr(wire, SERVICE.methods_by_name[method].output_type.name)
+    response: Any = getattr(wire, MESSAGING.methods_by_name[method].output_type.name)
     answer = response.FromString(await door.raw(method, data))
     assert answer.status.code == pb.BAD_REQUEST
     assert f"{4 * MIB} bytes" in answer.status.message
@@ -249,7 +249,7 @@ async def test_only_sends_may_be_large(door: Door, method: str) -> None:
 @pytest.mark.parametrize("method", ["SendMessage", "AckMessage"])
 async def test_a_list_of_empty_entries_is_not_decoded(door: Door, method: str) -> None:
     """Decoded, each entry of two bytes takes a hundred."""
-    response: Any = getattr(wire, SERVICE.methods_by_name[method].output_type.name)
+    response: Any = getattr(wire, MESSAGING.methods_by_name[method].output_type.name)
     for before in (b"", EMPTY_GROUP):  # the decoder passes over the second
         answer = response.FromString(await door.raw(method, before + EMPTY_ENTRY * 1_000_000))
         assert answer.status.code == pb.BAD_REQUEST

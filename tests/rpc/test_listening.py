@@ -21,12 +21,11 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import services
-from popserver.domain.errors import CannotListen
 from popserver.front.certificate import Files
-from popserver.front.reloading import Reloading
-from popserver.front.source import Wishes, open_source
-from popserver.rpc.limits import Limits
-from popserver.rpc.listening import PLAINTEXT, Listening, Mode
+from popserver.front.source import Reloading, Wishes, open_source
+from popserver.model.errors import CannotListen
+from popserver.transport.limits import Limits
+from popserver.transport.listen import PLAINTEXT, Listening, Mode
 from tests.rpc.door import LIMITS, VERSION, Door, a_message, headers, opened, receive_request
 from tests.rpc.test_polling import parked
 from tests.support.certificates import Authority, Pair

@@ -8,11 +8,10 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.retry import FIFO_INTERVAL_MS
-from popserver.domain.topic import NewTopic
-from popserver.rpc import convert
+from popserver.model.names import Resource
+from popserver.model.retry import FIFO_INTERVAL_MS
+from popserver.model.topic import MessageType, NewTopic
+from popserver.transport import convert
 from tests.rpc.door import GROUP, TOPIC, Door
 from tests.support.builders import a_message
 

@@ -12,18 +12,15 @@ import pytest
 
 import popserver
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.access import Access
-from popserver.domain.budget import Budgets
-from popserver.rpc import calls, needs
-from popserver.rpc.admin import SERVICE as ADMIN
-from popserver.rpc.bulk import SERVICE as BULK
-from popserver.rpc.call import Call
-from popserver.rpc.calls import AnyMethod, Caller, ConversationMethod
-from popserver.rpc.gates import AdminGate
-from popserver.rpc.incoming import Incoming
-from popserver.rpc.legacy import SERVICE as LEGACY
-from popserver.rpc.server import SERVICE as MESSAGING
-from popserver.services import Services
+from popserver.access import rights
+from popserver.access.flow import Access
+from popserver.access.gate import AdminGate
+from popserver.model.budget import Budgets
+from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, Services
+from popserver.transport import calls
+from popserver.transport.call import Call
+from popserver.transport.calls import AnyMethod, Caller, ConversationMethod
+from popserver.transport.incoming import Incoming
 from tests.rpc.door import LIMITS, Door
 
 # These ask for nothing by themselves: a client says goodbye for itself, and each frame of Telemetry is asked about.
@@ -44,12 +41,12 @@ async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]
     for service, methods in tables.items():
         assert set(methods) == set(service.methods_by_name)
         for name, method in methods.items():
-            if isinstance(method, ConversationMethod) or method.rights is cast("Any", needs.own_client):
+            if isinstance(method, ConversationMethod) or method.rights is cast("Any", rights.own_client):
                 without.add(name)
             elif service is ADMIN:
-                assert method.rights is cast("Any", needs.admin), name
+                assert method.rights is cast("Any", rights.admin), name
             else:
-                assert method.rights is not cast("Any", needs.admin), name
+                assert method.rights is not cast("Any", rights.admin), name
                 request = calls.GetMessageClass(service.methods_by_name[name].input_type)()
                 if "group" in request.DESCRIPTOR.fields_by_name:
                     cast("Any", request).group.name = "a"

@@ -13,9 +13,9 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.access import Rules
-from popserver.broker.clock import ManualClock
-from popserver.rpc import convert
+from popserver.access.flow import Rules
+from popserver.engine.clock import ManualClock
+from popserver.transport import convert
 from tests.rpc.door import TOPIC, Door, a_message, opened
 from tests.rpc.test_access import REQUESTS, give_everything, guarded
 from tests.rpc.test_listening import authority, caller, certified

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.broker.clock import ManualClock
-from popserver.domain.errors import BadRequest, IllegalPollingTime, PopError
-from popserver.rpc.consuming import poll_ms_of
-from popserver.rpc.limits import Limits
+from popserver.engine.clock import ManualClock
+from popserver.model.errors import BadRequest, IllegalPollingTime, PopError
+from popserver.transport.limits import Limits
+from popserver.transport.polling import poll_ms_of
 from tests.rpc.door import Door, a_message, opened, receive_request
 from tests.rpc.test_receiving import FakeCaller
 

@@ -10,9 +10,9 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.message import RESERVED_PROPERTIES, MessageType
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
+from popserver.model.message import RESERVED_PROPERTIES
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
 from tests.rpc.door import TOPIC, Door, a_message
 
 

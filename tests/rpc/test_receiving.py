@@ -11,10 +11,10 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.clock import ManualClock
-from popserver.domain.names import Resource
-from popserver.rpc import convert
+from popserver.engine.clock import ManualClock
+from popserver.model.names import Resource
 from popserver.services import Services
+from popserver.transport import convert
 from tests.rpc.door import CLIENT, GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 
 GRANTED = "SELECT count(*) FROM delivery"

@@ -6,9 +6,8 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
 from tests.rpc.door import GROUP, TOPIC, Door, a_message
 
 DIALLED = [

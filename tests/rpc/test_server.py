@@ -16,10 +16,10 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver import services
-from popserver.domain.budget import Budget
-from popserver.domain.errors import CannotListen
-from popserver.rpc.limits import Limits
-from popserver.rpc.listening import address_of
+from popserver.model.budget import Budget
+from popserver.model.errors import CannotListen
+from popserver.transport.limits import Limits
+from popserver.transport.listen import address_of
 from tests.rpc.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
 from tests.rpc.test_polling import parked
 from tests.support.waiting import eventually

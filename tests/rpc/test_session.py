@@ -11,11 +11,11 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.clock import ManualClock
-from popserver.domain.errors import StoreUnavailable
-from popserver.domain.group import NewGroup
-from popserver.domain.names import Resource
-from popserver.domain.retry import Exponential, RetryPolicy
+from popserver.engine.clock import ManualClock
+from popserver.model.errors import StoreUnavailable
+from popserver.model.group import NewGroup
+from popserver.model.names import Resource
+from popserver.model.retry import Exponential, RetryPolicy
 from tests.rpc.door import GROUP, LIMITS, TOPIC, VERSION, Door, a_message, opened
 
 LADDER_S = [10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200]

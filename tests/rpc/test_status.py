@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.domain.errors import InvalidReceiptHandle, PopError, TopicNotFound
-from popserver.rpc import status
+from popserver.model.errors import InvalidReceiptHandle, PopError, TopicNotFound
+from popserver.transport import status
 
 
 def every_error(root: type[PopError] = PopError) -> Iterator[type[PopError]]:

@@ -13,10 +13,10 @@ import structlog
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.clock import ManualClock
-from popserver.broker.producers import Check
-from popserver.domain.errors import Forbidden
-from popserver.rpc import convert
+from popserver.engine.clock import ManualClock
+from popserver.model.errors import Forbidden
+from popserver.producing.halves import Check
+from popserver.transport import convert
 from tests.rpc.door import CLIENT, TOPIC, Door, a_message, opened
 
 S = 1_000

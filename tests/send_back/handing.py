@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from popserver.domain.errors import PopError
-from popserver.domain.group import Group, HistoryLevel, Mode
-from popserver.domain.message import StoredMessage
-from popserver.domain.names import dead_letter_topic, retry_topic
-from popserver.domain.offsets import Committed, QueueOffset
-from popserver.domain.resetting import Goal
-from popserver.domain.topic import Topic
-from popserver.store import catalog, offsets, resetting
-from popserver.store.send_back import SendBack, send_back
+from popserver.catalog import subscriptions, topics
+from popserver.model.errors import PopError
+from popserver.model.group import Group, HistoryLevel, Mode
+from popserver.model.message import StoredMessage
+from popserver.model.names import dead_letter_topic, retry_topic
+from popserver.model.topic import Topic
+from popserver.progress import reset as progress_reset
+from popserver.progress.rules import Goal
+from popserver.pulling import commit as pulling_commit
+from popserver.pulling.rules import Committed, QueueOffset
+from popserver.pulling.send_back import SendBack, send_back
 from tests.pull.looks import look
 from tests.support.builders import GROUP
 from tests.support.open_store import OpenStore
@@ -20,7 +22,7 @@ from tests.support.open_store import OpenStore
 
 def pull_group(store: OpenStore, name: Any = GROUP, *, history: HistoryLevel = HistoryLevel.ALL, **more: Any) -> Group:
     group = store.group(name, history=history, **more)
-    store.one(catalog.fix_mode, catalog.FixMode(group, Mode.PULL))
+    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
     return group
 
 
@@ -44,13 +46,15 @@ def fail_again(store: OpenStore, group: Group, *, delay_level: int = 1) -> bool 
 
 
 def commit(store: OpenStore, group: Group, topic: Topic, offset: int) -> Committed:
-    (done,) = store.one(offsets.commit, offsets.Commit(group, [QueueOffset(topic, topic.queues[0], offset)]))
+    (done,) = store.one(
+        pulling_commit.commit, pulling_commit.Commit(group, [QueueOffset(topic, topic.queues[0], offset)])
+    )
     return done
 
 
 def reset(store: OpenStore, group: Group, topic: Topic, offset: int = 0) -> None:
     """As an operator does."""
-    store.one(resetting.reset, resetting.Reset(group, [Goal(topic, topic.queues[0], offset)]))
+    store.one(progress_reset.reset, progress_reset.Reset(group, [Goal(topic, topic.queues[0], offset)]))
 
 
 def retries_of(store: OpenStore, group: Group) -> Topic:
@@ -59,12 +63,12 @@ def retries_of(store: OpenStore, group: Group) -> Topic:
 
 def retries(store: OpenStore, group: Group) -> list[StoredMessage]:
     """All of the group's copies, as a pull brings them."""
-    topic = catalog.find_topic(store.conn, retry_topic(group.name))
+    topic = topics.find_topic(store.conn, retry_topic(group.name))
     return [] if topic is None else look(store, topic).messages
 
 
 def dead(store: OpenStore, group: Group) -> list[StoredMessage]:
-    topic = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+    topic = topics.find_topic(store.conn, dead_letter_topic(group.name))
     return [] if topic is None else look(store, topic).messages
 
 
@@ -73,6 +77,6 @@ def letters(store: OpenStore) -> list[Any]:
 
 
 def _found(store: OpenStore, name: Any) -> Topic:
-    found = catalog.find_topic(store.conn, name)
+    found = topics.find_topic(store.conn, name)
     assert found is not None
     return found

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import Event, State
-from popserver.domain.errors import BadRequest
-from popserver.domain.message import Message
-from popserver.domain.retry import (
+from popserver.catalog import topics
+from popserver.model.errors import BadRequest
+from popserver.model.message import Message
+from popserver.model.retry import (
     DELAY_LEVELS_MS,
     RETRY_LADDER_MS,
     RetryPolicy,
@@ -15,9 +15,9 @@ from popserver.domain.retry import (
     handed_back_interval_ms,
     when_handed_back,
 )
-from popserver.domain.topic import Topic, message_key
-from popserver.store import catalog
-from popserver.store.send_back import send_back
+from popserver.model.states import Event, State
+from popserver.model.topic import Topic, message_key
+from popserver.pulling.send_back import send_back
 from tests.send_back.handing import (
     a_failure,
     commit,
@@ -181,7 +181,7 @@ def test_it_outlives_the_topic_it_comes_from(store: OpenStore, topic: Topic, sen
     group = pull_group(store)
     hand_back(store, group, topic)
     store.end_due(after_ms=MINUTE)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
     assert hand_back(store, group, retries_of(store, group), 0, -1) is True
     (row,) = letters(store)
@@ -191,7 +191,7 @@ def test_it_outlives_the_topic_it_comes_from(store: OpenStore, topic: Topic, sen
 def test_a_dead_letter_may_be_worked_on_and_fail(store: OpenStore, topic: Topic, sent: Message) -> None:
     group, worker = pull_group(store), pull_group(store, "worker", max_attempts=2)
     hand_back(store, group, topic, 0, -1)
-    place = catalog.find_topic(store.conn, dead(store, group)[0].message.topic)
+    place = topics.find_topic(store.conn, dead(store, group)[0].message.topic)
     assert place is not None
     assert hand_back(store, worker, place) is False
     assert fail_again(store, worker) is True

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import BadRequest, ConsumerGroupNotFound, MessageNotFound
-from popserver.domain.group import Group, HistoryLevel, Mode
-from popserver.domain.message import Message, MessageType
-from popserver.domain.names import Resource, retry_topic
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic, message_key
-from popserver.store import catalog, due, lag, retention, send_back
+from popserver.catalog import groups, topics
+from popserver.maintenance import retention
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, MessageNotFound
+from popserver.model.group import Group, HistoryLevel, Mode
+from popserver.model.message import Message
+from popserver.model.names import Resource, retry_topic
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import MessageType, Topic, message_key
+from popserver.progress import lag
+from popserver.pulling import send_back
+from popserver.settling import expire
 from tests.pull.looks import look, offsets
 from tests.send_back.handing import (
     a_failure,
@@ -95,7 +99,7 @@ def test_what_can_be_handed_back_is_what_is_stored(store: OpenStore, topic: Topi
 
 def test_groups_that_may_not_are_named(store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
     popping, leaving = store.group("popping", meets=[topic]), pull_group(store, "leaving")
-    store.one(catalog.delete_group, catalog.DeleteGroup(leaving.name))
+    store.one(groups.delete_group, groups.DeleteGroup(leaving.name))
     refused, gone, done = store.do(send_back.send_back, *(a_failure(each, topic) for each in (popping, leaving, group)))
     assert isinstance(refused, BadRequest)
     assert "'popping' consumes in mode POP" in refused.sentence
@@ -236,7 +240,7 @@ def test_many_cost_as_many_statements_as_one(store: OpenStore, topic: Topic) -> 
     plans = Plans(store)
     store.now_ms += MINUTE
     with plans.caught():
-        store.one(due.end_due, due.EndDue())
+        store.one(expire.end_due, expire.EndDue())
     assert plans.count < 20
     assert offsets(look(store, retries_of(store, group), batch_size=100)) == list(range(60))
 
@@ -245,13 +249,13 @@ def test_more_than_one_statement_may_touch(
     store: OpenStore, topic: Topic, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(send_back, "STEP_ROWS_MAX", 2)
-    monkeypatch.setattr(due, "STEP_ROWS_MAX", 2)
+    monkeypatch.setattr(expire, "STEP_ROWS_MAX", 2)
     store.send(topic, 5)
     wishes = [a_failure(group, topic, each, -1 if each == 4 else 0) for each in (4, 2, 0, 3, 1)]
     assert list(store.do(send_back.send_back, *wishes)) == [True, False, False, False, False]
     store.now_ms += MINUTE
-    while due.next_due_ms(store.conn) is not None:
-        store.one(due.end_due, due.EndDue())
+    while expire.next_due_ms(store.conn) is not None:
+        store.one(expire.end_due, expire.EndDue())
     assert len(retries(store, group)) == 4
 
 
@@ -271,7 +275,7 @@ def test_a_topic_that_is_deleted_takes_what_waits_along(
     store: OpenStore, topic: Topic, group: Group, sent: Message
 ) -> None:
     hand_back(store, group, topic)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.end_due(after_ms=MINUTE)
     assert retries(store, group) == []
     assert store.one_value("SELECT COUNT(*) FROM delivery") == 0
@@ -285,9 +289,9 @@ def test_a_group_that_is_deleted_takes_its_retries_along(
     hand_back(store, group, topic)
     store.end_due(after_ms=MINUTE)
     hand_back(store, group, topic, 1)
-    store.one(catalog.delete_group, catalog.DeleteGroup(group.name))
+    store.one(groups.delete_group, groups.DeleteGroup(group.name))
     store.end_due(after_ms=MINUTE)
-    assert catalog.find_topic(store.conn, retry_topic(group.name)) is None
+    assert topics.find_topic(store.conn, retry_topic(group.name)) is None
     store.purge()
     assert store.one_value("SELECT COUNT(*) FROM delivery") == 0
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from popserver.broker.offsets import QueueName
-from popserver.broker.pulls import Pull
-from popserver.broker.retries import HandedBack
-from popserver.domain.filtering import TagFilter
-from popserver.domain.names import dead_letter_topic, retry_topic
-from popserver.store import retention, send_back
-from popserver.store.transaction import Transaction
+from popserver.engine.transaction import Transaction
+from popserver.filters import TagFilter
+from popserver.maintenance import retention
+from popserver.model.names import dead_letter_topic, retry_topic
+from popserver.model.topic import QueueName
+from popserver.pulling import send_back
+from popserver.pulling.flow import HandedBack, Pull
 from tests.send_back.handing import a_failure, pull_group
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import SECOND, open_store

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.group import Group
-from popserver.domain.message import Message
-from popserver.domain.names import Resource, retry_topic
-from popserver.domain.topic import Topic
-from popserver.domain.why import sentence
-from popserver.store import explaining, inspection
+from popserver.inspection import evidence
+from popserver.inspection import facts as inspection_facts
+from popserver.inspection.why import sentence
+from popserver.model.group import Group
+from popserver.model.message import Message
+from popserver.model.names import Resource, retry_topic
+from popserver.model.topic import Topic
 from tests.send_back.handing import commit, fail_again, hand_back, pull_group, reset, retries_of
 from tests.support.builders import a_message
 from tests.support.open_store import MINUTE, SECOND, START_MS, OpenStore
@@ -33,7 +34,7 @@ def sent(store: OpenStore, topic: Topic) -> Message:
 
 
 def why(store: OpenStore, group: Group, message: Message, topic: Resource | None = None) -> str:
-    found, _ = explaining.evidence(store.conn, group.name, topic, message.message_id)
+    found, _ = evidence.evidence(store.conn, group.name, topic, message.message_id)
     return sentence(found, lambda at_ms: f"{(at_ms - START_MS) // SECOND} s")
 
 
@@ -69,9 +70,9 @@ def test_of_several_retries_the_newest_counts(store: OpenStore, topic: Topic, gr
     )
     store.end_due(after_ms=MINUTE)
     assert why(store, group, sent).startswith("handed back 2 times, its retry is at offset 1 of topic '%RETRY%billing'")
-    newest = inspection.find_message(store.conn, retry_topic(group.name), sent.message_id)
+    newest = inspection_facts.find_message(store.conn, retry_topic(group.name), sent.message_id)
     assert newest.stored.offset == 1
-    _, steps = explaining.evidence(store.conn, group.name, None, sent.message_id)
+    _, steps = evidence.evidence(store.conn, group.name, None, sent.message_id)
     assert [(each.event, each.attempt) for each in steps] == [
         ("RETRY", 1),
         ("BACKOFF_ELAPSED", 1),

@@ -13,10 +13,10 @@ from popproto.v1 import legacy_pb2 as words
 from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.access import Rules
-from popserver.broker.clock import ManualClock
-from popserver.domain.group import Mode
-from popserver.domain.names import Resource
+from popserver.access.flow import Rules
+from popserver.engine.clock import ManualClock
+from popserver.model.group import Mode
+from popserver.model.names import Resource
 from tests.pull.wire_pull import legacy, make_topic, pull, queue, queue_name, update_offset
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 from tests.rpc.test_access import SECRET, give, guarded

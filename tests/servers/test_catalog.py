@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from popserver.domain.errors import ConsumerGroupNotFound, TopicNotFound
-from popserver.domain.names import Resource
-from popserver.store import catalog
+from popserver.catalog import groups
+from popserver.model.errors import ConsumerGroupNotFound, TopicNotFound
+from popserver.model.names import Resource
 from tests.support.builders import GROUP, TOPIC, messages_of
 from tests.support.running_broker import ids, until
 from tests.support.several_brokers import SeveralBrokers
@@ -50,7 +50,7 @@ async def test_a_group_that_meets_a_topic_while_it_grows_gets_every_queue(server
 
 
 async def test_a_changed_group_is_looked_up_again(both_know: SeveralBrokers) -> None:
-    await both_know.a.broker.catalog.update_group(catalog.UpdateGroup(GROUP, max_attempts=2))
+    await both_know.a.broker.catalog.update_group(groups.UpdateGroup(GROUP, max_attempts=2))
     await until(lambda: GROUP not in both_know.b.broker.catalog._groups)
     assert (await both_know.b.broker.catalog.group(GROUP)).retry.max_attempts == 2
 

@@ -7,8 +7,8 @@ import asyncio
 import psycopg
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.retry import SECOND_MS as SECOND
+from popserver.model.retry import SECOND_MS as SECOND
+from popserver.model.states import State
 from tests.support.running_broker import RunningBroker
 from tests.support.several_brokers import SeveralBrokers, silence
 

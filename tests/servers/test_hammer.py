@@ -12,18 +12,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from popserver.broker.clock import SystemClock
-from popserver.broker.redrives import Redrives, Selected
-from popserver.domain.errors import PopError
-from popserver.domain.filtering.tag import parse
-from popserver.domain.group import NewGroup
-from popserver.domain.message import Delivery, Message, MessageType, SendResult
-from popserver.domain.names import Resource
-from popserver.domain.redrive import Order, Repair
-from popserver.domain.retry import Holder, RetryPolicy
-from popserver.domain.topic import NewTopic
-from popserver.store import Database, migrate
-from popserver.store.soundness import check_soundness
+from popserver.database import migrate
+from popserver.database.check import check_soundness
+from popserver.database.database import Database
+from popserver.dead_letters.flow import Redrives, Selected
+from popserver.dead_letters.rules import Order, Repair
+from popserver.engine.clock import SystemClock
+from popserver.filters.tags import parse
+from popserver.model.errors import PopError
+from popserver.model.group import NewGroup
+from popserver.model.message import Delivery, Message, SendResult
+from popserver.model.names import Resource
+from popserver.model.retry import Holder, RetryPolicy
+from popserver.model.topic import MessageType, NewTopic
 from tests.support.builders import in_order, messages_of
 from tests.support.postgres import fresh_database, postgres_server
 from tests.support.running_broker import TestedBroker

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from popserver.domain.idempotency import PROPERTY
-from popserver.domain.message import Message, MessageType, SendResult
-from popserver.domain.topic import NewTopic
+from popserver.model.message import PROPERTY, Message, SendResult
+from popserver.model.topic import MessageType, NewTopic
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker
 from tests.support.several_brokers import SeveralBrokers

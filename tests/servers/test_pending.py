@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from popserver.domain.errors import InvalidTransactionId
-from popserver.domain.message import Message, MessageType
-from popserver.domain.topic import NewTopic
-from popserver.domain.transaction import Resolution
-from popserver.store.transactions import Check
+from popserver.model.errors import InvalidTransactionId
+from popserver.model.message import Message
+from popserver.model.topic import MessageType, NewTopic
+from popserver.producing.halves import Check
+from popserver.producing.rules import Resolution
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker, until
 from tests.support.several_brokers import SeveralBrokers, silence

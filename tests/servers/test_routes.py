@@ -9,13 +9,13 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.domain.address import split_address
-from popserver.domain.names import Resource
-from popserver.rpc import convert
-from popserver.rpc.call import Call
-from popserver.rpc.calls import Caller
-from popserver.rpc.routing import Routing
-from popserver.store.members import BEAT_MS, SERVER_LAPSE_MS
+from popserver.clients.routes import Routing
+from popserver.cluster.sql import BEAT_MS, SERVER_LAPSE_MS
+from popserver.model.names import Resource
+from popserver.transport import convert
+from popserver.transport.call import Call
+from popserver.transport.calls import Caller
+from popserver.transport.listen import split_address
 from tests.support.running_broker import RunningBroker, until
 from tests.support.several_brokers import SeveralBrokers, silence
 

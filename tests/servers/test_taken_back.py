@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from popserver.domain.errors import Internal
-from popserver.store import Database
+from popserver.database.database import Database
+from popserver.model.errors import Internal
 from tests.support.running_broker import ids
 from tests.support.several_brokers import SeveralBrokers
 

@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
-from popserver.broker import board
-from popserver.broker.group_notices import PAUSE_MS
-from popserver.domain.errors import StoreUnavailable
-from popserver.domain.names import dead_letter_topic
-from popserver.domain.retry import SECOND_MS
-from popserver.store import Database
-from popserver.store.listening import listen
+from popserver.cluster import listen as cluster_listen
+from popserver.cluster.listen import listen
+from popserver.database.database import Database
+from popserver.members.notices import PAUSE_MS
+from popserver.model.errors import StoreUnavailable
+from popserver.model.names import dead_letter_topic
+from popserver.model.retry import SECOND_MS
 from tests.group_members.attending import Heard, come
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker, ids, until
@@ -170,7 +170,7 @@ async def test_members_are_told_of_what_a_broken_ear_missed(
         await may_listen.wait()
         return await listen(database)
 
-    monkeypatch.setattr(board, "listen", listen_when_let)
+    monkeypatch.setattr(cluster_listen, "listen", listen_when_let)
     await servers.a.group()
     heard = Heard(servers.b)
     await deafen(servers)
@@ -192,7 +192,7 @@ async def test_without_an_ear_it_looks_once_a_second(servers: SeveralBrokers, mo
 
     await servers.a.topic()
     poll = await poll_at(servers.b)
-    monkeypatch.setattr(board, "listen", nobody)
+    monkeypatch.setattr(cluster_listen, "listen", nobody)
     await deafen(servers)
     (sent,) = await servers.a.send()
     assert ids(await asyncio.wait_for(poll, 60)) == [sent.message_id]

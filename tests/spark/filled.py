@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from popserver.domain.message import id_to_bytes
-from popserver.domain.topic import message_key
-from popserver.store.database import Database
-from popserver.store.migrate import upgrade
-from popserver.store.schema import consumer_group, dead_letter, message, queue, topic
+from popserver.database.database import Database
+from popserver.database.migrate import upgrade
+from popserver.database.schema import consumer_group, dead_letter, message, queue, topic
+from popserver.model.message import id_to_bytes
+from popserver.model.topic import message_key
 
 FLIGHTS, HOTELS = 1, 2
 BILLING, RADAR, OTHER_TENANT = 1, 2, 3

@@ -21,8 +21,8 @@ from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.reading import IdRange, ViewPages
 from popclient.spark.message_columns import MessageColumns
 from popproto.v2 import definition_pb2 as pb
-from popserver.store.database import Database
-from popserver.store.schema import message
+from popserver.database.database import Database
+from popserver.database.schema import message
 from tests.spark.filled import fill
 
 BOUND = 1_000

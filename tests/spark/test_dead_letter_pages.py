@@ -28,9 +28,9 @@ from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.ids import ids
 from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.quoted import lists, maps
-from popserver.domain.message import id_to_bytes
-from popserver.store.database import Database
-from popserver.store.schema import message, redrive
+from popserver.database.database import Database
+from popserver.database.schema import message, redrive
+from popserver.model.message import id_to_bytes
 from tests.spark.filled import BILLING, body_of, fill, id_of
 from tests.support.postgres import PostgresServer, fresh_database
 

@@ -25,14 +25,14 @@ from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.streaming import DeadLetterStream
-from popserver.domain.delivery import Event
-from popserver.domain.group import Group
-from popserver.domain.retry import Holder
-from popserver.store.database import Database
-from popserver.store.dead_letters import bury
-from popserver.store.dying import Dying
-from popserver.store.schema import dead_letter
-from popserver.store.transaction import Transaction
+from popserver.database.database import Database
+from popserver.database.schema import dead_letter
+from popserver.delivery.dead_letter_topic import bury
+from popserver.delivery.leaving import Dying
+from popserver.engine.transaction import Transaction
+from popserver.model.group import Group
+from popserver.model.retry import Holder
+from popserver.model.states import Event
 from tests.spark.filled import EPOCH_MS, fill
 from tests.support.open_store import MINUTE, OpenStore, open_store
 from tests.support.postgres import fresh_database, postgres_server

@@ -64,7 +64,7 @@ def test_a_pull_outlives_a_pause_of_its_reader(pop_server: EmbeddedBroker, monke
     with Admin(pop_server.endpoint) as admin:
         admin.create_topic("flights", queue_count=1)
     seen.send(100)
-    monkeypatch.setattr("popserver.store.bulk.CHUNK_MESSAGES_MAX", 40)
+    monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 40)
     monkeypatch.setattr(links, "IDLE_S", 0.2)
     link = link_to(ClientConfig(pop_server.endpoint), "reports")
     chunks = []
@@ -79,7 +79,7 @@ def test_a_server_that_fails_for_ever_is_given_up(pop_server: EmbeddedBroker, mo
     """Though each of its answers begins well."""
     with Producer(pop_server.endpoint) as producer:
         producer.send("flights", b"x")
-    monkeypatch.setattr("popserver.rpc.bulk._made", None)
+    monkeypatch.setattr("popserver.bulk.rpc._made", None)
     link = link_to(ClientConfig(pop_server.endpoint, request_timeout=0.3), "reports")
     with pytest.raises(PopError, match="the server failed on PullBulk"):
         list(bulk.pull(link, MessageQueue("flights", 0), 0, 100, expression=ALL, columns=["queue_offset"]))

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
-from popserver.domain.delivery import State
-from popserver.domain.message import Delivery, MessageType
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
-from popserver.store import database, holds, retention
+from popserver.database import database
+from popserver.maintenance import retention
+from popserver.model.message import Delivery
+from popserver.model.names import Resource
+from popserver.model.states import State
+from popserver.model.topic import MessageType, NewTopic
+from popserver.settling import release
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker
 
@@ -74,7 +76,7 @@ async def held(running: RunningBroker, message_group: str | None, **more: Any) -
 
 
 async def orphan(running: RunningBroker) -> None:
-    await running.broker.writer.submit(holds.Orphan(client_id="c1"))
+    await running.broker.writer.submit(release.Orphan(client_id="c1"))
 
 
 async def woken(running: RunningBroker) -> None:
@@ -217,7 +219,7 @@ async def test_its_client_comes_back(postgres_url: str, user: Engine, message_gr
         await orphan(running)
         with user.begin() as conn:
             ack(conn, mine)
-            adopt = holds.Adopt("c1", running.clock.now_ms() + HOLD_MS)
+            adopt = release.Adopt("c1", running.clock.now_ms() + HOLD_MS)
             await promptly(running.broker.writer.submit(adopt))
             await promptly(running.advance(5_000))
             assert await promptly(running.receive(client_id="c2")) == []

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from popserver.domain.message import MessageType
-from popserver.store import receiving
-from popserver.store.message_look import SMALL_BODY_BYTES
-from popserver.store.transaction import Transaction
+from popserver.engine.transaction import Transaction
+from popserver.messages.read import SMALL_BODY_BYTES
+from popserver.model.topic import MessageType
+from popserver.receiving import receive
 from tests.support import open_store
 from tests.support.builders import a_message, in_order
 from tests.support.open_store import OpenStore, a_receive
@@ -19,7 +19,7 @@ LARGE = SMALL_BODY_BYTES + 1
 
 @pytest.fixture(autouse=True)
 def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "RECEIVE_BYTES_MAX", 3 * LARGE)
+    monkeypatch.setattr(receive, "RECEIVE_BYTES_MAX", 3 * LARGE)
 
 
 def a_body(number: int, size: int) -> bytes:
@@ -47,7 +47,7 @@ def test_fewer_messages_come_where_they_are_large(store: OpenStore, sizes: list[
     bodies: list[bytes] = []
     more = True
     while more:
-        received = store.one(receiving.receive, a_receive(group, topic))
+        received = store.one(receive.receive, a_receive(group, topic))
         came.append(len(received.deliveries))
         bodies += [each.stored.message.body for each in received.deliveries]
         assert all(each.attempt == 1 for each in received.deliveries), "what was left out has not failed"
@@ -74,11 +74,11 @@ def test_a_transaction_carries_so_many_for_all(store: OpenStore, monkeypatch: py
     group = store.group(meets=[topic])
     store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(6)])
     monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=4 * LARGE))
-    several = store.do(receiving.receive, *(a_receive(group, topic, 2, client_id=client) for client in "abc"))
+    several = store.do(receive.receive, *(a_receive(group, topic, 2, client_id=client) for client in "abc"))
     assert [len(each.deliveries) for each in several] == [2, 2, 0]  # type: ignore[union-attr]
     assert all(each.more for each in several)  # type: ignore[union-attr]
     monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=0))
-    received = store.one(receiving.receive, a_receive(group, topic, 2))
+    received = store.one(receive.receive, a_receive(group, topic, 2))
     assert (received.deliveries, received.more) == ([], True)
     monkeypatch.undo()
     assert len(store.receive(group, topic)) == 2
@@ -89,12 +89,12 @@ def test_so_do_receives_that_are_repeated(store: OpenStore, monkeypatch: pytest.
     group = store.group(meets=[topic])
     store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(6)])
     receives = [a_receive(group, topic, 2, client_id=name, attempt_id=name) for name in "abc"]
-    first = store.do(receiving.receive, *receives)
+    first = store.do(receive.receive, *receives)
     monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=3 * LARGE))
-    again = store.do(receiving.receive, *receives)
+    again = store.do(receive.receive, *receives)
     assert [len(each.deliveries) for each in again] == [2, 2, 0]  # type: ignore[union-attr]
     assert again[2].more, "it is not over"  # type: ignore[union-attr]
-    assert store.one(receiving.receive, receives[2]) == first[2]._replace(more=True)  # type: ignore[union-attr]
+    assert store.one(receive.receive, receives[2]) == first[2]._replace(more=True)  # type: ignore[union-attr]
 
 
 def test_what_is_left_out_does_not_become_more_and_more(store: OpenStore) -> None:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select, text
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import (
-    AlreadyExists,
-    BadRequest,
-    ConsumerGroupNotFound,
-    InvalidReceiptHandle,
-    TopicNotFound,
-)
-from popserver.domain.group import ConsumeFrom, HistoryLevel, Mode
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.retry import Holder, RetryPolicy
-from popserver.store import catalog, due
-from popserver.store.schema import progress
+from popserver.catalog import groups, topics
+from popserver.database.schema import progress
+from popserver.maintenance import purge
+from popserver.model.errors import AlreadyExists, BadRequest, ConsumerGroupNotFound, InvalidReceiptHandle, TopicNotFound
+from popserver.model.group import ConsumeFrom, HistoryLevel, Mode
+from popserver.model.names import Resource
+from popserver.model.retry import Holder, RetryPolicy
+from popserver.model.states import State
+from popserver.model.topic import MessageType
+from popserver.settling import expire
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic
 from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore
 
@@ -31,11 +27,11 @@ def progress_of(store: OpenStore, group_id: int) -> list[int]:
 class TestTopics:
     def test_made_and_found(self, store: OpenStore) -> None:
         made = store.topic(Resource("ns", "t"), queues=3)
-        assert made == catalog.find_topic(store.conn, Resource("ns", "t"))
+        assert made == topics.find_topic(store.conn, Resource("ns", "t"))
         assert ([each.number for each in made.queues], made.created_at_ms) == ([0, 1, 2], START_MS)
         assert made.accepts == (MessageType.NORMAL,)
-        assert catalog.find_topic(store.conn, Resource("", "t")) is None
-        assert catalog.list_topics(store.conn) == [made]
+        assert topics.find_topic(store.conn, Resource("", "t")) is None
+        assert topics.list_topics(store.conn) == [made]
 
     @pytest.mark.row("G7")
     def test_namespaces_keep_names_apart(self, store: OpenStore) -> None:
@@ -49,27 +45,27 @@ class TestTopics:
         made = store.topic(queues=2)
         with pytest.raises(AlreadyExists, match="topic 'orders' exists already, with 2 queues"):
             store.topic(queues=3)
-        assert store.one(catalog.create_topic, catalog.CreateTopic(a_new_topic(), or_find=True)) == made
+        assert store.one(topics.create_topic, topics.CreateTopic(a_new_topic(), or_find=True)) == made
 
     def test_of_two_in_one_transaction_the_second_finds_the_first(self, store: OpenStore) -> None:
-        one, two = store.do(catalog.create_topic, *[catalog.CreateTopic(a_new_topic(), or_find=True)] * 2)
+        one, two = store.do(topics.create_topic, *[topics.CreateTopic(a_new_topic(), or_find=True)] * 2)
         assert one == two
 
     def test_queues_are_added_never_taken(self, store: OpenStore) -> None:
         topic = store.topic(queues=2)
-        grown = store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, queue_count=4))
+        grown = store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=4))
         assert grown.queues[:2] == topic.queues
         assert [each.number for each in grown.queues] == [0, 1, 2, 3]
         assert store.rings == {topic.topic_id}
         with pytest.raises(BadRequest, match="has 4 queues, and their number only grows; 3 are too few"):
-            store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, queue_count=3))
-        assert store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, queue_count=4)) == grown
+            store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=3))
+        assert store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=4)) == grown
 
     def test_a_group_that_has_met_the_topic_starts_new_queues_at_their_beginning(self, store: OpenStore) -> None:
         topic = store.topic()
         latest = store.group("latest", meets=[topic], consume_from=ConsumeFrom.LATEST)
         stranger = store.group("stranger")
-        grown = store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, queue_count=3))
+        grown = store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=3))
         (sent,) = store.send(grown, 1, rotation=2)
         assert progress_of(store, latest.group_id) == [0, 0, 0]
         assert progress_of(store, stranger.group_id) == []
@@ -78,13 +74,13 @@ class TestTopics:
     def test_what_it_accepts(self, store: OpenStore) -> None:
         topic = store.topic()
         accepts = (MessageType.FIFO, MessageType.NORMAL)
-        assert store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, accepts=accepts)).accepts == accepts
-        assert store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, queue_count=2)).accepts == accepts
+        assert store.one(topics.update_topic, topics.UpdateTopic(topic.name, accepts=accepts)).accepts == accepts
+        assert store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=2)).accepts == accepts
 
     def test_what_does_not_exist(self, store: OpenStore) -> None:
         for verb, wish in (
-            (catalog.update_topic, catalog.UpdateTopic(Resource("ns", "t"))),
-            (catalog.delete_topic, catalog.DeleteTopic(Resource("ns", "t"))),
+            (topics.update_topic, topics.UpdateTopic(Resource("ns", "t"))),
+            (topics.delete_topic, topics.DeleteTopic(Resource("ns", "t"))),
         ):
             with pytest.raises(TopicNotFound, match="create it with: popmq topic create t --namespace ns"):
                 store.one(verb, wish)  # type: ignore[arg-type]
@@ -95,44 +91,44 @@ class TestGroups:
         made = store.group(
             max_attempts=5, intervals_ms=[1, 2], consume_from=ConsumeFrom.LATEST, history=HistoryLevel.ALL
         )
-        assert made == catalog.find_group(store.conn, GROUP)
+        assert made == groups.find_group(store.conn, GROUP)
         assert (made.retry, made.consume_from, made.history) == (
             RetryPolicy(5, (1, 2)),
             ConsumeFrom.LATEST,
             HistoryLevel.ALL,
         )
         assert (made.mode, made.created_at_ms) == (None, START_MS)
-        assert catalog.list_groups(store.conn) == [made]
-        assert catalog.groups_by_id(store.conn, {made.group_id, 99}) == {made.group_id: catalog.FoundGroup(made, False)}
+        assert groups.list_groups(store.conn) == [made]
+        assert groups.groups_by_id(store.conn, {made.group_id, 99}) == {made.group_id: groups.FoundGroup(made, False)}
 
     def test_twice_is_refused_or_found(self, store: OpenStore) -> None:
         made = store.group()
         with pytest.raises(AlreadyExists, match="consumer group 'billing' exists already"):
             store.group()
-        assert store.one(catalog.create_group, catalog.CreateGroup(a_new_group(), or_find=True)) == made
+        assert store.one(groups.create_group, groups.CreateGroup(a_new_group(), or_find=True)) == made
 
     @pytest.mark.row("L7")
     def test_changing_it_leaves_the_rest_alone(self, store: OpenStore) -> None:
         made = store.group(max_attempts=5, intervals_ms=[1, 2])
-        changed = store.one(catalog.update_group, catalog.UpdateGroup(GROUP, max_attempts=3))
+        changed = store.one(groups.update_group, groups.UpdateGroup(GROUP, max_attempts=3))
         assert changed == made._replace(retry=RetryPolicy(3, (1, 2)))
-        changed = store.one(catalog.update_group, catalog.UpdateGroup(GROUP, None, (9,), HistoryLevel.NONE))
+        changed = store.one(groups.update_group, groups.UpdateGroup(GROUP, None, (9,), HistoryLevel.NONE))
         assert changed == made._replace(retry=RetryPolicy(3, (9,)), history=HistoryLevel.NONE)
-        assert store.one(catalog.update_group, catalog.UpdateGroup(GROUP)) == changed
+        assert store.one(groups.update_group, groups.UpdateGroup(GROUP)) == changed
 
     def test_a_changed_policy_counts_for_holds_that_run(self, store: OpenStore) -> None:
         topic = store.topic()
         group = store.group(meets=[topic])
         store.send(topic)
         store.receive(group, topic, invisible_ms=SECOND)
-        store.one(catalog.update_group, catalog.UpdateGroup(GROUP, max_attempts=1))
+        store.one(groups.update_group, groups.UpdateGroup(GROUP, max_attempts=1))
         store.end_due(after_ms=SECOND)
         assert set(store.states(group).values()) == {State.DLQ}
 
     def test_what_does_not_exist(self, store: OpenStore) -> None:
         for verb, wish in (
-            (catalog.update_group, catalog.UpdateGroup(GROUP)),
-            (catalog.delete_group, catalog.DeleteGroup(GROUP)),
+            (groups.update_group, groups.UpdateGroup(GROUP)),
+            (groups.delete_group, groups.DeleteGroup(GROUP)),
         ):
             with pytest.raises(ConsumerGroupNotFound, match="create it with: popmq group create billing"):
                 store.one(verb, wish)  # type: ignore[arg-type]
@@ -157,7 +153,7 @@ class TestMeeting:
     def test_fixes_the_mode(self, store: OpenStore) -> None:
         one, other = store.topic("one"), store.topic("other")
         group = store.group(meets=[one])
-        found = catalog.find_group(store.conn, GROUP)
+        found = groups.find_group(store.conn, GROUP)
         assert found is not None
         assert found.mode is Mode.POP
         store.meet(group, other)
@@ -166,7 +162,7 @@ class TestMeeting:
 
     def test_a_group_that_is_gone(self, store: OpenStore) -> None:
         topic, group = store.topic(), store.group()
-        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+        store.one(groups.delete_group, groups.DeleteGroup(GROUP))
         store.purge()
         with pytest.raises(ConsumerGroupNotFound):
             store.meet(group, topic)
@@ -178,8 +174,8 @@ class TestDeleting:
         group = store.group(meets=[old])
         store.send(old)
         (held,) = store.receive(group, old)
-        store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
-        assert catalog.find_topic(store.conn, TOPIC) is None
+        store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
+        assert topics.find_topic(store.conn, TOPIC) is None
         new = store.topic(queues=2)
         assert new.topic_id > old.topic_id
         assert min(each.queue_id for each in new.queues) > max(each.queue_id for each in old.queues)
@@ -196,8 +192,8 @@ class TestDeleting:
         for _ in range(3):
             topic, group = store.topic(), store.group()
             ids.append((topic.topic_id, topic.queues[0].queue_id, group.group_id))
-            store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
-            store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+            store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
+            store.one(groups.delete_group, groups.DeleteGroup(GROUP))
             store.purge()
         assert len({each[0] for each in ids}) == len({each[1] for each in ids}) == len({each[2] for each in ids}) == 3
 
@@ -209,7 +205,7 @@ class TestDeleting:
         store.send(other, 2)
         store.receive(group, topic, 4)
         store.receive(group, other, 1)
-        store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+        store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
         store.purge()
         assert [store.one_value(f"SELECT COUNT(*) FROM {table}") for table in ("topic", "queue", "progress")] == [
             1,
@@ -225,9 +221,9 @@ class TestDeleting:
         group = store.group(meets=[topic])
         store.send(topic, 1_500)
         store.receive(group, topic, 1_200)
-        store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+        store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
         removed = []
-        while rows := store.one(catalog.purge, catalog.Purge()):
+        while rows := store.one(purge.purge, purge.Purge()):
             removed.append(rows)
         assert max(removed) == 1_000
         assert sum(removed) == 1_200 + 1_500 + 2  # deliveries, messages, the queue and the topic
@@ -236,8 +232,8 @@ class TestDeleting:
         topic = store.topic()
         group = store.group(meets=[topic])
         store.send(topic, 3)
-        store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
-        store.one(catalog.purge, catalog.Purge())
+        store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
+        store.one(purge.purge, purge.Purge())
         assert store.receive(group, topic) == []
 
     def test_a_group_leaves_nothing_behind(self, store: OpenStore) -> None:
@@ -246,7 +242,7 @@ class TestDeleting:
         store.send(topic, 3)
         for each in (group, other):
             store.receive(each, topic, 2)
-        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+        store.one(groups.delete_group, groups.DeleteGroup(GROUP))
         store.purge()
         assert [store.one_value(f"SELECT COUNT(*) FROM {table}") for table in ("consumer_group", "progress")] == [1, 1]
         assert store.one_value("SELECT COUNT(*) FROM delivery") == 2
@@ -257,7 +253,7 @@ class TestDeleting:
         old = store.group(meets=[topic])
         store.send(topic)
         (held,) = store.receive(old, topic)
-        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+        store.one(groups.delete_group, groups.DeleteGroup(GROUP))
         new = store.group(meets=[topic])
         assert new.group_id > old.group_id
         assert [each.attempt for each in store.receive(new, topic)] == [1]
@@ -270,7 +266,7 @@ class TestDeleting:
         group = store.group(meets=[topic], max_attempts=1)
         store.send(topic)
         store.receive(group, topic, invisible_ms=SECOND, holder=holder)
-        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+        store.one(groups.delete_group, groups.DeleteGroup(GROUP))
         assert store.end_due(after_ms=HOUR) == 1
         assert store.rows("SELECT name FROM topic WHERE deleted_at_ms IS NULL") == [(TOPIC.name,)]
         store.purge()
@@ -280,7 +276,7 @@ class TestDeleting:
         group = store.group(meets=[topic])
         store.send(topic)
         store.receive(group, topic, invisible_ms=SECOND)
-        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
+        store.one(groups.delete_group, groups.DeleteGroup(GROUP))
         assert store.end_due(after_ms=HOUR) == 1
         store.purge()
         assert store.end_due(after_ms=HOUR) == 0
@@ -291,8 +287,8 @@ class TestDeleting:
         group = store.group(meets=[topic])
         store.send(topic, 3)
         store.receive(group, topic, 1)
-        store.one(catalog.delete_group, catalog.DeleteGroup(GROUP))
-        store.one(catalog.purge, catalog.Purge())
+        store.one(groups.delete_group, groups.DeleteGroup(GROUP))
+        store.one(purge.purge, purge.Purge())
         assert store.receive(group, topic) == []
         store.purge()
         assert store.one_value("SELECT COUNT(*) FROM delivery") == 0
@@ -306,6 +302,6 @@ class TestDeleting:
         for table in ("progress", "consumer_group"):
             store.conn.execute(text(f"DELETE FROM {table} WHERE group_id = :id"), {"id": group.group_id})
         store.now_ms += SECOND
-        assert store.one(due.end_due, due.EndDue()).next_due_ms is None
+        assert store.one(expire.end_due, expire.EndDue()).next_due_ms is None
         assert store.one_value("SELECT COUNT(*) FROM delivery WHERE group_id = :id", id=group.group_id) == 0
         assert set(store.states(other).values()) == {State.READY}

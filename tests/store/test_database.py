@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from popserver.domain.errors import PopError, StoreUnavailable
-from popserver.store import Database, migrate
-from popserver.store.compacting import compact
-from popserver.store.database import said_plainly
-from popserver.store.given import encode_rows, rows_parameter
+from popserver.database import migrate
+from popserver.database.check import compact
+from popserver.database.database import Database, said_plainly
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.model.errors import PopError, StoreUnavailable
 from tests.support.open_store import OpenStore
 
 

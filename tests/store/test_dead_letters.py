@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.group import Group
-from popserver.domain.message import Message
-from popserver.domain.names import Resource, dead_letter_topic
-from popserver.domain.topic import Topic
-from popserver.store import catalog, holds
+from popserver.catalog import groups, topics
+from popserver.maintenance import purge
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.group import Group
+from popserver.model.message import Message
+from popserver.model.names import Resource, dead_letter_topic
+from popserver.model.states import State
+from popserver.model.topic import Topic
+from popserver.settling import change
 from tests.support.builders import a_message
 from tests.support.open_store import SECOND, OpenStore, ids, receipt_of
 
@@ -42,7 +44,7 @@ def dead(store: OpenStore, topic: Topic, group: Group) -> Message:
 
 
 def dead_letter_topic_of(store: OpenStore, group: Group) -> Topic:
-    found = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+    found = topics.find_topic(store.conn, dead_letter_topic(group.name))
     assert found is not None
     return found
 
@@ -109,8 +111,8 @@ class TestForwarding:
     def test_repeated_it_is_done_already(self, store: OpenStore, topic: Topic, group: Group) -> None:
         store.send(topic)
         (held,) = store.receive(group, topic)
-        wishes = [holds.Forward(group, receipt_of(held))] * 2
-        assert list(store.do(holds.forward, *wishes)) == [None, None]
+        wishes = [change.Forward(group, receipt_of(held))] * 2
+        assert list(store.do(change.forward, *wishes)) == [None, None]
         before = store.digest()
         assert store.forward(group, held) is None
         assert store.digest() == before
@@ -167,7 +169,7 @@ def test_the_same_id_dies_once_per_topic_it_came_from(
 def test_dead_letters_outlive_the_topic_they_came_from(
     store: OpenStore, topic: Topic, group: Group, dead: Message
 ) -> None:
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
     (row,) = facts(store)
     assert bytes(row.body) == b"the body"
@@ -176,7 +178,7 @@ def test_dead_letters_outlive_the_topic_they_came_from(
 def test_deleting_the_dead_letter_topic_deletes_the_dead_letters(
     store: OpenStore, topic: Topic, group: Group, dead: Message
 ) -> None:
-    store.one(catalog.delete_topic, catalog.DeleteTopic(dead_letter_topic(group.name)))
+    store.one(topics.delete_topic, topics.DeleteTopic(dead_letter_topic(group.name)))
     store.purge()
     assert facts(store) == []
     assert store.one_value("SELECT COUNT(*) FROM dead_letter") == 0
@@ -184,11 +186,11 @@ def test_deleting_the_dead_letter_topic_deletes_the_dead_letters(
 
 
 def test_a_deleted_groups_dead_letters_go_with_it(store: OpenStore, topic: Topic, group: Group, dead: Message) -> None:
-    store.one(catalog.delete_group, catalog.DeleteGroup(group.name))
+    store.one(groups.delete_group, groups.DeleteGroup(group.name))
     store.purge()
     assert facts(store) == []
     assert store.one_value("SELECT COUNT(*) FROM dead_letter") == 0
-    assert catalog.find_topic(store.conn, dead_letter_topic(group.name)) is None
+    assert topics.find_topic(store.conn, dead_letter_topic(group.name)) is None
     assert store.one_value("SELECT COUNT(*) FROM message") == 1, "the origin stays"
 
 
@@ -196,9 +198,9 @@ def test_what_dies_while_its_topic_is_being_deleted(store: OpenStore, topic: Top
     """Whichever goes first, no dead letter may stand without its message."""
     store.send(topic)
     store.receive(group, topic, invisible_ms=HOLD_MS)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.now_ms += HOLD_MS
-    while store.one(catalog.purge, catalog.Purge()):
+    while store.one(purge.purge, purge.Purge()):
         store.end_due()
         without_copy = "SELECT COUNT(*) FROM dead_letter WHERE copy_key NOT IN (SELECT message_key FROM message)"
         assert store.one_value(without_copy) == 0

@@ -5,15 +5,19 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import event, select, text
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import MessageNotFound, MessagePropertyConflictWithType, TooLate, TopicNotFound
-from popserver.domain.filtering.tag import parse
-from popserver.domain.message import Message, MessageType, id_to_bytes
-from popserver.domain.pending import PendingKind
-from popserver.store import catalog, entering, messages, pending, retention, schema
-from popserver.store.pending import PENDING_COLUMNS
-from popserver.store.pending_look import After, pending_with_key, scheduled
-from popserver.store.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
+from popserver.catalog import topics
+from popserver.database import schema
+from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
+from popserver.filters.tags import parse
+from popserver.maintenance import retention
+from popserver.messages import append
+from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, TooLate, TopicNotFound
+from popserver.model.message import Message, id_to_bytes
+from popserver.model.states import PendingKind, State
+from popserver.model.topic import MessageType
+from popserver.producing import enter, pending
+from popserver.producing.pending import PENDING_COLUMNS
+from popserver.producing.pending_facts import After, pending_with_key, scheduled
 from tests.support.builders import TOPIC, a_message, messages_of
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore, ids
 from tests.support.pending_store import a_delayed, a_half, commit, enter_due, ids_in, pend, recall
@@ -56,15 +60,15 @@ def test_many_enter_in_steps(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     pend(store, topic, *(a_delayed(store) for _ in range(STEP_ROWS_MAX + 5)))
     store.now_ms += MINUTE
-    first = store.one(entering.enter_due, entering.EnterDue(0))
+    first = store.one(enter.enter_due, enter.EnterDue(0))
     assert first == (STEP_ROWS_MAX, store.now_ms)
-    assert store.one(entering.enter_due, entering.EnterDue(1)) == (5, None)
+    assert store.one(enter.enter_due, enter.EnterDue(1)) == (5, None)
     rows = store.rows("SELECT min_offset, next_offset FROM queue ORDER BY number")
     assert [tuple(row) for row in rows] == [(0, STEP_ROWS_MAX), (0, 5)]
 
 
 def test_a_step_carries_so_many_bytes(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entering, "STEP_BYTES_MAX", 25)
+    monkeypatch.setattr(enter, "STEP_BYTES_MAX", 25)
     topic = store.topic()
     pend(store, topic, *(a_delayed(store, body=bytes(10)) for _ in range(4)), a_delayed(store, HOUR))
     assert enter_due(store, after_ms=MINUTE) == 2
@@ -96,7 +100,7 @@ def test_an_id_is_once_in_either_table(store: OpenStore) -> None:
     again, other = late._replace(message_type=MessageType.NORMAL), a_message()
     with pytest.raises(RepeatedId):
         store.send(topic, [again, other])
-    ((known, _),) = store.do(messages.append, messages.Append(topic, [again, other], 0), careful=True)
+    ((known, _),) = store.do(append.append, append.Append(topic, [again, other], 0), careful=True)
     assert known.deliver_at_ms == late.deliver_at_ms
     assert ids_in(store, "message") == [stored.message_id, other.message_id]
 
@@ -108,7 +112,7 @@ def test_one_that_was_stored_meanwhile_does_not_enter(store: OpenStore) -> None:
     pend(store, topic, late, other)
     _sneak_in(store)
     store.now_ms += MINUTE
-    store.do(entering.enter_due, entering.EnterDue(0), careful=True)
+    store.do(enter.enter_due, enter.EnterDue(0), careful=True)
     assert sorted(ids_in(store, "message")) == sorted([late.message_id, other.message_id])
     assert ids_in(store, "pending") == []
 
@@ -124,7 +128,7 @@ def test_the_same_id_may_be_in_two_topics(store: OpenStore) -> None:
 def test_a_topic_that_was_deleted_takes_none(store: OpenStore) -> None:
     topic = store.topic()
     pend(store, topic, *(a_delayed(store) for _ in range(3)))
-    store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+    store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
     with pytest.raises(TopicNotFound, match="was deleted"):
         pend(store, topic, a_delayed(store))
     assert enter_due(store, after_ms=MINUTE) == 3  # nothing is left waiting
@@ -136,7 +140,7 @@ def test_deleting_a_topic_removes_its_pending_messages(store: OpenStore) -> None
     kept = a_delayed(store)
     pend(store, topic, a_delayed(store), a_half())
     pend(store, other, kept)
-    store.one(catalog.delete_topic, catalog.DeleteTopic(TOPIC))
+    store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
     store.purge()
     assert ids_in(store, "pending") == [kept.message_id]
 
@@ -289,5 +293,5 @@ def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> 
     store.now_ms += MINUTE
     rows = store.conn.execute(select(*PENDING_COLUMNS).order_by(schema.pending.c.pending_id)).all()
     step = [row for index, row in enumerate(rows) if index != 2]
-    found = entering._in_order(Transaction(store.conn, store.now_ms), step)
+    found = enter._in_order(Transaction(store.conn, store.now_ms), step)
     assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]

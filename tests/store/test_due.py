@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from popserver.domain.delivery import Event, State
-from popserver.domain.group import HistoryLevel
-from popserver.domain.message import MessageType
-from popserver.domain.retry import RETRY_LADDER_MS, Exponential, Holder
-from popserver.store import due
-from popserver.store.transaction import Transaction
+from popserver.engine.transaction import Transaction
+from popserver.model.group import HistoryLevel
+from popserver.model.retry import RETRY_LADDER_MS, Exponential, Holder
+from popserver.model.states import Event, State
+from popserver.model.topic import MessageType
+from popserver.settling import expire
 from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore, ids, receipt_of
 
 HOLD_MS = 30 * SECOND
 
 
 def test_nothing_is_due_where_nothing_is_held(store: OpenStore) -> None:
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(None)
+    assert store.one(expire.end_due, expire.EndDue()) == expire.Ended(None)
 
 
 @pytest.mark.row("L9")
@@ -29,7 +29,7 @@ def test_a_simple_hold_ends_exactly_at_its_windows_end(store: OpenStore) -> None
     store.send(topic)
     store.receive(group, topic, invisible_ms=HOLD_MS)
     assert store.end_due(after_ms=HOLD_MS - 1) == 0
-    assert store.one(due.end_due, due.EndDue()).next_due_ms == START_MS + HOLD_MS
+    assert store.one(expire.end_due, expire.EndDue()).next_due_ms == START_MS + HOLD_MS
     assert store.end_due(after_ms=1) == 1
     assert set(store.states(group).values()) == {State.READY}
     assert [each.attempt for each in store.receive(group, topic)] == [2]
@@ -59,7 +59,7 @@ def test_ending_a_hold_rings_its_topic(store: OpenStore) -> None:
         store.send(each)
         store.receive(group, each, invisible_ms=SECOND if each is topic else HOUR)
     store.now_ms += SECOND
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(START_MS + HOUR)
+    assert store.one(expire.end_due, expire.EndDue()) == expire.Ended(START_MS + HOUR)
     assert store.rings == {topic.topic_id}
 
 
@@ -76,7 +76,7 @@ def test_a_push_hold_climbs_the_ladder_from_the_moment_it_ended(store: OpenStore
         (held,) = store.receive(group, topic, holder=Holder.PUSH, invisible_ms=HOLD_MS)
         assert held.attempt == attempt
         store.now_ms += HOLD_MS + late_ms
-        ended = store.one(due.end_due, due.EndDue())
+        ended = store.one(expire.end_due, expire.EndDue())
         assert ended.next_due_ms == received_ms + HOLD_MS + interval_ms
         row = store.delivery_of(group, receipt_of(held).message_key)
         assert (row.state, row.visible_at_ms) == (State.WAITING_RETRY, ended.next_due_ms)
@@ -118,7 +118,7 @@ def test_the_whole_ladder_of_a_push_consumer(store: OpenStore) -> None:
     waited_ms = []
     while granted := store.receive(group, topic, holder=Holder.PUSH, invisible_ms=HOLD_MS):
         store.now_ms = granted[0].visible_at_ms
-        next_due_ms = store.one(due.end_due, due.EndDue()).next_due_ms
+        next_due_ms = store.one(expire.end_due, expire.EndDue()).next_due_ms
         if next_due_ms is not None:
             waited_ms.append(next_due_ms - store.now_ms)
             store.now_ms = next_due_ms
@@ -136,7 +136,7 @@ def test_one_step_ends_many_groups_and_events(store: OpenStore) -> None:
         store.receive(group, topic, holder=holder, invisible_ms=HOLD_MS)
     store.now_ms += HOLD_MS
     assert store.due_now() == 9
-    store.one(due.end_due, due.EndDue())
+    store.one(expire.end_due, expire.EndDue())
     assert store.due_now() == 0
     assert [{step[0] for step in store.history(group)} - {Event.RECEIVE} for group in (simple, push, last)] == [
         {Event.RELEASE},
@@ -151,9 +151,9 @@ def test_a_step_takes_a_thousand(store: OpenStore) -> None:
     store.send(topic, 1_001)
     store.receive(group, topic, 1_001, invisible_ms=HOLD_MS)
     store.now_ms += HOLD_MS
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(START_MS + HOLD_MS)
+    assert store.one(expire.end_due, expire.EndDue()) == expire.Ended(START_MS + HOLD_MS)
     assert store.due_now() == 1
-    assert store.one(due.end_due, due.EndDue()) == due.Ended(None)
+    assert store.one(expire.end_due, expire.EndDue()) == expire.Ended(None)
 
 
 def test_the_earliest_is_ended_first(store: OpenStore) -> None:
@@ -173,7 +173,7 @@ def test_several_requests_need_one_step(store: OpenStore) -> None:
     store.send(topic)
     store.receive(group, topic, invisible_ms=SECOND)
     store.now_ms += SECOND
-    assert list(store.do(due.end_due, due.EndDue(), due.EndDue())) == [due.Ended(None)] * 2
+    assert list(store.do(expire.end_due, expire.EndDue(), expire.EndDue())) == [expire.Ended(None)] * 2
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_what_another_has_in_its_hands_is_looked_at_again(store: OpenStore, due_
     store.send(topic)
     store.receive(group, topic)
     store.conn.execute(text("UPDATE delivery SET visible_at_ms = :due"), {"due": due_ms})
-    assert due._when_to_look_again(Transaction(store.conn, START_MS)) == START_MS + again_ms
+    assert expire._when_to_look_again(Transaction(store.conn, START_MS)) == START_MS + again_ms
 
 
 def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) -> None:
@@ -201,7 +201,7 @@ def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) 
     store.database.begin(other)
     other.execute(text("SELECT 1 FROM progress FOR UPDATE"))
     store.database.begin(store.conn)
-    due.end_due(Transaction(store.conn, store.now_ms + SECOND), [due.EndDue()])
+    expire.end_due(Transaction(store.conn, store.now_ms + SECOND), [expire.EndDue()])
     assert other.execute(text("SELECT 1 FROM delivery FOR UPDATE SKIP LOCKED")).all() == [(1,)]
     for each in (other, store.conn):
         each.exec_driver_sql("ROLLBACK")

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.filtering import Filter, sql
-from popserver.domain.filtering.tag import parse
-from popserver.domain.group import Group
-from popserver.domain.message import MessageType
-from popserver.domain.names import dead_letter_topic
-from popserver.domain.topic import Topic
-from popserver.store import catalog, receiving
+from popserver.catalog import topics
+from popserver.filters import Filter
+from popserver.filters import sql as filters_sql
+from popserver.filters.tags import parse
+from popserver.model.group import Group
+from popserver.model.names import dead_letter_topic
+from popserver.model.states import State
+from popserver.model.topic import MessageType, Topic
+from popserver.receiving import grant, receive
 from tests.support.builders import a_message, in_order
 from tests.support.open_store import SECOND, OpenStore, a_receive, bodies
 
@@ -71,25 +72,23 @@ def test_what_is_filtered_out_counts_as_consumed(store: OpenStore, topic: Topic,
 
 def test_a_full_batch_does_not_look_further_than_it_must(store: OpenStore, topic: Topic, group: Group) -> None:
     send_tagged(store, topic, "B", "A", "B", "A")
-    received = store.one(receiving.receive, a_receive(group, topic, 1, wanted=parse("A")))
+    received = store.one(receive.receive, a_receive(group, topic, 1, wanted=parse("A")))
     assert received.more
     assert store.lag(group).ready == 2
 
 
 def test_a_window_of_1000_offsets_then_others_are_let_in(store: OpenStore, topic: Topic, group: Group) -> None:
     send_tagged(store, topic, *["B"] * 1_000, "A")
-    first = store.one(receiving.receive, a_receive(group, topic, wanted=parse("A")))
-    assert first == receiving.Received([], more=True), "unfinished, not empty"
+    first = store.one(receive.receive, a_receive(group, topic, wanted=parse("A")))
+    assert first == grant.Received([], more=True), "unfinished, not empty"
     assert store.lag(group).ready == 1
-    second = store.one(receiving.receive, a_receive(group, topic, wanted=parse("A")))
+    second = store.one(receive.receive, a_receive(group, topic, wanted=parse("A")))
     assert (bodies(second.deliveries), second.more) == ([b"A"], False)
 
 
 def test_exactly_a_window_is_read_to_its_end(store: OpenStore, topic: Topic, group: Group) -> None:
     send_tagged(store, topic, *["B"] * 1_000)
-    assert store.one(receiving.receive, a_receive(group, topic, wanted=parse("A"))) == receiving.Received(
-        [], more=False
-    )
+    assert store.one(receive.receive, a_receive(group, topic, wanted=parse("A"))) == grant.Received([], more=False)
 
 
 def test_what_comes_again_is_not_judged_again(store: OpenStore, topic: Topic, group: Group) -> None:
@@ -131,7 +130,7 @@ def test_what_a_sql_filter_lets_through(
     store: OpenStore, topic: Topic, group: Group, expression: str, granted: list[bytes]
 ) -> None:
     send_with(store, topic, "1", "4", "x", None, "10", tag="A")
-    assert bodies(store.receive(group, topic, wanted=sql.parse(expression))) == granted
+    assert bodies(store.receive(group, topic, wanted=filters_sql.parse(expression))) == granted
     lag = store.lag(group)
     assert (lag.ready, lag.inflight) == (0, len(granted)), "what it refuses is consumed"
     assert store.one_value("SELECT COUNT(*) FROM delivery") == len(granted)
@@ -145,7 +144,7 @@ def test_a_filter_of_any_number_of_properties(store: OpenStore, topic: Topic, gr
     every = dict.fromkeys(names, "1")
     for properties in (every, every | {names[-1]: "2"}, {**every, "more": "x"}, dict.fromkeys(names[1:], "1"), {}):
         store.send(topic, [a_message(properties=properties, body=str(len(properties)).encode())])
-    wanted = sql.parse(" AND ".join(f"{name} = '1'" for name in names))
+    wanted = filters_sql.parse(" AND ".join(f"{name} = '1'" for name in names))
     assert bodies(store.receive(group, topic, wanted=wanted)) == [str(n).encode() for n in (count, count + 1)]
 
 
@@ -155,7 +154,7 @@ def test_a_filter_of_any_number_of_properties(store: OpenStore, topic: Topic, gr
 def test_a_property_of_any_text(store: OpenStore, topic: Topic, group: Group, value: str) -> None:
     send_with(store, topic, value, f"{value}!", None)
     written = value.replace("'", "''")
-    wanted = sql.parse(f"a = '{written}'")
+    wanted = filters_sql.parse(f"a = '{written}'")
     assert bodies(store.receive(group, topic, wanted=wanted)) == [value.encode() or b"none"]
 
 
@@ -163,7 +162,7 @@ def test_a_sql_filter_where_every_message_group_is_held(store: OpenStore) -> Non
     topic = store.topic(accepts=(MessageType.FIFO,))
     group = store.group(meets=[topic])
     store.send(topic, in_order("g", 3, properties={"a": "1"}))
-    wanted = sql.parse("a = 1")
+    wanted = filters_sql.parse("a = 1")
     (held,) = store.receive(group, topic, 1, wanted=wanted)
     assert store.receive(group, topic, wanted=wanted) == []
     store.ack(group, held)
@@ -173,16 +172,16 @@ def test_a_sql_filter_where_every_message_group_is_held(store: OpenStore) -> Non
 def test_a_property_of_any_name(store: OpenStore, topic: Topic, group: Group) -> None:
     properties = {"$a": "1", "a$.b": "x", "$": "2", "_0": "3", "a.b": "y"}
     store.send(topic, [a_message(properties=properties, body=b"named"), a_message(body=b"none")])
-    wanted = sql.parse("$a = 1 AND $ = 2 AND _0 = 3 AND a IS NULL AND b IS NULL")
+    wanted = filters_sql.parse("$a = 1 AND $ = 2 AND _0 = 3 AND a IS NULL AND b IS NULL")
     assert bodies(store.receive(group, topic, wanted=wanted)) == [b"named"]
 
 
 def test_a_sql_filter_over_a_long_stretch(store: OpenStore, topic: Topic, group: Group) -> None:
     send_with(store, topic, *(str(number) for number in range(1_500)))
-    wanted = sql.parse("a > 1390")
+    wanted = filters_sql.parse("a > 1390")
     granted: list[bytes] = []
     for _ in range(20):
-        received = store.one(receiving.receive, a_receive(group, topic, 16, wanted=wanted))
+        received = store.one(receive.receive, a_receive(group, topic, 16, wanted=wanted))
         granted += bodies(received.deliveries)
         if not received.more:
             break
@@ -192,33 +191,35 @@ def test_a_sql_filter_over_a_long_stretch(store: OpenStore, topic: Topic, group:
 
 def test_a_full_batch_leaves_the_rest_to_be_judged(store: OpenStore, topic: Topic, group: Group) -> None:
     send_with(store, topic, "1", "5", "1", "5")
-    received = store.one(receiving.receive, a_receive(group, topic, 1, wanted=sql.parse("a > 3")))
+    received = store.one(receive.receive, a_receive(group, topic, 1, wanted=filters_sql.parse("a > 3")))
     assert (bodies(received.deliveries), received.more) == ([b"5"], True)
     assert store.lag(group).ready == 2
 
 
 def test_receives_by_the_same_expression_share_one_look(store: OpenStore, topic: Topic, group: Group) -> None:
     send_with(store, topic, "1", "5", "6", "2", "7")
-    requests = [a_receive(group, topic, 2, wanted=sql.parse("a > 3"), client_id=client) for client in ("c1", "c2")]
-    first, second = store.do(receiving.receive, *requests)
-    assert isinstance(first, receiving.Received)
-    assert isinstance(second, receiving.Received)
+    requests = [
+        a_receive(group, topic, 2, wanted=filters_sql.parse("a > 3"), client_id=client) for client in ("c1", "c2")
+    ]
+    first, second = store.do(receive.receive, *requests)
+    assert isinstance(first, grant.Received)
+    assert isinstance(second, grant.Received)
     assert (bodies(first.deliveries), bodies(second.deliveries)) == ([b"5", b"6"], [b"7"])
 
 
 def test_a_sql_filter_judges_once(store: OpenStore, topic: Topic, group: Group) -> None:
     send_with(store, topic, "5")
-    store.receive(group, topic, wanted=sql.parse("a > 3"), invisible_ms=SECOND)
+    store.receive(group, topic, wanted=filters_sql.parse("a > 3"), invisible_ms=SECOND)
     store.end_due(after_ms=SECOND)
-    assert bodies(store.receive(group, topic, wanted=sql.parse("a > 9"))) == [b"5"]
+    assert bodies(store.receive(group, topic, wanted=filters_sql.parse("a > 9"))) == [b"5"]
 
 
-@pytest.mark.parametrize("wanted", [parse("A"), sql.parse("TAGS = 'A'")], ids=["tags", "SQL"])
+@pytest.mark.parametrize("wanted", [parse("A"), filters_sql.parse("TAGS = 'A'")], ids=["tags", "SQL"])
 def test_a_filter_on_a_dead_letter_topic(store: OpenStore, topic: Topic, group: Group, wanted: Filter) -> None:
     send_tagged(store, topic, "A", "B")
     for held in store.receive(group, topic):
         assert store.forward(group, held) is None
-    dead = catalog.find_topic(store.conn, dead_letter_topic(group.name))
+    dead = topics.find_topic(store.conn, dead_letter_topic(group.name))
     assert dead is not None
     reader = store.group("reader", meets=[dead])
     assert bodies(store.receive(reader, dead, wanted=wanted)) == [b"A"]

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import pytest
 
-from popserver.domain.delivery import TRANSITIONS, Event, State, sources, target
-from popserver.domain.errors import InvalidReceiptHandle, PopError
-from popserver.domain.group import Group, HistoryLevel
-from popserver.domain.message import Delivery, MessageType
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic, offset_of
-from popserver.store import states_of
+from popserver.database import states_of
+from popserver.model.errors import InvalidReceiptHandle, PopError
+from popserver.model.group import Group, HistoryLevel
+from popserver.model.handles import Receipt
+from popserver.model.message import Delivery
+from popserver.model.retry import Holder
+from popserver.model.states import TRANSITIONS, Event, State, sources, target
+from popserver.model.topic import MessageType, Topic, offset_of
 from tests.progress.moving import reset, skip
 from tests.redrive.sending_back import redrive_all
 from tests.support.builders import an_id, in_order, messages_of

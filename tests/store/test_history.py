@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.delivery import TRANSITIONS, Event, State
-from popserver.domain.group import HistoryLevel
-from popserver.domain.retry import Holder
+from popserver.model.group import HistoryLevel
+from popserver.model.retry import Holder
+from popserver.model.states import TRANSITIONS, Event, State
 from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore
 
 HOLD_MS = 30 * SECOND

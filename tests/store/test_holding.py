@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.group import Group
-from popserver.domain.message import Delivery
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import holds
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.message import Delivery
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import Topic
+from popserver.settling import ack
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore, receipt_of
 
 HOLD_MS = 30 * SECOND
@@ -57,8 +57,8 @@ class TestAck:
 
     def test_twice_in_one_request_and_in_one_transaction(self, store: OpenStore, group: Group, topic: Topic) -> None:
         receipt = receipt_of(hold(store, group, topic))
-        wishes = [holds.Ack(group, [receipt, receipt]), holds.Ack(group, [receipt])]
-        assert list(store.do(holds.ack, *wishes)) == [[None, None], [None]]
+        wishes = [ack.Ack(group, [receipt, receipt]), ack.Ack(group, [receipt])]
+        assert list(store.do(ack.ack, *wishes)) == [[None, None], [None]]
 
     def test_outcomes_stand_in_the_order_of_the_request(self, store: OpenStore, group: Group, topic: Topic) -> None:
         store.send(topic, 4)
@@ -72,10 +72,10 @@ class TestAck:
         other = store.group("other", meets=[topic])
         mine, theirs = hold(store, group, topic), store.receive(other, topic)[0]
         outcomes = store.do(
-            holds.ack,
-            holds.Ack(other, [receipt_of(theirs)]),
-            holds.Ack(group, [receipt_of(mine)]),
-            holds.Ack(other, [receipt_of(theirs)._replace(hold_id=7)]),
+            ack.ack,
+            ack.Ack(other, [receipt_of(theirs)]),
+            ack.Ack(group, [receipt_of(mine)]),
+            ack.Ack(other, [receipt_of(theirs)._replace(hold_id=7)]),
         )
         assert [refused(each) for each in outcomes] == [[False], [False], [False]], (
             "the last one's message is committed"

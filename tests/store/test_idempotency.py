@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from popserver.domain.idempotency import PROPERTY, WINDOW_MS
-from popserver.domain.message import Message, SendResult
-from popserver.domain.topic import Topic
-from popserver.store import catalog, idempotency, messages
-from popserver.store.idempotency import Expire, Expired
-from popserver.store.messages import Append
-from popserver.store.transaction import STEP_ROWS_MAX, RepeatedId
+from popserver.catalog import topics
+from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId
+from popserver.messages import append, keys
+from popserver.messages.append import Append
+from popserver.messages.keys import Expire, Expired
+from popserver.model.message import PROPERTY, WINDOW_MS, Message, SendResult
+from popserver.model.topic import Topic
 from tests.support.builders import a_message
 from tests.support.open_store import MINUTE, START_MS, OpenStore
 from tests.support.pending_store import a_delayed, a_half, commit, enter_due, pend, recall, roll_back
@@ -26,9 +26,9 @@ def keyed(key: str, topic: Topic, **more: Any) -> Message:
 def sent(store: OpenStore, topic: Topic, *batch: Message) -> list[SendResult]:
     """As the writer sends: first without a look, and carefully when that meets something."""
     try:
-        (results,) = store.do(messages.append, Append(topic, batch, 0))
+        (results,) = store.do(append.append, Append(topic, batch, 0))
     except (RepeatedId, IntegrityError):
-        (results,) = store.do(messages.append, Append(topic, batch, 0), careful=True)
+        (results,) = store.do(append.append, Append(topic, batch, 0), careful=True)
     assert isinstance(results, list)
     return results
 
@@ -42,7 +42,7 @@ def test_a_repeat_under_another_id_gets_the_first_result_and_stores_nothing(stor
     before = store.digest()
     store.now_ms += WINDOW_MS - 1
     with pytest.raises(RepeatedId):
-        store.do(messages.append, Append(topic, [keyed("order-42", topic)], 0))
+        store.do(append.append, Append(topic, [keyed("order-42", topic)], 0))
     assert sent(store, topic, keyed("order-42", topic), keyed("order-42", topic)) == [result, result]
     assert sent(store, topic, first._replace(body=b"again")) == [result]
     assert store.digest() == before
@@ -66,8 +66,8 @@ def test_requests_of_one_transaction_share_their_keys(store: OpenStore) -> None:
     batches = [[keyed("k", topic)], [keyed("k", topic)], [keyed("k", other)]]
     wishes = [Append(of, batch, 0) for of, batch in zip((topic, topic, other), batches, strict=True)]
     with pytest.raises(RepeatedId):
-        store.do(messages.append, *wishes)
-    one, two, three = store.do(messages.append, *wishes, careful=True)
+        store.do(append.append, *wishes)
+    one, two, three = store.do(append.append, *wishes, careful=True)
     place = SendResult(batches[0][0].message_id, 0, 0)
     assert (one, two, three) == ([place], [place], [SendResult(batches[2][0].message_id, 0, 0)])
 
@@ -93,7 +93,7 @@ def test_after_the_window_a_key_is_free_again(store: OpenStore) -> None:
 def test_without_a_window_keys_are_not_heeded(store: OpenStore) -> None:
     topic = store.topic()
     for _ in range(2):
-        store.do(messages.append, Append(topic, [keyed("k", topic)], 0, key_window_ms=0))
+        store.do(append.append, Append(topic, [keyed("k", topic)], 0, key_window_ms=0))
     assert store.one_value("SELECT COUNT(*) FROM message") == 2
     assert store.one_value("SELECT COUNT(*) FROM idempotency") == 0
 
@@ -139,7 +139,7 @@ def test_what_is_taken_back_frees_its_key(store: OpenStore) -> None:
 def test_a_deleted_topic_takes_its_keys_along(store: OpenStore) -> None:
     topic = store.topic()
     sent(store, topic, keyed("k", topic))
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
     assert store.one_value("SELECT COUNT(*) FROM idempotency") == 0
 
@@ -155,13 +155,13 @@ def test_any_text_is_a_key_of_its_own(store: OpenStore) -> None:
 
 def test_what_is_over_goes_in_steps(store: OpenStore) -> None:
     topic = store.topic()
-    assert store.one(idempotency.expire, Expire()) == Expired(0, None)
+    assert store.one(keys.expire, Expire()) == Expired(0, None)
     sent(store, topic, *(keyed(str(number), topic) for number in range(STEP_ROWS_MAX + 1)))
     store.now_ms += 1
     sent(store, topic, keyed("later", topic))
     over_ms = START_MS + WINDOW_MS
-    assert store.one(idempotency.expire, Expire()) == Expired(0, over_ms)
+    assert store.one(keys.expire, Expire()) == Expired(0, over_ms)
     store.now_ms = over_ms
-    assert store.one(idempotency.expire, Expire()) == Expired(STEP_ROWS_MAX, over_ms)
-    assert store.one(idempotency.expire, Expire()) == Expired(1, over_ms + 1)
+    assert store.one(keys.expire, Expire()) == Expired(STEP_ROWS_MAX, over_ms)
+    assert store.one(keys.expire, Expire()) == Expired(1, over_ms + 1)
     assert store.one_value("SELECT idempotency_key FROM idempotency") == "later"

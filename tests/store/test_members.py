@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.retry import Holder
-from popserver.store import members
-from popserver.store.members import Beat, Come, Go, Leave, Server, Welcome
-from popserver.store.notices import EVERYTHING, SERVERS
+from popserver.cluster import sql as cluster_sql
+from popserver.cluster.sql import Beat, Come, Go, Leave, Server, Welcome
+from popserver.database.notifications import EVERYTHING, SERVERS
+from popserver.model.retry import Holder
 from tests.support.open_store import SECOND, OpenStore
 
 
@@ -19,12 +19,12 @@ def servers(store: OpenStore) -> OpenStore:
     return store
 
 
-def beat(store: OpenStore, server_id: str, address: str = "", *, judges: bool = True) -> members.Beaten:
-    return store.one(members.beat, Beat(server_id, address, judges))
+def beat(store: OpenStore, server_id: str, address: str = "", *, judges: bool = True) -> cluster_sql.Beaten:
+    return store.one(cluster_sql.beat, Beat(server_id, address, judges))
 
 
 def attend(store: OpenStore, *requests: Come | Go) -> list[bool]:
-    return [bool(each) for each in store.do(members.attend, *requests)]
+    return [bool(each) for each in store.do(cluster_sql.attend, *requests)]
 
 
 def clients(store: OpenStore) -> list[tuple[str, str]]:
@@ -49,14 +49,14 @@ def test_a_new_address_is_told(store: OpenStore) -> None:
 
 def test_servers_see_each_other_until_they_are_silent(servers: OpenStore) -> None:
     assert beat(servers, "a", "10.0.0.1:8081").others == (Server("b", "10.0.0.2:8081"),)
-    servers.now_ms += members.SERVER_LAPSE_MS - 1
+    servers.now_ms += cluster_sql.SERVER_LAPSE_MS - 1
     assert beat(servers, "a").others == (Server("b", "10.0.0.2:8081"),)
     servers.now_ms += 1
     assert beat(servers, "a").others == ()
 
 
 def test_one_that_has_left_is_at_no_address(servers: OpenStore) -> None:
-    servers.one(members.leave, Leave("b"))
+    servers.one(cluster_sql.leave, Leave("b"))
     assert servers.words == {SERVERS}
     assert beat(servers, "a").others == (Server("b", ""),)
 
@@ -68,7 +68,7 @@ def test_of_two_at_one_address_the_newer_comes_first(servers: OpenStore) -> None
 
 
 def test_a_welcome_is_for_everybody_and_everything(store: OpenStore) -> None:
-    store.one(members.welcome, Welcome())
+    store.one(cluster_sql.welcome, Welcome())
     assert store.words == {EVERYTHING}
 
 
@@ -121,7 +121,7 @@ def test_the_newest_beat(servers: OpenStore) -> None:
     began_ms = servers.now_ms
     servers.now_ms += 5
     beat(servers, "b")
-    assert members.newest_beat_ms(servers.conn) == began_ms + 5
+    assert cluster_sql.newest_beat_ms(servers.conn) == began_ms + 5
 
 
 def test_holders_that_no_server_answers_for(servers: OpenStore) -> None:
@@ -131,4 +131,4 @@ def test_holders_that_no_server_answers_for(servers: OpenStore) -> None:
     for client_id in ("c1", "c2"):
         servers.receive(group, topic, 1, holder=Holder.PUSH, client_id=client_id)
     attend(servers, Come("c1", "a"))
-    assert members.unattended_push_clients(servers.conn) == ["c2"]
+    assert cluster_sql.unattended_push_clients(servers.conn) == ["c2"]

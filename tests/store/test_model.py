@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import InvalidReceiptHandle
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder
-from popserver.domain.topic import message_key
+from popserver.model.errors import InvalidReceiptHandle
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import message_key
 from tests.support.model import ModelDelivery, ModelGroup
 from tests.support.open_store import HOUR, SECOND, open_store, receipt_of
 

@@ -8,33 +8,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popserver.store import notices
-from popserver.store.notices import EVERYTHING, GROUP, SERVERS, TOPIC, Notice, Outdated
+from popserver.database import notifications
+from popserver.database.notifications import EVERYTHING, GROUP, SERVERS, TOPIC, Notice, Outdated
 
 NAMES = {Outdated(TOPIC, "north|%", "%DLQ%a-b_c"), Outdated(GROUP, "", "g")}
 
 
 def test_a_notice_arrives_as_it_was_said() -> None:
-    said = notices.encode("a1", {7, 5}, NAMES, {SERVERS})
-    assert notices.decode(said) == Notice("a1", frozenset({5, 7}), frozenset(NAMES), frozenset({SERVERS}))
+    said = notifications.encode("a1", {7, 5}, NAMES, {SERVERS})
+    assert notifications.decode(said) == Notice("a1", frozenset({5, 7}), frozenset(NAMES), frozenset({SERVERS}))
 
 
 def test_nothing_to_say_is_not_said() -> None:
-    assert notices.encode("a1", (), (), ()) == ""
+    assert notifications.encode("a1", (), (), ()) == ""
 
 
 def test_what_would_be_too_long_is_everything() -> None:
-    said = notices.encode("a1", range(10**6, 10**6 + 2_000), (), {SERVERS})
-    assert notices.decode(said) == Notice("a1", words=frozenset({EVERYTHING, SERVERS}))
+    said = notifications.encode("a1", range(10**6, 10**6 + 2_000), (), {SERVERS})
+    assert notifications.decode(said) == Notice("a1", words=frozenset({EVERYTHING, SERVERS}))
 
 
 def test_a_notice_can_stand_in_a_statement() -> None:
-    assert not set(notices.encode("a1", {1}, NAMES, {SERVERS})) & set("'\\")
+    assert not set(notifications.encode("a1", {1}, NAMES, {SERVERS})) & set("'\\")
 
 
 @pytest.mark.parametrize("word", ["due", "pending"])
 def test_a_users_transaction_says_one_word(word: str) -> None:
-    assert notices.decode(word) == Notice("", words=frozenset({word}))
+    assert notifications.decode(word) == Notice("", words=frozenset({word}))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_users_transaction_says_one_word(word: str) -> None:
     ],
 )
 def test_rubbish_is_everything(rubbish: str) -> None:
-    assert notices.decode(rubbish) == Notice("", words=frozenset({EVERYTHING}))
+    assert notifications.decode(rubbish) == Notice("", words=frozenset({EVERYTHING}))
 
 
 _json = st.recursive(
@@ -72,7 +72,7 @@ _json = st.recursive(
 @settings(max_examples=100, deadline=None)
 @given(st.one_of(_json, st.lists(_json, min_size=4, max_size=4)).map(json.dumps) | st.text(max_size=60))
 def test_no_payload_breaks_the_reader(payload: str) -> None:
-    notice = notices.decode(payload)
+    notice = notifications.decode(payload)
     assert all(type(each) is int for each in notice.rings)
     assert all(type(each) is str for each in (notice.sender, *notice.words))
     assert all(type(text) is str for each in notice.outdated for text in each)

@@ -9,12 +9,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from popserver.domain.errors import InvalidTransactionId, MessageNotFound, PopError, TooLate
-from popserver.domain.message import Message, MessageType, SendResult, id_to_bytes
-from popserver.domain.pending import PendingKind
-from popserver.domain.transaction import CheckPolicy, Resolution, is_transaction_of
-from popserver.store import messages, pending
-from popserver.store.transaction import RepeatedId
+from popserver.engine.transaction import RepeatedId
+from popserver.messages import append
+from popserver.model.errors import InvalidTransactionId, MessageNotFound, PopError, TooLate
+from popserver.model.handles import is_transaction_of
+from popserver.model.message import Message, SendResult, id_to_bytes
+from popserver.model.states import PendingKind
+from popserver.model.topic import MessageType
+from popserver.producing import pending
+from popserver.producing.rules import CheckPolicy, Resolution
 from tests.support.builders import a_message
 from tests.support.open_store import SECOND, open_store
 from tests.support.pending_store import a_delayed, a_half, decide, enter_due, ids_in, pend, recall, take_checks
@@ -177,12 +180,12 @@ class PendingAgainstModel(RuleBasedStateMachine):
 
     def _append(self, message: Message) -> Any:
         """As the writer does: at once, and looking first where that meets a repeated id."""
-        request = messages.Append(self.topic, [message], 0)
+        request = append.Append(self.topic, [message], 0)
         try:
-            outcome: PopError | list[SendResult] = self.store.do(messages.append, request)[0]
+            outcome: PopError | list[SendResult] = self.store.do(append.append, request)[0]
         except Exception as error:  # noqa: BLE001 - of the database's own or ours, whichever saw it first
             assert isinstance(error, RepeatedId) or "message_id" in str(error)
-            outcome = self.store.do(messages.append, request, careful=True)[0]
+            outcome = self.store.do(append.append, request, careful=True)[0]
         assert isinstance(outcome, list)
         return outcome
 

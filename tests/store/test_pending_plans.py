@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.domain.topic import Topic
-from popserver.store import pending
-from popserver.store.pending_look import After, scheduled
-from popserver.store.transactions import topics_of_sender
+from popserver.model.topic import Topic
+from popserver.producing import pending
+from popserver.producing.halves import topics_of_sender
+from popserver.producing.pending_facts import After, scheduled
 from tests.support.builders import TOPIC
 from tests.support.open_store import HOUR, MINUTE, SECOND, OpenStore
 from tests.support.pending_store import (

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 import popserver
-from popserver.store.transaction import Phase, Request
+from popserver.engine.transaction import Phase, Request
 
 # Both take the lock of the catalog before anything else.
 SHARED = {Phase.CATALOG, Phase.SUBSCRIBE}

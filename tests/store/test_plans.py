@@ -10,14 +10,15 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.filtering.tag import parse
-from popserver.domain.group import Group
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import holds, messages
-from popserver.store.schema import message
+from popserver.database.schema import message
+from popserver.filters.tags import parse
+from popserver.messages import append
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.model.topic import Topic
+from popserver.settling import release
 from tests.support.builders import messages_of
 from tests.support.open_store import HOUR, MINUTE, SECOND, OpenStore
 from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
@@ -29,7 +30,7 @@ Act = Callable[[OpenStore, Group, Topic], object]
 ACTS: dict[str, tuple[Act, set[str]]] = {
     "send": (lambda store, _, topic: store.send(topic, 3), {"queue_pk"}),
     "send carefully": (
-        lambda store, _, topic: store.do(messages.append, messages.Append(topic, messages_of(3), 0), careful=True),
+        lambda store, _, topic: store.do(append.append, append.Append(topic, messages_of(3), 0), careful=True),
         {"message_id"},
     ),
     "receive": (
@@ -54,11 +55,11 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
         {"delivery_client"},
     ),
     "orphan a grant": (
-        lambda store, group, _: store.one(holds.orphan, holds.Orphan(receipts=_held(store, group))),
+        lambda store, group, _: store.one(release.orphan, release.Orphan(receipts=_held(store, group))),
         {"delivery_pk"},
     ),
     "withdraw a grant": (
-        lambda store, group, _: store.one(holds.withdraw, holds.Withdraw(_held(store, group))),
+        lambda store, group, _: store.one(release.withdraw, release.Withdraw(_held(store, group))),
         {"delivery_pk"},
     ),
 }

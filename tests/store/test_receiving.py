@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from popserver.domain.delivery import State
-from popserver.domain.errors import PopError
-from popserver.domain.filtering.tag import parse
-from popserver.domain.group import ConsumeFrom, HistoryLevel
-from popserver.domain.retry import Holder
-from popserver.store import catalog, receiving
+from popserver.catalog import topics
+from popserver.filters.tags import parse
+from popserver.model.errors import PopError
+from popserver.model.group import ConsumeFrom, HistoryLevel
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.receiving import grant, receive
 from tests.support.builders import messages_of
 from tests.support.open_store import SECOND, START_MS, OpenStore, a_receive, bodies, ids, receipt_of
 
@@ -20,8 +21,8 @@ from tests.support.open_store import SECOND, START_MS, OpenStore, a_receive, bod
 def test_nothing_stored_nothing_granted(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     group = store.group(meets=[topic])
-    received = store.one(receiving.receive, a_receive(group, topic))
-    assert received == receiving.Received([], more=False)
+    received = store.one(receive.receive, a_receive(group, topic))
+    assert received == grant.Received([], more=False)
     assert store.due_ms is None
 
 
@@ -30,8 +31,8 @@ def test_a_batch_comes_in_stored_order_once(store: OpenStore) -> None:
     group = store.group(meets=[topic])
     sent = messages_of(5)
     store.send(topic, sent)
-    first = store.one(receiving.receive, a_receive(group, topic, 3))
-    second = store.one(receiving.receive, a_receive(group, topic, 3))
+    first = store.one(receive.receive, a_receive(group, topic, 3))
+    second = store.one(receive.receive, a_receive(group, topic, 3))
     assert [first.more, second.more] == [True, False]
     assert ids(first.deliveries) + ids(second.deliveries) == [each.message_id for each in sent]
     assert store.receive(group, topic) == []
@@ -148,7 +149,7 @@ class TestReadyAgain:
         store.send(topic, 10)
         store.receive(group, topic, 10, invisible_ms=SECOND)
         store.end_due(after_ms=SECOND)
-        received = store.one(receiving.receive, a_receive(group, topic, 8))
+        received = store.one(receive.receive, a_receive(group, topic, 8))
         assert [each.attempt for each in received.deliveries] == [2] * 8
         assert received.more
 
@@ -179,7 +180,7 @@ class TestReadyAgain:
         store.receive(group, topic, wanted=parse("A"), invisible_ms=SECOND)
         store.end_due(after_ms=SECOND)
         store.send(topic, 3, tag="B")
-        received = store.one(receiving.receive, a_receive(group, topic, 1, wanted=parse("A"), rotation=rotation))
+        received = store.one(receive.receive, a_receive(group, topic, 1, wanted=parse("A"), rotation=rotation))
         assert [each.attempt for each in received.deliveries] == [2]
         assert received.more, "another one is left for the next poll"
 
@@ -211,7 +212,7 @@ def test_a_stale_view_of_the_topic_still_reads_a_queue_added_since(store: OpenSt
     """A poll that was parked when the queue came, or another server."""
     topic = store.topic()
     group = store.group(meets=[topic])
-    grown = store.one(catalog.update_topic, catalog.UpdateTopic(topic.name, queue_count=2))
+    grown = store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=2))
     store.send(grown, 1, rotation=1)
     (granted,) = store.receive(group, topic)
     assert granted.stored.queue_number == 1
@@ -225,7 +226,7 @@ class TestTogether:
         group = store.group(meets=[topic])
         sent = [each.message_id for each in store.send(topic, 7)]
         wishes = [a_receive(group, topic, size) for size in (3, 2, 4, 1)]
-        received = granted(store.do(receiving.receive, *wishes))
+        received = granted(store.do(receive.receive, *wishes))
         assert [ids(each.deliveries) for each in received] == [sent[:3], sent[3:5], sent[5:], []]
         assert [each.more for each in received] == [True, True, False, False]
 
@@ -244,7 +245,7 @@ class TestTogether:
                 ("c", Holder.SIMPLE, 20),
             )
         ]
-        for request, each in zip(wishes, granted(store.do(receiving.receive, *wishes)), strict=True):
+        for request, each in zip(wishes, granted(store.do(receive.receive, *wishes)), strict=True):
             (held,) = each.deliveries
             assert held.visible_at_ms == store.now_ms + request.invisible_ms == receipt_of(held).ends_at_ms
             row = store.delivery_of(group, receipt_of(held).message_key)
@@ -270,7 +271,7 @@ class TestTogether:
             a_receive(b, one, wanted=parse("B")),
             a_receive(a, other, wanted=parse("A||B")),
         ]
-        received = granted(store.do(receiving.receive, *wishes))
+        received = granted(store.do(receive.receive, *wishes))
         assert [bodies(each.deliveries) for each in received] == [
             [b"one A"],
             [b"other A", b"other B"],
@@ -283,13 +284,13 @@ class TestTogether:
         topic = store.topic()
         group = store.group(meets=[topic])
         sent = [each.message_id for each in store.send(topic, 1_200)]
-        received = granted(store.do(receiving.receive, *[a_receive(group, topic, 32)] * 40))
+        received = granted(store.do(receive.receive, *[a_receive(group, topic, 32)] * 40))
         assert [message_id for each in received for message_id in ids(each.deliveries)] == sent
         assert [len(each.deliveries) for each in received] == [32] * 37 + [16, 0, 0]
 
 
-def granted(outcomes: Sequence[receiving.Received | PopError]) -> list[receiving.Received]:
-    return [each for each in outcomes if isinstance(each, receiving.Received)]
+def granted(outcomes: Sequence[grant.Received | PopError]) -> list[grant.Received]:
+    return [each for each in outcomes if isinstance(each, grant.Received)]
 
 
 @pytest.mark.row("K9")

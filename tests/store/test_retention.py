@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from popserver.domain.delivery import State
-from popserver.domain.group import HistoryLevel
-from popserver.domain.retry import Holder
-from popserver.store import retention
+from popserver.maintenance import retention
+from popserver.model.group import HistoryLevel
+from popserver.model.retry import Holder
+from popserver.model.states import State
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore
 
 

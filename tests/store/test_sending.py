@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
 
-from popserver.domain.errors import TopicNotFound
-from popserver.domain.filtering import tag_hash
-from popserver.domain.message import BodyEncoding, SendResult
-from popserver.domain.topic import message_key
-from popserver.store import catalog, messages
-from popserver.store.messages import Append, newest_stored_at_ms
+from popserver.catalog import topics
+from popserver.filters import tag_hash
+from popserver.messages import append
+from popserver.messages.append import Append, newest_stored_at_ms
+from popserver.model.errors import TopicNotFound
+from popserver.model.message import BodyEncoding, SendResult
+from popserver.model.topic import message_key
 from tests.support.builders import a_message, an_id, messages_of
 from tests.support.open_store import START_MS, OpenStore
 
@@ -73,7 +74,7 @@ def test_many_messages_in_one_request_keep_their_order(store: OpenStore) -> None
 def test_requests_of_several_topics_in_one_call(store: OpenStore) -> None:
     one, other = store.topic("one"), store.topic("other")
     wishes = [Append(topic, messages_of(2, topic.name), 0) for topic in (other, one, other)]
-    results = store.do(messages.append, *wishes)
+    results = store.do(append.append, *wishes)
     assert [[each.offset for each in result] for result in results if isinstance(result, list)] == [
         [0, 1],
         [0, 1],
@@ -107,7 +108,7 @@ def test_a_repeated_id_gets_the_first_result_and_stores_nothing(store: OpenStore
     first = store.send(topic, [sent])
     before = store.digest()
     again = Append(topic, [sent._replace(body=b"second", tag="other")], 1)
-    assert list(store.do(messages.append, again, careful=True)) == [first]
+    assert list(store.do(append.append, again, careful=True)) == [first]
     assert store.digest() == before
     assert store.rings == set()
 
@@ -118,7 +119,7 @@ def test_an_id_repeated_within_a_batch_and_across_requests_is_stored_once(store:
     twice = [a_message(message_id=message_id, body=body) for body in (b"1", b"2")]
     other = a_message()
     one, two = store.do(
-        messages.append,
+        append.append,
         Append(topic, [twice[0], other, twice[1]], 0),
         Append(topic, [twice[1]], 0),
         careful=True,
@@ -138,7 +139,7 @@ def test_ids_are_a_topics_own(store: OpenStore) -> None:
 
 def test_sending_to_a_topic_that_is_gone(store: OpenStore) -> None:
     topic = store.topic()
-    store.one(catalog.delete_topic, catalog.DeleteTopic(topic.name))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
     with pytest.raises(TopicNotFound, match="'orders' was deleted; create it with: popmq topic create orders"):
         store.send(topic)
@@ -165,7 +166,7 @@ def test_repeated_ids_are_looked_up_in_steps(store: OpenStore) -> None:
     """A database takes only so many parameters in one statement."""
     topic = store.topic()
     batch = messages_of(2_500)
-    (first,) = store.do(messages.append, messages.Append(topic, batch, 0))
+    (first,) = store.do(append.append, append.Append(topic, batch, 0))
     sizes: list[int] = []
 
     def count(_conn: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -173,7 +174,7 @@ def test_repeated_ids_are_looked_up_in_steps(store: OpenStore) -> None:
             sizes.append(len(parameters))
 
     event.listen(store.conn, "before_cursor_execute", count)
-    (again,) = store.do(messages.append, messages.Append(topic, batch, 0), careful=True)
+    (again,) = store.do(append.append, append.Append(topic, batch, 0), careful=True)
     event.remove(store.conn, "before_cursor_execute", count)
     assert again == first
     assert len(sizes) == 6  # three steps in each of the two tables

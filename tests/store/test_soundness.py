@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from popserver.domain.errors import StoreUnavailable
-from popserver.domain.message import MessageType
-from popserver.store.soundness import INVARIANTS, check_soundness
+from popserver.database.check import INVARIANTS, check_soundness
+from popserver.model.errors import StoreUnavailable
+from popserver.model.topic import MessageType
 from tests.send_back.handing import hand_back, pull_group
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, open_store

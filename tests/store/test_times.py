@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.domain.topic import Topic
-from popserver.store import seeking
+from popserver.messages import seek
+from popserver.model.topic import Topic
 from tests.pull.looks import look
 from tests.send_back.handing import hand_back, pull_group, retries_of
 from tests.support.open_store import MINUTE, SECOND, OpenStore
@@ -35,7 +35,7 @@ def test_of_what_is_sent(store: OpenStore) -> None:
     store.now_ms += SECOND
     store.send(topic)
     assert stored_at_ms(store, topic) == [start_ms, ahead_ms, ahead_ms, ahead_ms, store.now_ms]
-    assert seeking.offset_at(store.conn, topic, topic.queues[0], start_ms + 1) == 1
+    assert seek.offset_at(store.conn, topic, topic.queues[0], start_ms + 1) == 1
 
 
 def test_each_queue_has_its_own(store: OpenStore) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from popserver.domain.errors import InvalidTransactionId
-from popserver.domain.message import MessageType
-from popserver.domain.transaction import CheckPolicy, Resolution
-from popserver.store import transactions
-from popserver.store.schema import pending
-from popserver.store.transactions import GiveBack, topics_of_sender
+from popserver.database.schema import pending
+from popserver.model.errors import InvalidTransactionId
+from popserver.model.topic import MessageType
+from popserver.producing.halves import CHECKS_PER_STEP_MAX, GiveBack, end_transaction, give_back, topics_of_sender
+from popserver.producing.rules import CheckPolicy, Resolution
 from tests.support.builders import TOPIC
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore
 from tests.support.pending_store import (
@@ -86,7 +85,7 @@ def test_the_first_counts_within_one_transaction_too(
 ) -> None:
     topic = store.topic()
     (half,) = pend(store, topic, a_half())
-    found = store.do(transactions.end_transaction, *(decision(topic, half, each) for each in said))
+    found = store.do(end_transaction, *(decision(topic, half, each) for each in said))
     assert [each if each is True else type(each) for each in found] == answers
     assert len(ids_in(store, "message")) == (said[0] is COMMIT)
 
@@ -95,7 +94,7 @@ def test_decisions_of_several_topics_in_any_order(store: OpenStore) -> None:
     topics = [store.topic(f"t{number}", queues=2) for number in range(3)]
     halves = [(topic, half) for topic in topics for half in pend(store, topic, a_half(), a_half())]
     wishes = [decision(topic, half, COMMIT) for topic, half in (halves[5], halves[0], halves[3], halves[1])]
-    assert store.do(transactions.end_transaction, *wishes) == [True] * 4
+    assert store.do(end_transaction, *wishes) == [True] * 4
     assert len(ids_in(store, "message")) == 4
     assert ids_in(store, "pending") == [halves[2][1].message_id, halves[4][1].message_id]
 
@@ -210,7 +209,7 @@ def test_a_check_that_reached_nobody_does_not_count(store: OpenStore) -> None:
     topic = store.topic()
     pend(store, topic, a_half())
     (check,) = take_checks(store, topic, after_ms=MINUTE).checks
-    store.one(transactions.give_back, GiveBack([check.pending_id]))
+    store.one(give_back, GiveBack([check.pending_id]))
     (again,) = take_checks(store, topic).checks
     assert again.checks_before == 0
 
@@ -226,9 +225,9 @@ def test_only_the_named_topics_are_asked_about(store: OpenStore) -> None:
 
 def test_many_are_asked_about_in_steps(store: OpenStore) -> None:
     topic = store.topic()
-    pend(store, topic, *(a_half() for _ in range(transactions.CHECKS_PER_STEP_MAX + 1)))
+    pend(store, topic, *(a_half() for _ in range(CHECKS_PER_STEP_MAX + 1)))
     first = take_checks(store, topic, after_ms=MINUTE)
-    assert len(first.checks) == transactions.CHECKS_PER_STEP_MAX
+    assert len(first.checks) == CHECKS_PER_STEP_MAX
     assert first.next_check_ms is not None
     assert first.next_check_ms <= store.now_ms
     assert len(take_checks(store, topic).checks) == 1

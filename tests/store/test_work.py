@@ -6,21 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from popserver.domain.filtering import Filter, SqlFilter, sql, tag
-from popserver.domain.redrive import Selection
-from popserver.store import filter_trial, pulling, receiving, selecting
-from popserver.store.filter_trial import STEP_MESSAGES
-from popserver.store.work import WINDOW_OFFSETS, Work
+from popserver.dead_letters import letters
+from popserver.dead_letters.rules import Selection
+from popserver.filters import Filter, SqlFilter, tags
+from popserver.filters import sql as filters_sql
+from popserver.inspection import filter_trial
+from popserver.inspection.filter_trial import STEP_MESSAGES
+from popserver.messages.ranges import WINDOW_OFFSETS, Work
+from popserver.pulling import look
+from popserver.receiving import grant, receive
 from tests.support.builders import a_message
 from tests.support.open_store import OpenStore, a_receive
 
 QUEUES = 8
-HEAVY = sql.parse(" OR ".join(f"a CONTAINS 'x{number}'" for number in range(300)))
+HEAVY = filters_sql.parse(" OR ".join(f"a CONTAINS 'x{number}'" for number in range(300)))
 LARGE = "y" * 8_000
-LIGHT = sql.parse("a = 1")
+LIGHT = filters_sql.parse("a = 1")
 
 
-def fill(store: OpenStore, queues: int, each: int, value: str = "0") -> receiving.Receive:
+def fill(store: OpenStore, queues: int, each: int, value: str = "0") -> grant.Receive:
     topic = store.topic(queues=queues)
     group = store.group(meets=[topic])
     for number in range(queues):
@@ -35,8 +39,8 @@ def passed_over(store: OpenStore) -> int:
 @pytest.mark.parametrize(
     ("wanted", "most"),
     [
-        (tag.parse("B"), 4 * WINDOW_OFFSETS + QUEUES),
-        (tag.parse("||".join(f"B{number}" for number in range(1_900))), 3 * 600),
+        (tags.parse("B"), 4 * WINDOW_OFFSETS + QUEUES),
+        (tags.parse("||".join(f"B{number}" for number in range(1_900))), 3 * 600),
         (LIGHT, 4 * WINDOW_OFFSETS),
     ],
     ids=["a tag", "many tags", "SQL"],
@@ -45,7 +49,7 @@ def test_a_look_passes_over_so_many_messages_in_all_queues(store: OpenStore, wan
     request = replace(fill(store, QUEUES, 600), wanted=wanted)
     looks, before = 0, 0
     while True:
-        received = store.one(receiving.receive, replace(request, rotation=looks))
+        received = store.one(receive.receive, replace(request, rotation=looks))
         assert received.deliveries == []
         assert 0 <= passed_over(store) - before <= most
         before = passed_over(store)
@@ -62,14 +66,14 @@ def test_a_filter_that_costs_much_is_asked_about_few(store: OpenStore) -> None:
     judged = sum(each.to_key - each.from_key for each in found.judged.stretches.values())
     assert 0 < judged < 20
     assert not found.is_all
-    store.one(receiving.receive, replace(request, judged=found.judged))
+    store.one(receive.receive, replace(request, judged=found.judged))
     assert passed_over(store) == judged
 
 
 def test_what_a_message_costs_depends_on_it_and_the_filter_alone() -> None:
     assert HEAVY.cost(None, {"a": LARGE}) > 10 * HEAVY.cost(None, {"a": "y"}) > 10 * LIGHT.cost(None, {"a": "y"})
     assert HEAVY.cost(None, {"b": LARGE}) == HEAVY.cost(None, {})
-    assert sql.parse("TAGS = 'A'").cost("A" * 1_600, {}) == sql.parse("TAGS = 'A'").cost(None, {}) + 100
+    assert filters_sql.parse("TAGS = 'A'").cost("A" * 1_600, {}) == filters_sql.parse("TAGS = 'A'").cost(None, {}) + 100
 
 
 @pytest.mark.parametrize("wanted", [HEAVY, LIGHT], ids=["heavy", "light"])
@@ -95,11 +99,11 @@ def test_work_ends_after_its_units_and_always_does_something() -> None:
 
 def test_a_pull_by_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenStore) -> None:
     topic = fill(store, 1, 40, LARGE).topic
-    pull = pulling.Pull(topic, topic.queues[0], 0, 32, HEAVY)
+    pull = look.QueueRead(topic, topic.queues[0], 0, 32, HEAVY)
     offsets = []
     while pull.offset < 40:
-        (found,) = pulling.look(store.conn, [pull])
-        assert isinstance(found, pulling.Pulled)
+        (found,) = look.look(store.conn, [pull])
+        assert isinstance(found, look.Pulled)
         offsets.append(found.next_offset)
         assert found.next_offset > pull.offset
         pull = pull._replace(offset=found.next_offset)
@@ -111,7 +115,7 @@ def test_a_trial_of_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenS
     topic = fill(store, 1, 40, LARGE).topic
     end_key, examined, steps = filter_trial.end_of(topic.queues[0]), 0, 0
     while end_key is not None:
-        step = filter_trial.step(store.conn, HEAVY, topic.queues[0], end_key, 0, STEP_MESSAGES, Work())
+        step = filter_trial.trial_step(store.conn, HEAVY, topic.queues[0], end_key, 0, STEP_MESSAGES, Work())
         end_key, examined, steps = step.next_key, examined + step.examined, steps + 1
     store.conn.rollback()
     assert examined == 40
@@ -127,7 +131,7 @@ def test_dead_letters_are_selected_by_a_filter_that_costs_much_in_more_pages(sto
     after_id: int | None = 0
     pages = 0
     while after_id is not None:
-        page = selecting.page(store.conn, request.group, where, after_id, 100)
+        page = letters.page_of_letters(store.conn, request.group, where, after_id, 100)
         ids, after_id, pages = ids + page.ids, page.next_after_id, pages + 1
     store.conn.rollback()
     assert len(ids) == len(set(ids)) == 20

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, create_engine, make_url, text
 
-from popserver.domain.message import id_from_bytes
-from popserver.store.soundness import check_soundness
+from popserver.database.check import check_soundness
+from popserver.model.message import id_from_bytes
 from tests.support.checker import Final, Lag, StateRow, Stored
 from tests.support.load import digest
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from popserver.domain.group import NewGroup
-from popserver.domain.message import Message, MessageType
-from popserver.domain.names import Resource
-from popserver.domain.retry import Exponential, RetryPolicy
-from popserver.domain.topic import NewTopic
+from popserver.model.group import NewGroup
+from popserver.model.message import Message
+from popserver.model.names import Resource
+from popserver.model.retry import Exponential, RetryPolicy
+from popserver.model.topic import MessageType, NewTopic
 
 TOPIC = Resource("", "orders")
 GROUP = Resource("", "billing")

@@ -21,7 +21,7 @@ import grpc
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from popserver.rpc.convert import set_ms
+from popserver.transport.convert import set_ms
 from tests.support.checker import Ack, ChangeInvisible, Delivered, History, Outcome, Receive, Send
 
 CALL_TIMEOUT_S = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popserver.broker.clock import SystemClock
+from popserver.engine.clock import SystemClock
 
 START_MS = 1_735_689_600_000.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from popserver.domain.delivery import State
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder
+from popserver.model.states import State
 
 ORPHAN_DELAY_MS = 1_000
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from popserver.domain.delivery import State
-from popserver.domain.filtering import Filter, SqlFilter
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder
+from popserver.filters import Filter, SqlFilter
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder
+from popserver.model.states import State
 from tests.support.model import ModelDelivery, ModelGroup
 
 ENDED = {State.COMMIT, State.DLQ}

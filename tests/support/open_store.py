@@ -10,22 +10,33 @@ from typing import Any, TypeVar
 
 from sqlalchemy import select, text
 
-from popserver.domain import receipt
-from popserver.domain.delivery import TIMED, State
-from popserver.domain.errors import PopError
-from popserver.domain.filtering import SqlFilter, TagFilter
-from popserver.domain.group import Group, Mode
-from popserver.domain.message import Delivery, Message, SendResult, id_from_bytes
-from popserver.domain.names import Resource
-from popserver.domain.receipt import Receipt
-from popserver.domain.retry import Holder
-from popserver.domain.topic import Topic
-from popserver.store import Database, attempts, catalog, due, holds, messages, migrate, receiving, schema, survey
-from popserver.store.notices import CHECKS, DUE, PENDING, Outdated
-from popserver.store.soundness import check_soundness
-from popserver.store.transaction import STEP_ROWS_MAX, Transaction, lock
-from popserver.store.wish import NOTHING_JUDGED
-from popserver.store.work import JUDGED_UNITS, Work
+from popserver.bulk import attempts
+from popserver.catalog import groups, subscriptions, topics
+from popserver.database import migrate, schema
+from popserver.database.check import check_soundness
+from popserver.database.database import Database
+from popserver.database.notifications import CHECKS, DUE, PENDING, Outdated
+from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, lock
+from popserver.filters import SqlFilter, TagFilter
+from popserver.maintenance import purge as maintenance_purge
+from popserver.messages import append
+from popserver.messages.ranges import JUDGED_UNITS, Work
+from popserver.model import handles
+from popserver.model.errors import PopError
+from popserver.model.group import Group, Mode
+from popserver.model.handles import Receipt
+from popserver.model.message import Delivery, Message, SendResult, id_from_bytes
+from popserver.model.names import Resource
+from popserver.model.retry import Holder
+from popserver.model.states import TIMED, State
+from popserver.model.topic import Topic
+from popserver.receiving import grant
+from popserver.receiving import receive as receiving_receive
+from popserver.receiving.batch import NOTHING_JUDGED
+from popserver.receiving.survey import judge, look
+from popserver.settling import ack as settling_ack
+from popserver.settling import change as settling_change
+from popserver.settling import expire, release
 from tests.support.builders import GROUP, TOPIC, a_new_group, a_new_topic, messages_of
 
 START_MS = 1_735_689_600_000
@@ -76,19 +87,19 @@ class OpenStore:
     def _judged(self, request: Any) -> Any:
         if isinstance(request, attempts.ReceiveAttempt):
             return attempts.ReceiveAttempt(self._judged(request.receive))
-        if not isinstance(request, receiving.Receive) or not isinstance(request.wanted, SqlFilter):
+        if not isinstance(request, grant.Receive) or not isinstance(request.wanted, SqlFilter):
             return request
         if request.judged is not NOTHING_JUDGED:
             return request
         # Enough for several that want the same.
         return replace(request, judged=self.survey(request, enough=8 * request.batch_size).judged)
 
-    def survey(self, request: receiving.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> survey.Surveyed:
+    def survey(self, request: grant.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> survey.Surveyed:
         """What the request's filter says ahead of it."""
         work = Work(units)
         with self.database.read() as conn:
-            found = survey.look(conn, request, request.judged, enough or request.batch_size, work)
-        return survey.judge(found, work)
+            found = look(conn, request, request.judged, enough or request.batch_size, work)
+        return judge(found, work)
 
     def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:
         """One request; a refusal is raised."""
@@ -100,16 +111,16 @@ class OpenStore:
     # Making what a test needs.
 
     def topic(self, name: str | Resource = TOPIC, **more: Any) -> Topic:
-        return self.one(catalog.create_topic, catalog.CreateTopic(a_new_topic(name, **more)))
+        return self.one(topics.create_topic, topics.CreateTopic(a_new_topic(name, **more)))
 
     def group(self, name: str | Resource = GROUP, *, meets: Sequence[Topic] = (), **more: Any) -> Group:
-        group = self.one(catalog.create_group, catalog.CreateGroup(a_new_group(name, **more)))
+        group = self.one(groups.create_group, groups.CreateGroup(a_new_group(name, **more)))
         for topic in meets:
             self.meet(group, topic)
         return group
 
     def meet(self, group: Group, topic: Topic, mode: Mode = Mode.POP) -> None:
-        self.one(catalog.meet, catalog.Meet(group, topic, mode))
+        self.one(subscriptions.meet, subscriptions.Meet(group, topic, mode))
 
     # Using it.
 
@@ -117,26 +128,26 @@ class OpenStore:
         self, topic: Topic, batch: int | Sequence[Message] = 1, *, rotation: int = 0, **more: Any
     ) -> list[SendResult]:
         listed = messages_of(batch, topic.name, **more) if isinstance(batch, int) else batch
-        return self.one(messages.append, messages.Append(topic, listed, rotation))
+        return self.one(append.append, append.Append(topic, listed, rotation))
 
     def receive(self, group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> list[Delivery]:
-        return self.one(receiving.receive, a_receive(group, topic, batch_size, **more)).deliveries
+        return self.one(receiving_receive.receive, a_receive(group, topic, batch_size, **more)).deliveries
 
     def ack(self, group: Group, *given: Delivery | Receipt) -> list[PopError | None]:
-        return self.do(holds.ack, holds.Ack(group, [receipt_of(each) for each in given]))[0]
+        return self.do(settling_ack.ack, settling_ack.Ack(group, [receipt_of(each) for each in given]))[0]
 
     def change(self, group: Group, held: Delivery | Receipt, duration_ms: int, *, give_back: bool = False) -> Receipt:
-        request = holds.ChangeInvisible(group, receipt_of(held), duration_ms, give_back)
-        return self.one(holds.change_invisible, request)
+        request = settling_change.ChangeInvisible(group, receipt_of(held), duration_ms, give_back)
+        return self.one(settling_change.change_invisible, request)
 
     def forward(self, group: Group, held: Delivery | Receipt) -> PopError | None:
-        return self.do(holds.forward, holds.Forward(group, receipt_of(held)))[0]
+        return self.do(settling_change.forward, settling_change.Forward(group, receipt_of(held)))[0]
 
     def orphan_client(self, client_id: str) -> None:
-        self.one(holds.orphan, holds.Orphan(client_id=client_id))
+        self.one(release.orphan, release.Orphan(client_id=client_id))
 
     def adopt(self, client_id: str, until_ms: int) -> None:
-        self.one(holds.adopt, holds.Adopt(client_id, until_ms))
+        self.one(release.adopt, release.Adopt(client_id, until_ms))
 
     def end_due(self, *, after_ms: int = 0) -> int:
         """Let time pass, then end what is due until nothing is; the number of moves."""
@@ -144,7 +155,7 @@ class OpenStore:
         moves = 0
         while True:
             moves += min(self.due_now(), STEP_ROWS_MAX)
-            ended = self.one(due.end_due, due.EndDue())
+            ended = self.one(expire.end_due, expire.EndDue())
             if ended.next_due_ms is None or ended.next_due_ms > self.now_ms:
                 return moves
 
@@ -157,7 +168,7 @@ class OpenStore:
     def purge(self) -> int:
         """Remove what is deleted, step by step; the number of steps."""
         steps = 0
-        while self.one(catalog.purge, catalog.Purge()):
+        while self.one(maintenance_purge.purge, maintenance_purge.Purge()):
             steps += 1
         return steps
 
@@ -223,13 +234,13 @@ def open_store(url: str) -> Iterator[OpenStore]:
         database.close()
 
 
-def a_receive(group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> receiving.Receive:
+def a_receive(group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> grant.Receive:
     wish = {"wanted": TagFilter(), "invisible_ms": 30_000, "holder": Holder.SIMPLE, "client_id": "c1", "rotation": 0}
-    return receiving.Receive(group=group, topic=topic, batch_size=batch_size, **(wish | more))  # type: ignore[arg-type]
+    return grant.Receive(group=group, topic=topic, batch_size=batch_size, **(wish | more))  # type: ignore[arg-type]
 
 
 def receipt_of(held: Delivery | Receipt) -> Receipt:
-    return held if isinstance(held, Receipt) else receipt.decode(held.receipt_handle)
+    return held if isinstance(held, Receipt) else handles.decode_receipt(held.receipt_handle)
 
 
 def ids(deliveries: Sequence[Delivery]) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from popserver.domain.errors import PopError
-from popserver.domain.message import Message, MessageType, SendResult, id_from_bytes
-from popserver.domain.topic import Topic
-from popserver.domain.transaction import CheckPolicy, Resolution
-from popserver.store import entering, pending, transactions
+from popserver.model.errors import PopError
+from popserver.model.message import Message, SendResult, id_from_bytes
+from popserver.model.topic import MessageType, Topic
+from popserver.producing import enter, halves, pending
+from popserver.producing.rules import CheckPolicy, Resolution
 from tests.support.builders import a_message
 from tests.support.open_store import MINUTE, OpenStore
 
@@ -33,13 +33,13 @@ def recall(store: OpenStore, topic: Topic, sent: Message) -> PopError | None:
     return store.do(pending.recall, pending.Recall(topic, sent.message_id, sent.deliver_at_ms))[0]
 
 
-def decision(topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> transactions.EndTransaction:
+def decision(topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> halves.EndTransaction:
     wish = {"message_id": half.message_id, "transaction_id": half.transaction_id, "rotation": 0}
-    return transactions.EndTransaction(topic=topic, resolution=resolution, **(wish | more))  # type: ignore[arg-type]
+    return halves.EndTransaction(topic=topic, resolution=resolution, **(wish | more))  # type: ignore[arg-type]
 
 
 def decide(store: OpenStore, topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> PopError | bool:
-    return store.do(transactions.end_transaction, decision(topic, half, resolution, **more))[0]
+    return store.do(halves.end_transaction, decision(topic, half, resolution, **more))[0]
 
 
 def commit(store: OpenStore, topic: Topic, half: SendResult, **more: Any) -> PopError | bool:
@@ -53,15 +53,13 @@ def roll_back(store: OpenStore, topic: Topic, half: SendResult, **more: Any) -> 
 def enter_due(store: OpenStore, *, after_ms: int = 0, rotation: int = 0) -> int:
     """Let time pass, then one step; the number of messages that entered."""
     store.now_ms += after_ms
-    return store.one(entering.enter_due, entering.EnterDue(rotation)).entered
+    return store.one(enter.enter_due, enter.EnterDue(rotation)).entered
 
 
-def take_checks(
-    store: OpenStore, *topics: Topic, after_ms: int = 0, policy: CheckPolicy = POLICY
-) -> transactions.Taken:
+def take_checks(store: OpenStore, *topics: Topic, after_ms: int = 0, policy: CheckPolicy = POLICY) -> halves.Taken:
     store.now_ms += after_ms
     ids = frozenset(topic.topic_id for topic in topics)
-    return store.one(transactions.take_checks, transactions.TakeChecks(ids, policy))
+    return store.one(halves.take_checks, halves.TakeChecks(ids, policy))
 
 
 def ids_in(store: OpenStore, table: str) -> Sequence[str]:

@@ -9,19 +9,20 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from popserver.broker.broker import Broker
-from popserver.broker.clock import ManualClock
-from popserver.broker.progress import GroupProgress
-from popserver.broker.redrives import Redrives
-from popserver.domain.delivery import State
-from popserver.domain.errors import PopError
-from popserver.domain.filtering.tag import parse
-from popserver.domain.group import NewGroup
-from popserver.domain.message import Delivery, Message, SendResult, id_from_bytes
-from popserver.domain.names import Resource
-from popserver.domain.retry import Holder
-from popserver.store import Database, migrate
-from popserver.store.soundness import check_soundness
+from popserver.broker import Broker
+from popserver.database import migrate
+from popserver.database.check import check_soundness
+from popserver.database.database import Database
+from popserver.dead_letters.flow import Redrives
+from popserver.engine.clock import ManualClock
+from popserver.filters.tags import parse
+from popserver.model.errors import PopError
+from popserver.model.group import NewGroup
+from popserver.model.message import Delivery, Message, SendResult, id_from_bytes
+from popserver.model.names import Resource
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.progress.flow import GroupProgress
 from tests.support.builders import GROUP, TOPIC, a_new_topic, messages_of
 
 PATIENCE_S = 30.0

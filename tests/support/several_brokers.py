@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from popserver.broker.clock import ManualClock
+from popserver.engine.clock import ManualClock
 from tests.support.running_broker import RunningBroker, running_broker, until
 
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from popserver.store import Database, migrate
-from popserver.store.schema import metadata
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.database.schema import metadata
 from tests.support.open_store import OpenStore, open_store
 from tests.support.postgres import PostgresServer, fresh_database
 

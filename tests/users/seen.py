@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select, text
 from popclient import Message, Producer
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
-from popserver.store import schema
+from popserver.database import schema
 from tests.client.scripted import until_in_thread
 
 TOPIC, GROUP = "orders", "billing"

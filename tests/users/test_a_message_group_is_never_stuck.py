@@ -10,11 +10,10 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.broker.clock import ManualClock
-from popserver.domain.message import MessageType
-from popserver.domain.names import Resource
-from popserver.domain.topic import NewTopic
-from popserver.rpc import convert
+from popserver.engine.clock import ManualClock
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
+from popserver.transport import convert
 from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
 
 SECOND = 1_000

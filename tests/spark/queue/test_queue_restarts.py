@@ -26,7 +26,7 @@ from popclient.spark.queue.options import QueueReadOptions, parse
 from popclient.spark.queue.reading import RangeReader, Ranges
 from popclient.spark.queue.stream import QueueStream
 from popserver import EmbeddedBroker, embedded
-from popserver.store import bulk as store
+from popserver.bulk import pages
 from tests.client.scripted import ServerThread
 from tests.pull_client.queue_server import QueueServer
 from tests.spark.queue.seen import COUNT, Seen
@@ -61,14 +61,14 @@ def everything(server: Server) -> Ranges:
 def test_a_server_that_fails_on_a_page_is_asked_again(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """From where its answer came to."""
     seen.send()
-    page, calls = store.page, count()
+    page, calls = pages.page, count()
 
     def page_or_failure(*arguments: Any) -> Any:
         if next(calls) in (0, 3):
             raise ZeroDivisionError
         return page(*arguments)
 
-    monkeypatch.setattr(store, "page", page_or_failure)
+    monkeypatch.setattr(pages, "page", page_or_failure)
     source = seen.batch()
     rows = [row for part in source.partitions() for batch in source.read(part) for row in batch.to_pylist()]
     assert len(rows) == len({row["message_id"] for row in rows}) == COUNT

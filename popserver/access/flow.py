@@ -1,0 +1,342 @@
+"""Who is let in, and to what: decided in memory, from a copy of the users and policies.
+
+A call's signature is checked once per text of its headers: clients sign the second, so most calls find theirs among
+those already verified. A change made through this server counts at once; one made elsewhere as soon as it is heard of
+(`look`), at the latest `RELOAD_MS` after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+import structlog
+
+from popserver.access import sql
+from popserver.access.quotas import Quota
+from popserver.access.rules import (
+    Policies,
+    Policy,
+    User,
+    Verdict,
+    allowing,
+    is_access_key,
+    is_signed,
+    read_authorization,
+    why,
+)
+from popserver.access.sql import Acl
+from popserver.engine.clock import Alarm, Clock
+from popserver.engine.reader import Reader
+from popserver.model.acl import Action, Effect, Need, ResourceKind, Right
+from popserver.model.errors import Forbidden, PopError, Unauthorized
+from popserver.model.names import Resource
+from popserver.model.retry import MINUTE_MS, SECOND_MS
+
+RELOAD_MS = 5 * SECOND_MS
+VERIFIED_MAX = 10_000  # header pairs
+
+# Compared with where there is no such user: an unknown name must take as long to refuse as a wrong secret.
+_NOBODY = User("", "no secret of anybody")
+_REFUSED = "the access key or the signature was refused; check the client's access key and its secret"
+_COMPACT_DATE = re.compile(r"\d{8}T\d{6}Z")
+
+log = structlog.get_logger("popserver.access")
+
+
+class Rules(NamedTuple):
+    """What the configuration says of the door. Rates are per second, and per user or unsigned client; 0: no limit."""
+
+    auth: bool = False
+    max_age_ms: int = 0  # 0: a signature is good for ever
+    messages_per_s: int = 0
+    requests_per_s: int = 0
+
+
+class Access:
+    """The door's book of users."""
+
+    def __init__(self, reader: Reader, clock: Clock, rules: Rules | None = None, *, is_shared: bool = False) -> None:
+        """`is_shared`: other servers may change users and policies as well."""
+        self._rules = rules or Rules()
+        self._reader = reader
+        self._clock = clock
+        self._is_shared = is_shared
+        self._acl = Acl([], [])
+        self._users: dict[str, User] = {}
+        self._policies: dict[str, Policies] = {}
+        self._strangers = Strangers()
+        self._verified: dict[tuple[str, str], User] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._reloading = asyncio.Lock()
+        self._is_outdated = False
+        self._alarm: Alarm | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.messages = _quota(self._rules.messages_per_s, "messages")
+        self.requests = _quota(self._rules.requests_per_s, "requests")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether callers must sign."""
+        return self._rules.auth
+
+    async def start(self) -> None:
+        """Read users and policies; raise `Unauthorized` where nobody could ever administer this server."""
+        if not self.is_on:
+            return
+        await self.reload()
+        if not any(user.is_admin for user in self._users.values()):
+            raise Unauthorized(
+                "callers must sign, but there is no admin who could make users; set POPMQ_ADMIN_ACCESS_KEY and"
+                " POPMQ_ADMIN_SECRET, or run: popmq acl user add NAME --admin --database-url URL"
+            )
+        if self._is_shared:
+            self._look_later()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def reload(self) -> None:
+        """Take over what the store says now. Raises `StoreUnavailable`, and then decides as before."""
+        # One at a time: what was read first must not be taken over last.
+        async with self._reloading:
+            acl = await self._reader.read(sql.load)
+            if acl == self._acl:
+                return
+            self._acl = acl
+            self._users = {user.access_key: user for user in acl.users if user.disabled_at_ms is None}
+            listed: dict[str, list[Policy]] = {user.access_key: [] for user in acl.users}
+            for policy in acl.policies:
+                listed.setdefault(policy.access_key, []).append(policy)
+            self._policies = {access_key: Policies(policies) for access_key, policies in listed.items()}
+            self._verified.clear()
+        for tell in self._listeners:
+            tell()
+
+    def on_change(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called whenever users or policies have changed."""
+        self._listeners.append(tell)
+
+    def authenticate(self, authorization: str, date_time: str) -> User:
+        """The user who signed the date; both are headers as they were sent. Raises `Unauthorized`."""
+        user = self._verified.get((authorization, date_time)) or self._verify(authorization, date_time)
+        if self._rules.max_age_ms:
+            self._check_age(date_time)
+        return user
+
+    def turned_away(self, authorization: str, peer: str, refusal: Unauthorized) -> None:
+        """Leave a line in the log of a caller who could not be authenticated; `peer` is HOST:PORT."""
+        beside = None if refusal.sentence == _REFUSED else refusal.sentence
+        self._strangers.turned_away(self._acl, authorization, peer, beside, self._clock.now_ms())
+
+    def check_current(self, user: User) -> None:
+        """Raise `Unauthorized` unless the user is still as it was when it signed."""
+        now = self._users.get(user.access_key)
+        if now is not user and now != user:
+            raise _refused()
+
+    def check(self, user: User, needs: Iterable[Need]) -> None:
+        """Raise `Forbidden` unless the user has a right of each need; admins have all."""
+        if user.is_admin:
+            return
+        policies = self._policies[user.access_key]
+        for need in needs:
+            verdicts = [policies.verdict(right) for right in need]
+            if not any(verdict.allowed for verdict in verdicts):
+                raise Forbidden(_refusal(user.access_key, need, verdicts))
+
+    def withholds(self, user: User) -> bool:
+        """Whether a policy denies the user to read anything; then `check_origins` is to be asked as well."""
+        self.check_current(user)
+        return not user.is_admin and self._policies[user.access_key].denies_reading
+
+    def check_origins(self, user: User, topics: Iterable[Resource | None]) -> None:
+        """Raise `Forbidden` where the user is denied one of the topics that messages come from.
+
+        None stands for a topic that is not known any more.
+        """
+        if not self.withholds(user):
+            return
+        policies = self._policies[user.access_key]
+        for topic in topics:
+            if topic is None:
+                raise Forbidden(
+                    f"user '{user.access_key}' may not read what is next here: where it comes from is not stored any"
+                    " more, and this user is denied some topics; read it as a user without denials"
+                )
+            policy = policies.verdict(Right(Action.SUB, ResourceKind.TOPIC, topic)).policy
+            if policy is not None and policy.effect is Effect.DENY:
+                raise Forbidden(
+                    f"user '{user.access_key}' may not read what is next here: it comes from topic '{topic}', and"
+                    f" {policy} denies that; nothing was consumed; read it as another user, or remove the denial with:"
+                    f" popmq acl policy remove {policy.policy_id}"
+                )
+
+    def explain(self, access_key: str, right: Right) -> tuple[bool, Verdict, str]:
+        """Whether the user may, what decides it, and why in one sentence; raises `NotFound`."""
+        user = next((each for each in self._acl.users if each.access_key == access_key), None)
+        if user is None:
+            raise sql.user_not_found(access_key)
+        verdict = self._policies[access_key].verdict(right)
+        if user.disabled_at_ms is not None:
+            way_out = f"let it in with: popmq acl user enable {access_key}"
+            return False, verdict, f"user '{access_key}' may nothing: it is disabled; {way_out}"
+        if user.is_admin:
+            return True, Verdict(True, None), f"user '{access_key}' may {right}: admins may everything"
+        return verdict.allowed, verdict, why(access_key, right, verdict)
+
+    def _verify(self, authorization: str, date_time: str) -> User:
+        claimed = read_authorization(authorization)
+        if claimed is None or not date_time:
+            raise Unauthorized(
+                "this server wants signed calls, and this one is not; give the client an access key and its secret"
+            )
+        user = self._users.get(claimed.access_key, _NOBODY)
+        if not is_signed(user.secret, date_time, claimed.digest) or user is _NOBODY:
+            raise _refused()
+        # Only what is right is kept, so that nobody fills this by trying.
+        if len(self._verified) >= VERIFIED_MAX:
+            self._verified.clear()
+        self._verified[authorization, date_time] = user
+        return user
+
+    def _check_age(self, date_time: str) -> None:
+        signed_at_ms = _epoch_ms(date_time)
+        if signed_at_ms is None:
+            raise Unauthorized(
+                f"the call's date '{date_time[:64]}' cannot be read, and this server asks how old signatures are; send"
+                " x-mq-date-time as 20250101T000000Z"
+            )
+        age_ms, max_age_ms = self._clock.calendar_ms() - signed_at_ms, self._rules.max_age_ms
+        # One that lies ahead would be good for as long as its signer likes.
+        if abs(age_ms) > max_age_ms:
+            when = f"{age_ms} ms ago" if age_ms > 0 else f"{-age_ms} ms ahead of this server's time"
+            raise Unauthorized(
+                f"the call was signed {when}, at most {max_age_ms} ms are allowed; sign it anew,"
+                " and set the client's clock and time zone (the header x-mq-date-time is read as UTC)"
+            )
+
+    def _look_later(self) -> None:
+        self._alarm = self._clock.call_at(self._clock.now_ms() + RELOAD_MS, self._look)
+
+    def look(self) -> None:
+        """Take over what another server may have changed, soon; for a caller that does not wait."""
+        self._is_outdated = True
+        if self._alarm is not None and not self._closed:
+            self._alarm.cancel()
+            self._look()
+
+    def _look(self) -> None:
+        self._alarm = None
+        self._task = asyncio.get_running_loop().create_task(self._reload_and_look_later())
+
+    async def _reload_and_look_later(self) -> None:
+        self._is_outdated = True
+        while self._is_outdated and not self._closed:
+            # Cleared before the look: what is told of meanwhile may not be in it.
+            self._is_outdated = False
+            try:
+                await self.reload()
+            except PopError as error:
+                log.warning("users and policies could not be read anew", reason=error.sentence)
+        if not self._closed:
+            self._look_later()
+
+
+def _quota(per_second: int, what: str) -> Quota | None:
+    return Quota(per_second, what) if per_second else None
+
+
+def _refused() -> Unauthorized:
+    """One sentence for an unknown user, a disabled one and a wrong secret: it must not tell which."""
+    return Unauthorized(_REFUSED)
+
+
+def _refusal(access_key: str, need: Need, verdicts: list[Verdict]) -> str:
+    if len(need) == 1:
+        return why(access_key, need[0], verdicts[0])
+    wanted = " or ".join(map(str, need))
+    denied = next((verdict.policy for verdict in verdicts if verdict.policy is not None), None)
+    if denied is not None:
+        way_out = f"{denied} denies it; remove it with: popmq acl policy remove {denied.policy_id}"
+    else:
+        ways = ", or: ".join(allowing(access_key, each) for each in need)
+        way_out = f"no policy allows it; allow it with: {ways}"
+    return f"user '{access_key}' may not {wanted}: {way_out}"
+
+
+@lru_cache(maxsize=64)
+def _epoch_ms(date_time: str) -> int | None:
+    """The date a client signed, read as UTC unless it says otherwise; None where it is no date (protocol 2.1)."""
+    try:
+        if _COMPACT_DATE.fullmatch(date_time):
+            moment = datetime.strptime(date_time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        else:
+            moment = datetime.fromisoformat(date_time)
+    except ValueError:
+        return None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+# Callers who were not let in: a line each in the log, for the operator who wonders why nothing comes.
+#
+# The answer they get must not tell whether it was the name or the secret; the log may. It says neither a signature nor
+# anything that could be a secret typed in the place of the name, and no caller can fill it.
+
+AGAIN_MS = MINUTE_MS
+TOLD_MAX = 1_000  # names and addresses a minute; of more nothing is told
+_NAME_LENGTH_MAX = 256
+
+
+class Strangers:
+    """Tells of each name and address once a minute."""
+
+    def __init__(self) -> None:
+        # When it was told of each, the oldest first.
+        self._told: dict[tuple[str, str], int] = {}
+
+    def turned_away(self, acl: Acl, authorization: str, peer: str, refusal: str | None, now_ms: int) -> None:
+        """`authorization` is the header as it was sent, `peer` HOST:PORT; `refusal`: None for name or secret."""
+        claimed = read_authorization(authorization)
+        name = "" if claimed is None else claimed.access_key[:_NAME_LENGTH_MAX]
+        address = peer.rpartition(":")[0]
+        if self._is_due(name, address, now_ms):
+            log.warning(
+                "caller turned away",
+                user=_shown(acl, name),
+                address=address,
+                reason="the call is not signed" if claimed is None else refusal or _reason(acl, name),
+            )
+
+    def _is_due(self, name: str, address: str, now_ms: int) -> bool:
+        while self._told and next(iter(self._told.values())) <= now_ms - AGAIN_MS:
+            del self._told[next(iter(self._told))]
+        if (name, address) in self._told or len(self._told) >= TOLD_MAX:
+            return False
+        self._told[name, address] = now_ms
+        return True
+
+
+def _reason(acl: Acl, name: str) -> str:
+    user = next((each for each in acl.users if each.access_key == name), None)
+    if user is None:
+        return "there is no user of this name"
+    if user.disabled_at_ms is not None:
+        return "this user is disabled"
+    return "the signature is not made with this user's secret"
+
+
+def _shown(acl: Acl, name: str) -> str:
+    if any(each.access_key == name for each in acl.users):
+        return name
+    may_be_secret = not is_access_key(name) or any(each.secret == name for each in acl.users)
+    return "(not shown)" if name and may_be_secret else name

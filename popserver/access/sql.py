@@ -1,0 +1,278 @@
+"""Users and their policies: few rows, read whole, changed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from popserver.access.rules import POLICIES_OF_USER_MAX, USERS_MAX, Policy, User
+from popserver.database.notifications import USERS
+from popserver.database.schema import acl_policy, acl_user
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.model.acl import Action, Effect, ResourceKind
+from popserver.model.errors import AlreadyExists, BadRequest, NotFound, PopError
+from popserver.model.names import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class CreateUser(Request[User]):
+    """`or_find`: a user of that name is left as it is."""
+
+    phase: ClassVar = Phase.CREATE_USER
+    access_key: str
+    secret: str
+    is_admin: bool
+    or_find: bool = False
+
+    def __repr__(self) -> str:
+        return f"CreateUser({self.access_key!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeUser(Request[User]):
+    """None leaves a value as it is. `keep_admin`: refuse to leave no admin who may sign."""
+
+    phase: ClassVar = Phase.CHANGE_USER
+    access_key: str
+    secret: str | None = None
+    disabled: bool | None = None
+    keep_admin: bool = False
+
+    def __repr__(self) -> str:
+        return f"ChangeUser({self.access_key!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser(Request[None]):
+    phase: ClassVar = Phase.DELETE_USER
+    access_key: str
+    keep_admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddPolicy(Request[Policy]):
+    phase: ClassVar = Phase.ADD_POLICY
+    access_key: str
+    effect: Effect
+    actions: tuple[Action, ...]
+    kind: ResourceKind
+    resource: Resource  # its name is the pattern
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePolicy(Request[Policy]):
+    phase: ClassVar = Phase.REMOVE_POLICY
+    policy_id: int
+
+
+class Acl(NamedTuple):
+    """Everybody and every policy, by name and by number."""
+
+    users: list[User]
+    policies: list[Policy]
+
+
+@carries_out(CreateUser)
+def create_user(tx: Transaction, requests: Sequence[CreateUser]) -> list[User | PopError]:
+    tx.say(USERS)
+    return [_create_user(tx, request) for request in requests]
+
+
+@carries_out(ChangeUser)
+def change_user(tx: Transaction, requests: Sequence[ChangeUser]) -> list[User | PopError]:
+    tx.say(USERS)
+    return [_change_user(tx, request) for request in requests]
+
+
+@carries_out(DeleteUser)
+def delete_user(tx: Transaction, requests: Sequence[DeleteUser]) -> list[PopError | None]:
+    """Remove a user and what was said of it."""
+    tx.say(USERS)
+    return [_delete_user(tx, request) for request in requests]
+
+
+@carries_out(AddPolicy)
+def add_policy(tx: Transaction, requests: Sequence[AddPolicy]) -> list[Policy | PopError]:
+    """Add a policy, or its actions to the one that says the same of the same resource."""
+    tx.say(USERS)
+    return [_add_policy(tx, request) for request in requests]
+
+
+@carries_out(RemovePolicy)
+def remove_policy(tx: Transaction, requests: Sequence[RemovePolicy]) -> list[Policy | PopError]:
+    tx.say(USERS)
+    return [_remove_policy(tx, request) for request in requests]
+
+
+def load(conn: Connection) -> Acl:
+    users = conn.execute(select(*_USER_COLUMNS).order_by(acl_user.c.access_key))
+    policies = conn.execute(select(*_POLICY_COLUMNS).order_by(acl_policy.c.policy_id))
+    return Acl([_user(*row) for row in users], [_policy(*row) for row in policies])
+
+
+def find_user(conn: Connection, access_key: str) -> User | None:
+    row = conn.execute(select(*_USER_COLUMNS).where(acl_user.c.access_key == access_key)).first()
+    return None if row is None else _user(*row)
+
+
+def user_not_found(access_key: str) -> NotFound:
+    return NotFound(f"user '{access_key}' does not exist; make it with: popmq acl user add {access_key}")
+
+
+def _create_user(tx: Transaction, request: CreateUser) -> User | PopError:
+    found = find_user(tx.conn, request.access_key)
+    if found is not None:
+        return found if request.or_find else _exists(found)
+    count = tx.conn.execute(select(func.count()).select_from(acl_user)).scalar_one()
+    if count >= USERS_MAX:
+        return BadRequest(f"there are {count} users, at most {USERS_MAX} may be; remove some first")
+    user = User(request.access_key, request.secret, request.is_admin, None, tx.now_ms)
+    row = {"access_key": user.access_key, "secret": user.secret, "is_admin": int(user.is_admin)}
+    tx.conn.execute(insert(acl_user), row | {"created_at_ms": tx.now_ms})
+    return user
+
+
+def _change_user(tx: Transaction, request: ChangeUser) -> User | PopError:
+    found = find_user(tx.conn, request.access_key)
+    if found is None:
+        return user_not_found(request.access_key)
+    if request.disabled and request.keep_admin and _is_last_admin(tx.conn, found):
+        return _last_admin(found)
+    values: dict[str, object] = {}
+    if request.secret is not None:
+        values["secret"] = request.secret
+    if request.disabled is not None and request.disabled != (found.disabled_at_ms is not None):
+        values["disabled_at_ms"] = tx.now_ms if request.disabled else None
+    if values:
+        tx.conn.execute(update(acl_user).where(acl_user.c.access_key == found.access_key).values(values))
+    return find_user(tx.conn, found.access_key) or user_not_found(found.access_key)
+
+
+def _delete_user(tx: Transaction, request: DeleteUser) -> PopError | None:
+    found = find_user(tx.conn, request.access_key)
+    if found is None:
+        return user_not_found(request.access_key)
+    if request.keep_admin and _is_last_admin(tx.conn, found):
+        return _last_admin(found)
+    tx.conn.execute(delete(acl_policy).where(acl_policy.c.access_key == found.access_key))
+    tx.conn.execute(delete(acl_user).where(acl_user.c.access_key == found.access_key))
+    return None
+
+
+def _add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
+    if find_user(tx.conn, request.access_key) is None:
+        return user_not_found(request.access_key)
+    same = (
+        acl_policy.c.access_key == request.access_key,
+        acl_policy.c.effect == request.effect,
+        acl_policy.c.resource_kind == request.kind,
+        acl_policy.c.namespace == request.resource.namespace,
+        acl_policy.c.pattern == request.resource.name,
+    )
+    row = tx.conn.execute(select(*_POLICY_COLUMNS).where(*same)).first()
+    if row is not None:
+        return _widen(tx, _policy(*row), request.actions)
+    of_user = acl_policy.c.access_key == request.access_key
+    count = tx.conn.execute(select(func.count()).select_from(acl_policy).where(of_user)).scalar_one()
+    if count >= POLICIES_OF_USER_MAX:
+        return BadRequest(
+            f"user '{request.access_key}' has {count} policies, at most {POLICIES_OF_USER_MAX} may be; use prefixes"
+        )
+    new = {
+        "access_key": request.access_key,
+        "effect": request.effect,
+        "actions": _written(request.actions),
+        "resource_kind": request.kind,
+        "namespace": request.resource.namespace,
+        "pattern": request.resource.name,
+        "created_at_ms": tx.now_ms,
+    }
+    return _policy(*tx.conn.execute(insert(acl_policy).returning(*_POLICY_COLUMNS), new).one())
+
+
+def _widen(tx: Transaction, policy: Policy, actions: Sequence[Action]) -> Policy:
+    widened = policy._replace(actions=tuple(sorted({*policy.actions, *actions})))
+    if widened != policy:
+        of_id = acl_policy.c.policy_id == policy.policy_id
+        tx.conn.execute(update(acl_policy).where(of_id).values(actions=_written(widened.actions)))
+    return widened
+
+
+def _remove_policy(tx: Transaction, request: RemovePolicy) -> Policy | PopError:
+    gone = delete(acl_policy).where(acl_policy.c.policy_id == request.policy_id).returning(*_POLICY_COLUMNS)
+    row = tx.conn.execute(gone).first()
+    if row is None:
+        return NotFound(f"policy {request.policy_id} does not exist; list them with: popmq acl policy list")
+    return _policy(*row)
+
+
+def _is_last_admin(conn: Connection, user: User) -> bool:
+    if not user.is_admin or user.disabled_at_ms is not None:
+        return False
+    others = select(func.count()).select_from(acl_user)
+    others = others.where(acl_user.c.is_admin == 1, acl_user.c.disabled_at_ms.is_(None))
+    return not conn.execute(others.where(acl_user.c.access_key != user.access_key)).scalar_one()
+
+
+def _last_admin(user: User) -> BadRequest:
+    return BadRequest(
+        f"user '{user.access_key}' is the last admin: nobody could administer this server any more;"
+        " make another first: popmq acl user add NAME --admin"
+    )
+
+
+def _exists(user: User) -> AlreadyExists:
+    return AlreadyExists(
+        f"user '{user.access_key}' exists already; give it a new secret with: popmq acl user rotate {user.access_key}"
+    )
+
+
+def _user(access_key: str, secret: str, is_admin: int, disabled_at_ms: int | None, created_at_ms: int) -> User:
+    """A user from its row (`_USER_COLUMNS`)."""
+    return User(access_key, secret, bool(is_admin), disabled_at_ms, created_at_ms)
+
+
+def _policy(
+    policy_id: int,
+    access_key: str,
+    effect: str,
+    actions: str,
+    resource_kind: str,
+    namespace: str,
+    pattern: str,
+    created_at_ms: int,
+) -> Policy:
+    """A policy from its row (`_POLICY_COLUMNS`)."""
+    return Policy(
+        policy_id,
+        access_key,
+        Effect(effect),
+        tuple(map(Action, actions.split(","))),
+        ResourceKind(resource_kind),
+        namespace,
+        pattern,
+        created_at_ms,
+    )
+
+
+def _written(actions: Sequence[Action]) -> str:
+    return ",".join(sorted(set(actions)))
+
+
+_USER_COLUMNS = [acl_user.c[name] for name in ("access_key", "secret", "is_admin", "disabled_at_ms", "created_at_ms")]
+_POLICY_COLUMNS = [
+    acl_policy.c[name]
+    for name in (
+        "policy_id",
+        "access_key",
+        "effect",
+        "actions",
+        "resource_kind",
+        "namespace",
+        "pattern",
+        "created_at_ms",
+    )
+]

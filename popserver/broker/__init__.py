@@ -1,1 +1,0 @@
-"""Motion: time, waiting, and the one writer. Asyncio; the door stands above it, the store below."""

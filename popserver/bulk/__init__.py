@@ -1,0 +1,1 @@
+"""popmq.v1.Bulk: messages as columns, for Spark."""

@@ -1,0 +1,252 @@
+"""Attempts: all that one receive holds, by the id it was given (docs/design/0017).
+
+Whoever takes many messages at once needs no receipt handle for each: it asks for what its attempt still holds, holds it
+longer, is done with it. What is held is a simple consumer's; a hold that has ended is not among it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, func, literal_column, select, update
+
+from popserver.bulk.rules import RECEIVE_BYTES_MAX
+from popserver.database.dialect import dialect_of
+from popserver.database.notifications import DUE
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import delivery, in_states, message
+from popserver.delivery.history import Moved, record
+from popserver.delivery.message_groups import Place, lock_free
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.message import Held
+from popserver.model.retry import Holder
+from popserver.model.states import Event, State, sources, target
+from popserver.model.topic import Topic, queue_of
+from popserver.receiving.grant import Receive, new_holds
+from popserver.receiving.receive import take
+from popserver.settling import ack as settling_ack
+from popserver.settling import release
+
+
+class Attempt(NamedTuple):
+    """What a group's receive of this id holds of a topic."""
+
+    group: Group
+    topic: Topic
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(Request[int]):
+    """An attempt whose holds last `invisible_ms` from now on."""
+
+    phase: ClassVar = Phase.RENEW_ATTEMPT
+    attempt: Attempt
+    invisible_ms: int
+
+
+class Answer(NamedTuple):
+    """What a receive holds, by key; `is_final` is false where it is to be asked again: something may be left, or
+    another server is at it."""
+
+    held: list[Held]
+    is_final: bool
+
+
+class Ended(NamedTuple):
+    """How many were done; `is_all` is false where some could not be just now."""
+
+    messages: int
+    is_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveAttempt(Request[Answer]):
+    """A receive that has an attempt id."""
+
+    phase: ClassVar = Phase.RECEIVE_ATTEMPT
+    receive: Receive
+
+
+@dataclass(frozen=True, slots=True)
+class AckAttempt(Request[Ended]):
+    """An attempt whose messages are all done."""
+
+    phase: ClassVar = Phase.ACK_ATTEMPT
+    attempt: Attempt
+
+
+class _Row(NamedTuple):
+    message_key: int
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    client_id: str
+    message_group: str | None
+
+
+class _Size(NamedTuple):
+    message_key: int
+    size: int
+
+
+def held_by(conn: Connection, attempt: Attempt, now_ms: int) -> list[Held]:
+    """What the attempt holds, by key."""
+    return [Held(row.message_key, row.attempt) for row in _HELD.rows(conn, _named(attempt, now_ms))]
+
+
+def receipts_of(conn: Connection, attempt: Attempt, now_ms: int) -> list[Receipt]:
+    """The holds of the attempt."""
+    return [_receipt(attempt.group, row) for row in _HELD.rows(conn, _named(attempt, now_ms))]
+
+
+@carries_out(ReceiveAttempt)
+def receive(tx: Transaction, requests: Sequence[ReceiveAttempt]) -> list[Answer | PopError]:
+    """What each request's attempt holds; where that is nothing, up to `batch_size` messages are granted to it.
+
+    Of those as many stay as have `RECEIVE_BYTES_MAX` of bodies, and one at least; the others are given back unused.
+    """
+    return [_receive(tx, request.receive) for request in requests]
+
+
+@carries_out(Renew)
+def renew(tx: Transaction, requests: Sequence[Renew]) -> list[int | PopError]:
+    """Restart the time of all that each attempt holds, under new hold ids; how many messages that are."""
+    return [_renew(tx, request) for request in requests]
+
+
+@carries_out(AckAttempt)
+def ack(tx: Transaction, requests: Sequence[AckAttempt]) -> list[Ended | PopError]:
+    """INFLIGHT → COMMIT of all that each attempt holds; behind an un-acked message of its group provisionally."""
+    return [_ack(tx, request.attempt) for request in requests]
+
+
+def _receive(tx: Transaction, request: Receive) -> Answer:
+    assert request.attempt_id, "such a receive has a name"
+    attempt = Attempt(request.group, request.topic, request.attempt_id)
+    if not _lock(tx, attempt):
+        return Answer([], is_final=False)
+    held = held_by(tx.conn, attempt, tx.now_ms)
+    if held:
+        return Answer(held, is_final=True)
+    grants, more = take(tx, request)
+    kept = grants[: _within_bytes(tx, [receipt.message_key for receipt, _ in grants])]
+    excess = [receipt for receipt, _ in grants[len(kept) :]]
+    if excess:
+        release.withdraw(tx, [release.Withdraw(excess)])
+    found = sorted(Held(receipt.message_key, number) for receipt, number in kept)
+    return Answer(found, is_final=bool(found) or not more)
+
+
+def _lock(tx: Transaction, attempt: Attempt) -> bool:
+    """Whether no other server is just taking messages for the same attempt: what it takes cannot be seen yet."""
+    name = f"{attempt.group.group_id}/{attempt.topic.topic_id}/{attempt.attempt_id}"
+    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+    return dialect_of(tx.conn).try_lock(tx.conn, _LOCK, {"key": key})
+
+
+def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
+    """How many of the messages, in that order, one answer may carry."""
+    named = {"keys": encode_rows((key,) for key in keys)}
+    sizes = {each.message_key: each.size for each in _SIZES.rows(tx.conn, named)} if keys else {}
+    ends = accumulate(sizes[key] for key in keys)
+    return max(1, sum(end <= RECEIVE_BYTES_MAX for end in ends))
+
+
+def _renew(tx: Transaction, request: Renew) -> int:
+    group = request.attempt.group
+    rows = _HELD_FREE.rows(tx.conn, _named(request.attempt, tx.now_ms))
+    if not rows:
+        return 0
+    renewed = zip(rows, new_holds(len(rows)), strict=True)
+    keys = encode_rows((group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed)
+    until_ms = tx.now_ms + request.invisible_ms
+    tx.conn.execute(_RENEW, {"holds": keys, "until_ms": until_ms})
+    record(tx, group, Event.CHANGE_INVISIBLE, map(_moved, rows))
+    tx.expect(DUE, until_ms)
+    return len(rows)
+
+
+def _ack(tx: Transaction, attempt: Attempt) -> Ended:
+    group = attempt.group
+    rows = _HELD.rows(tx.conn, _named(attempt, tx.now_ms))
+    in_order = {Place(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None}
+    free = lock_free(tx, in_order) if in_order else set()
+    receipts = [
+        _receipt(group, row)
+        for row in rows
+        if row.message_group is None or Place(group.group_id, queue_of(row.message_key)) in free
+    ]
+    (outcomes,) = settling_ack.ack(tx, [settling_ack.Ack(group, receipts)])
+    assert not isinstance(outcomes, PopError), "receipts are refused one by one"
+    done = outcomes.count(None)
+    return Ended(done, is_all=done == len(rows))
+
+
+def _receipt(group: Group, row: _Row) -> Receipt:
+    return Receipt(group.group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None)
+
+
+def _moved(row: _Row) -> Moved:
+    return Moved(row.message_key, State.INFLIGHT, row.attempt, row.client_id)
+
+
+def _named(attempt: Attempt, now_ms: int) -> dict[str, Any]:
+    return {
+        "of_group": attempt.group.group_id,
+        "of_topic": attempt.topic.topic_id,
+        "of_attempt": attempt.attempt_id,
+        "now_ms": now_ms,
+    }
+
+
+# By the attempt id, whatever else is asked: what Postgres knows of a table whose rows come and go is out of date, and
+# it might go through all that the group holds, or all that anybody does. A sum is in no index.
+_group_id, _visible_at_ms = (each + literal_column("0") for each in (delivery.c.group_id, delivery.c.visible_at_ms))
+_held: Select[Any] = (
+    select(*(delivery.c[name] for name in _Row._fields))
+    .where(
+        delivery.c.attempt_id == bindparam("of_attempt"),
+        _group_id == bindparam("of_group"),
+        delivery.c.topic_id == bindparam("of_topic"),
+        delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"),
+        in_states(delivery.c.state, State.INFLIGHT),
+        _visible_at_ms > bindparam("now_ms"),
+    )
+    .order_by(delivery.c.message_key)
+)
+_HELD = RowQuery(_Row, _held)
+# Skips rows that a user's own transaction has locked, instead of waiting.
+_HELD_FREE = RowQuery(_Row, _held.with_for_update(skip_locked=True))
+_LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
+_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "successor")
+_RENEW = (
+    update(delivery)
+    .where(
+        and_(
+            delivery.c.group_id == _HOLDS.c.group_id,
+            delivery.c.message_key == _HOLDS.c.message_key,
+            delivery.c.hold_id == _HOLDS.c.hold_id,
+        ),
+        in_states(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)),
+    )
+    .values(
+        state=target(Event.CHANGE_INVISIBLE).value,
+        hold_id=_HOLDS.c.successor,
+        visible_at_ms=bindparam("until_ms", type_=BigInteger),
+    )
+)
+_KEYS = rows_parameter("keys", "message_key")
+_SIZES = RowQuery(
+    _Size,
+    select(message.c.message_key, func.length(message.c.body).label("size")).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
+)

@@ -1,0 +1,185 @@
+"""Bulk: queues read page by page, and receives of many messages that are known by their attempt ids alone.
+
+Pages are short reads beside the writer; only what takes, renews or ends holds goes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from popserver.bulk import attempts
+from popserver.bulk import pages as bulk_pages
+from popserver.bulk.attempts import Attempt
+from popserver.bulk.rules import HeldPage, Page, Stretch, check_stretch
+from popserver.catalog.flow import Catalog
+from popserver.database.database import READERS_MAX
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.engine.writer import Writer
+from popserver.filters import Filter, SqlFilter
+from popserver.model.errors import TooManyRequests
+from popserver.model.handles import attempt_as_sent
+from popserver.model.message import Held
+from popserver.model.names import Resource
+from popserver.model.retry import SECOND_MS, Holder
+from popserver.model.topic import queue_numbered
+from popserver.receiving.flow import Redeliveries
+from popserver.receiving.grant import Receive
+from popserver.receiving.judging import Judging
+from popserver.settling import release
+
+PAGES_MAX = READERS_MAX - 1  # at a time: whoever wants a look at little need not wait behind those who read everything
+PATIENCE_MS = 5 * SECOND_MS  # for what another server has in its hands, or for the end of a look
+_PAUSE_S = 0.005
+
+
+class Wish(NamedTuple):
+    """A receive of many messages at once; `max_messages` 0: only what its attempt holds already."""
+
+    group: Resource
+    topic: Resource
+    attempt_id: str
+    max_messages: int
+    invisible_ms: int
+    wanted: Filter
+    client_id: str
+
+
+class Bulk:
+    """What readers of many messages ask for."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        writer: Writer,
+        catalog: Catalog,
+        clock: Clock,
+        redeliveries: Redeliveries,
+        judging: Judging,
+    ) -> None:
+        self._judging = judging
+        self._redeliveries = redeliveries
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = clock
+        self._rotation = itertools.count()
+        self._turns = asyncio.Semaphore(PAGES_MAX)
+
+    async def stretch(
+        self,
+        topic_name: Resource,
+        queue_number: int,
+        offset: int,
+        end_offset: int,
+        wanted: Filter,
+        sources: Sequence[str],
+    ) -> Stretch:
+        """What there is to read of a queue, page by page.
+
+        Raises `TopicNotFound`, and `BadRequest` for a queue that the topic does not have or an end before the offset.
+        """
+        check_stretch(offset, end_offset)
+        topic = await self._catalog.topic(topic_name)
+        place = queue_numbered(topic, queue_number)
+        return Stretch(topic, place, offset, end_offset, wanted, tuple(sources))
+
+    async def page(self, stretch: Stretch) -> Page:
+        """The first of what is wanted there; go on at its `next_offset`. Raises `TopicNotFound`."""
+        async with self._turns:
+            return await self._reader.read(lambda conn: bulk_pages.page(conn, stretch))
+
+    async def receive(self, wish: Wish) -> list[Held]:
+        """What the attempt holds, by key; where that is nothing, up to `max_messages` messages are granted to it.
+
+        A call that breaks off leaves them held: its repetition gets them. Raises what a receive raises.
+        """
+        if not wish.max_messages:
+            attempt = await self._attempt(wish.group, wish.topic, wish.attempt_id)
+            now_ms = self._clock.now_ms()
+            return await self._reader.read(lambda conn: attempts.held_by(conn, attempt, now_ms))
+        group, topic = await self._catalog.subscription(wish.group, wish.topic)
+        until_ms = self._clock.now_ms() + PATIENCE_MS
+        while True:
+            request = Receive(
+                group=group,
+                topic=topic,
+                wanted=wish.wanted,
+                batch_size=wish.max_messages,
+                invisible_ms=wish.invisible_ms,
+                holder=Holder.SIMPLE,
+                client_id=wish.client_id,
+                rotation=next(self._rotation),
+                attempt_id=wish.attempt_id,
+            )
+            answer = await self._take(request)
+            now_ms = self._clock.now_ms()
+            if answer.is_final or now_ms >= until_ms:
+                self._redeliveries.count(group.group_id, answer.held, now_ms)
+                return answer.held
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _take(self, request: Receive) -> attempts.Answer:
+        if not isinstance(request.wanted, SqlFilter):
+            return await self._writer.enqueue(attempts.ReceiveAttempt(request), answers=request.batch_size)
+        request = await self._judging.ask(request)
+        granted = 0
+        try:
+            answer = await self._writer.enqueue(attempts.ReceiveAttempt(request), answers=request.batch_size)
+            granted = len(answer.held)
+            return answer
+        finally:
+            self._judging.answered(request, granted)
+
+    async def pages(
+        self, topic_name: Resource, held: Sequence[Held], sources: Sequence[str]
+    ) -> AsyncIterator[HeldPage]:
+        """What is held, page by page, each when it is asked for."""
+        topic = await self._catalog.topic(topic_name)
+        keys: Sequence[int] = [each.message_key for each in held]
+        while keys:
+            async with self._turns:
+                page, keys = await self._reader.read(
+                    partial(bulk_pages.first_of, topic=topic, keys=keys, sources=sources)
+                )
+            yield page
+
+    async def withdraw(self, group: Resource, topic: Resource, attempt_id: str) -> None:
+        """No client was told what the attempt holds: it is Ready again at once, and the attempts do not count."""
+        attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
+        receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))
+        if receipts:
+            await self._writer.submit(release.Withdraw(receipts))
+
+    async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:
+        """Restart the time of what the attempt holds; how many messages that are."""
+        attempt = await self._attempt(group, topic, attempt_id)
+        return await self._writer.submit(attempts.Renew(attempt, invisible_ms))
+
+    async def ack(self, group: Resource, topic: Resource, attempt_id: str) -> int:
+        """Commit what the attempt holds; how many messages that were.
+
+        Raises `TooManyRequests` where somebody else has some of it under his hands; ask again.
+        """
+        attempt = await self._attempt(group, topic, attempt_id)
+        until_ms = self._clock.now_ms() + PATIENCE_MS
+        messages = 0
+        while True:
+            ended = await self._writer.submit(attempts.AckAttempt(attempt))
+            messages += ended.messages
+            if ended.is_all:
+                return messages
+            if self._clock.now_ms() >= until_ms:
+                raise TooManyRequests(
+                    f"some of what attempt '{attempt_as_sent(attempt_id)}' holds is locked by another transaction;"
+                    f" {messages} messages are acked, repeat the request for the others"
+                )
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _attempt(self, group_name: Resource, topic_name: Resource, attempt_id: str) -> Attempt:
+        group, topic = await self._catalog.of_a_hold(group_name, topic_name)
+        return Attempt(group, topic, attempt_id)

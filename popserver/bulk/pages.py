@@ -1,0 +1,163 @@
+"""Pages of messages, as columns: a stretch of a queue, or what a receive holds.
+
+A page is at most so many messages and so many bytes of bodies and properties (`bulk.rules`). Their lengths are known
+without fetching them: on SQLite, where a statement costs next to nothing, they are looked at first, on Postgres along
+with the page.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, bindparam, func, or_, select
+
+from popserver.bulk.rules import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, HeldPage, Page, Stretch
+from popserver.database.columns import SIZE, ColumnQuery, Columns
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import message, queue
+from popserver.filters import SqlFilter
+from popserver.messages.origins import of_places
+from popserver.messages.ranges import INSIDE, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
+from popserver.model.message import REDRIVE_PLAN
+from popserver.model.topic import Topic, message_key, queue_of
+from popserver.pulling.look import Ends, ends_of
+from popserver.pulling.rules import correction
+
+# How far a page looks for what its filter wants, in offsets.
+_WINDOW_OFFSETS = 4 * CHUNK_MESSAGES_MAX
+
+
+class _QueueNumber(NamedTuple):
+    queue_id: int
+    number: int
+
+
+def page(conn: Connection, stretch: Stretch) -> Page:
+    """The first page of the stretch; raises `TopicNotFound`."""
+    ends = ends_of(conn, stretch.topic, stretch.queue)
+    if correction(stretch.offset, ends.min_offset, ends.end_offset) is not None:
+        return Page(None, stretch.offset, ends.min_offset, ends.end_offset)
+    # Where messages lie scattered, Postgres would rather collect those of a page and sort them, bodies and all.
+    dialect_of(conn).walk_by_key(conn)
+    names = _bounds(stretch, ends)
+    in_one = dialect_of(conn).is_remote and not isinstance(stretch.wanted, SqlFilter)
+    found, end_key = (_in_one if in_one else _sizes_first)(conn, stretch, names)
+    return Page(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
+
+
+def first_of(
+    conn: Connection, topic: Topic, keys: Sequence[int], sources: Sequence[str]
+) -> tuple[HeldPage, Sequence[int]]:
+    """The first page of messages of the topic that a group holds, by their keys, in order; and the keys that are left.
+
+    Those that have come back to their group stand elsewhere, and are told as messages of their first places.
+    """
+    named = keys[:CHUNK_MESSAGES_MAX]
+    sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows((key,) for key in named)})
+    page_keys = _within_bytes(sizes)
+    left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
+    found = _BY_KEY.columns(conn, sources, {"keys": encode_rows((key,) for key in page_keys)})
+    found = _told_as_sent(conn, topic, found)
+    queue_ids = set(map(queue_of, found.places))
+    rows = _NUMBERS.rows(conn, {"queues": encode_rows((each,) for each in queue_ids)})
+    return HeldPage(found, {row.queue_id: row.number for row in rows}), left
+
+
+def _told_as_sent(conn: Connection, topic: Topic, found: Columns) -> Columns:
+    own = {each.queue_id for each in topic.queues}
+    elsewhere = [key for key in found.keys if queue_of(key) not in own]
+    redriven = of_places(conn, elsewhere) if elsewhere else {}
+    places = [redriven[key].origin_key if key in redriven else key for key in found.keys]
+    values = dict(found.values)
+    if redriven and "properties" in values:
+        values["properties"] = [
+            {**properties, REDRIVE_PLAN: redriven[key].plan_id} if key in redriven else properties
+            for key, properties in zip(found.keys, values["properties"], strict=True)
+        ]
+    return found._replace(values=values, places=places)
+
+
+def _bounds(stretch: Stretch, ends: Ends) -> dict[str, int]:
+    offsets = CHUNK_MESSAGES_MAX if stretch.wanted.wants_all else _WINDOW_OFFSETS
+    to_offset = min(stretch.end_offset, ends.end_offset, stretch.offset + offsets)
+    from_key = message_key(ends.queue_id, stretch.offset)
+    return {
+        "from_key": from_key,
+        "to_key": max(from_key, message_key(ends.queue_id, to_offset)),
+        "limit": CHUNK_MESSAGES_MAX,
+    }
+
+
+def _in_one(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Columns, int]:
+    """A page by one statement, and the key that it has come to."""
+    assert not isinstance(stretch.wanted, SqlFilter), "it is asked about each message"
+    look = _FIRST_OF_EVERY if stretch.wanted.wants_all else _FIRST_OF_TAGGED
+    tags = {} if stretch.wanted.wants_all else of_tags(stretch.wanted)
+    found = look.columns(conn, stretch.sources, {**names, **tags, "room": CHUNK_BYTES_MAX})
+    return found, found.keys[-1] + 1 if found.keys else names["to_key"]
+
+
+def _sizes_first(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Columns, int]:
+    """The same by two."""
+    keys, end_key = _wanted(conn, stretch, names)
+    if isinstance(keys, range):
+        return _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
+    return _BY_KEY.columns(conn, stretch.sources, {"keys": encode_rows((key,) for key in keys)}), end_key
+
+
+def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
+    """The keys of what a page carries, a range where it is all that is there; and the key that it has come to."""
+    wanted = stretch.wanted
+    if wanted.wants_all:
+        sizes = _EVERY.columns(conn, ["size"], names)
+        keys = _within_bytes(sizes)
+        end_key = names["to_key"] if len(keys) == len(sizes.keys) else keys[-1] + 1
+        return range(names["from_key"], end_key), end_key
+    if isinstance(wanted, SqlFilter):
+        judged, reached = judge(conn, _JUDGED, wanted, names, Work())
+        sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows((key,) for key in judged)})
+    else:
+        sizes = _TAGGED.columns(conn, ["size"], {**names, **of_tags(wanted)})
+        is_full = len(sizes.keys) == names["limit"]
+        reached = sizes.keys[-1] + 1 if is_full else names["to_key"]
+    keys = _within_bytes(sizes)
+    return keys, reached if len(keys) == len(sizes.keys) else keys[-1] + 1
+
+
+def _within_bytes(sizes: Columns) -> Sequence[int]:
+    """The keys of as many leading messages as one page may carry, and always of one."""
+    count = bisect_right(list(accumulate(sizes.values["size"])), CHUNK_BYTES_MAX)
+    return sizes.keys[: max(1, count)]
+
+
+def _within_room(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
+    """A look's narrowing, as `narrowed`, to the first messages that have room, and always to one."""
+    upto = func.sum(SIZE).over(order_by=message.c.message_key)
+
+    def narrow(found: Select[Any]) -> Select[Any]:
+        names = found.selected_columns.keys()
+        every = narrowed(*conditions)(found.add_columns(SIZE.label("own"), upto.label("upto"))).subquery()
+        has_room = or_(every.c.upto <= bindparam("room"), every.c.upto == every.c.own)
+        return select(*(every.c[name] for name in names)).where(has_room).order_by(every.c.message_key)
+
+    return narrow
+
+
+_FIRST_OF_EVERY = ColumnQuery(_within_room())
+_FIRST_OF_TAGGED = ColumnQuery(_within_room(*WITH_TAG))
+_EVERY = ColumnQuery(lambda every: every.where(*INSIDE).order_by(message.c.message_key))
+_TAGGED = ColumnQuery(narrowed(*WITH_TAG))
+_JUDGED = FilterQuery(narrowed())
+_KEYS = rows_parameter("keys", "message_key")
+_BY_KEY = ColumnQuery(
+    lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
+)
+_QUEUES = rows_parameter("queues", "queue_id")
+_NUMBERS = RowQuery(
+    _QueueNumber,
+    select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))),
+)

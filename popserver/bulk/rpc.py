@@ -1,0 +1,238 @@
+"""popmq.v1.Bulk: many messages at once, as columns.
+
+A page is read, made into Arrow chunks, and written while the next one is read, but none beyond that: whoever reads
+slowly is waited for, whoever breaks off is served no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from google.protobuf.message import Message
+
+from popproto.v1 import bulk_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from popserver.bulk import flow
+from popserver.bulk.flow import Wish
+from popserver.bulk.rules import RECEIVE_MESSAGES_MAX, Page, Stretch, columns_named, sources_of
+from popserver.clients.clients import Clients
+from popserver.database.columns import Columns
+from popserver.delivery import origins
+from popserver.engine.reader import Reader
+from popserver.model import handles
+from popserver.model.errors import BadRequest, Forbidden, Unsupported
+from popserver.model.message import Held
+from popserver.model.names import Resource
+from popserver.model.topic import offset_of
+from popserver.receiving.rpc import attempt_id_of, check_change, invisible_ms_of
+from popserver.transport import convert, status
+from popserver.transport.call import Write
+from popserver.transport.calls import Caller
+from popserver.transport.limits import Limits
+
+if TYPE_CHECKING:
+    from popserver.bulk.arrow import Chunk, Chunks
+
+
+_CHUNK_OF_PULL = wire.PullBulkResponse.CHUNK_FIELD_NUMBER
+_CHUNK_OF_RECEIVE = wire.ReceiveBulkResponse.CHUNK_FIELD_NUMBER
+
+
+class Frame(NamedTuple):
+    """A frame with a chunk, which is put beside the other fields as it is: protobuf would copy it twice."""
+
+    others: Message
+    field_number: int
+    chunk: Chunk
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
+        tag_and_size = bytes([self.field_number << 3 | 2]) + _varint(self.chunk.size)
+        return b"".join((self.others.SerializeToString(), tag_and_size, *self.chunk.parts))
+
+
+class Bulk:
+    """What readers of many messages ask for."""
+
+    def __init__(self, bulk: flow.Bulk, clients: Clients, reader: Reader, limits: Limits) -> None:
+        self._bulk = bulk
+        self._clients = clients
+        self._reader = reader
+        self._limits = limits
+        self._make_chunks: Callable[..., Chunks] | None = None
+
+    async def pull_bulk(self, request: wire.PullBulkRequest, caller: Caller, write: Write) -> None:
+        """Frames: status and the queue's ends, chunks."""
+        make_chunks = await self._arrow()
+        columns = columns_named(request.columns)
+        stretch = await self._bulk.stretch(
+            caller.resource(request.topic),
+            request.queue_id,
+            request.offset,
+            request.end_offset,
+            convert.filter_of(request.filter_expression),
+            sources_of(columns, request.topic.name),
+        )
+        chunks = make_chunks(columns, request.topic.name)
+        with self._present(caller):
+            await self._write_pages(stretch, chunks, write, caller)
+
+    async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
+        """Frames: status, chunks. An answer that breaks off leaves everything held, for its repetition."""
+        make_chunks = await self._arrow()
+        columns = columns_named(request.columns)
+        wish = self._wish(request, caller)
+        with self._present(caller):
+            held = await self._bulk.receive(wish)
+            await self._check_origins(wish, held, caller)
+            await write(wire.ReceiveBulkResponse(status=status.OK))
+            chunks = make_chunks(columns, request.topic.name, dict(held))
+            sources = sources_of(columns, request.topic.name)
+            async for page in self._bulk.pages(wish.topic, held, sources):
+                async for chunk in _made(chunks, page.columns, page.numbers):
+                    others = wire.ReceiveBulkResponse(messages=chunk.messages)
+                    await write(Frame(others, _CHUNK_OF_RECEIVE, chunk))
+
+    async def renew_attempt(self, request: wire.RenewAttemptRequest, caller: Caller) -> wire.RenewAttemptResponse:
+        """0 to 12 h from now on, as ChangeInvisibleDuration has it."""
+        duration_ms = convert.duration_ms(request.invisible_duration)
+        check_change(duration_ms, self._limits)
+        held = await self._bulk.renew(*_attempt(request, caller), duration_ms)
+        return wire.RenewAttemptResponse(status=status.OK, held=held)
+
+    async def ack_attempt(self, request: wire.AckAttemptRequest, caller: Caller) -> wire.AckAttemptResponse:
+        acked = await self._bulk.ack(*_attempt(request, caller))
+        return wire.AckAttemptResponse(status=status.OK, acked=acked)
+
+    def _wish(self, request: wire.ReceiveBulkRequest, caller: Caller) -> Wish:
+        if not 0 <= request.max_messages <= RECEIVE_MESSAGES_MAX:
+            raise BadRequest(
+                f"max_messages is {request.max_messages}; ask for up to {RECEIVE_MESSAGES_MAX} messages, or with 0 for"
+                " what is held already"
+            )
+        return Wish(
+            *_attempt(request, caller),
+            request.max_messages,
+            invisible_ms_of(request, self._limits) if request.max_messages else 0,
+            convert.filter_of(request.filter_expression),
+            caller.client_id,
+        )
+
+    async def _arrow(self) -> Callable[..., Chunks]:
+        """How chunks are made; raises `Unsupported` where Arrow is not installed."""
+        if self._make_chunks is None:
+            try:
+                # In a thread: to load it takes a moment, once, and a half-loaded one is of no use to other calls.
+                self._make_chunks = (await asyncio.to_thread(import_module, "popserver.bulk.arrow")).Chunks
+            except ImportError as error:
+                raise Unsupported(
+                    f"bulk transfer needs Arrow ({error}); pip install 'popmq[fast]' where the server runs, or use"
+                    " PullMessage and ReceiveMessage"
+                ) from None
+        return self._make_chunks
+
+    @contextmanager
+    def _present(self, caller: Caller) -> Iterator[None]:
+        """Its client is there for as long as the answer takes."""
+        clients = self._clients
+        client = clients.call_opened(caller.client_id)
+        try:
+            yield
+        finally:
+            clients.call_closed(client)
+
+    async def _write_pages(self, stretch: Stretch, chunks: Chunks, write: Write, caller: Caller) -> None:
+        page = await self._page(stretch, caller)
+        if page.columns is not None:
+            await write(wire.PullBulkResponse(status=status.OK, min_offset=page.min_offset, max_offset=page.end_offset))
+            stretch = stretch._replace(end_offset=min(stretch.end_offset, page.end_offset))
+        while page.columns is not None:
+            if page.next_offset >= stretch.end_offset:
+                await _write_page(stretch, page, page.columns, chunks, write)
+                if not page.columns.keys and page.next_offset > stretch.offset:
+                    await write(wire.PullBulkResponse(next_offset=page.next_offset))
+                return
+            stretch = stretch._replace(offset=page.next_offset)
+            # One page ahead: the database works while this one is written.
+            ahead = asyncio.ensure_future(self._page(stretch, caller))
+            ahead.add_done_callback(_taken_note_of)
+            try:
+                await _write_page(stretch, page, page.columns, chunks, write)
+                page = await ahead
+            finally:
+                ahead.cancel()
+        await write(_outside(stretch, page))
+
+    async def _page(self, stretch: Stretch, caller: Caller) -> Page:
+        page = await self._bulk.page(stretch)
+        if page.columns is not None:
+            await origins.check(self._reader, stretch.topic.name.name, page.columns.keys, caller)
+        return page
+
+    async def _check_origins(self, wish: Wish, held: Sequence[Held], caller: Caller) -> None:
+        try:
+            await origins.check(self._reader, wish.topic.name, [each.message_key for each in held], caller)
+        except Forbidden:
+            await self._bulk.withdraw(wish.group, wish.topic, wish.attempt_id)
+            raise
+
+
+async def _write_page(stretch: Stretch, page: Page, found: Columns, chunks: Chunks, write: Write) -> None:
+    async for chunk in _made(chunks, found, {stretch.queue.queue_id: stretch.queue.number}):
+        is_last = chunk.next_key > found.keys[-1]
+        next_offset = page.next_offset if is_last else offset_of(chunk.next_key)
+        others = wire.PullBulkResponse(messages=chunk.messages, next_offset=next_offset)
+        await write(Frame(others, _CHUNK_OF_PULL, chunk))
+
+
+def _taken_note_of(ahead: asyncio.Future[Page]) -> None:
+    """What goes wrong with a page that nobody waits for any more is nobody's failure."""
+    if not ahead.cancelled():
+        ahead.exception()
+
+
+async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> AsyncIterator[Chunk]:
+    """The chunks, each made when the one before is written; in a thread where bodies must be unpacked."""
+    made = chunks.of(found, numbers)
+    if not chunks.has_packed(found):
+        for chunk in made:
+            yield chunk
+        return
+    while (next_chunk := await asyncio.to_thread(next, made, None)) is not None:
+        yield next_chunk
+
+
+def _outside(stretch: Stretch, page: Page) -> wire.PullBulkResponse:
+    """It begins where nothing is stored; or what was to come next has been removed meanwhile."""
+    sentence = (
+        f"offset {stretch.offset} is not in queue {stretch.queue.number} of topic '{stretch.topic.name}', which begins"
+        f" at {page.min_offset} and ends at {page.end_offset}"
+    )
+    refused = pb.Status(code=pb.ILLEGAL_OFFSET, message=sentence)
+    return wire.PullBulkResponse(status=refused, min_offset=page.min_offset, max_offset=page.end_offset)
+
+
+def _attempt(
+    request: wire.ReceiveBulkRequest | wire.RenewAttemptRequest | wire.AckAttemptRequest, caller: Caller
+) -> tuple[Resource, Resource, str]:
+    """Group, topic and attempt id."""
+    attempt_id = attempt_id_of(request)
+    if attempt_id is None:
+        raise BadRequest("the attempt id is blank; name the receive, so that its holds can be found again")
+    return (
+        caller.resource(request.group),
+        caller.resource(request.topic),
+        handles.attempt_of_user(caller.user, attempt_id),
+    )
+
+
+def _varint(number: int) -> bytes:
+    """As protobuf writes a size."""
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])

@@ -1,0 +1,92 @@
+"""Bulk: many messages at once, as columns (docs/design/0017).
+
+A column that a reader names is made of one or two that the store keeps, its sources; only those are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from popserver.database.columns import Columns
+from popserver.filters import Filter
+from popserver.model.errors import BadRequest
+from popserver.model.names import RETRY_PREFIX
+from popserver.model.topic import MessageQueue, Topic
+
+# What is read and sent at a time: of messages, and of their bodies and properties as they are stored, whichever are
+# asked for. A single message may be larger.
+CHUNK_MESSAGES_MAX = 2_048
+CHUNK_BYTES_MAX = 1024 * 1024
+# What one receive may take, likewise: more stays where it is.
+RECEIVE_MESSAGES_MAX = 1_000
+RECEIVE_BYTES_MAX = 64 * 1024 * 1024
+
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    "message_id": ("message_id",),
+    "topic": (),
+    "tag": ("tag",),
+    "keys": ("keys",),
+    "message_group": ("message_group",),
+    "message_type": ("message_type",),
+    "queue_id": (),
+    "queue_offset": (),
+    "body": ("is_packed", "body"),
+    "properties": ("properties",),
+    "born_timestamp": ("born_at_ms",),
+    "store_timestamp": ("stored_at_ms",),
+    "delivery_timestamp": ("deliver_at_ms",),
+    "delivery_attempt": (),
+}
+
+
+class Stretch(NamedTuple):
+    """A wish for what is wanted of one queue, from `offset` up to, not including, `end_offset`."""
+
+    topic: Topic
+    queue: MessageQueue
+    offset: int
+    end_offset: int
+    wanted: Filter
+    sources: tuple[str, ...]
+
+
+class Page(NamedTuple):
+    """What is wanted of a stretch of a queue; `next_offset` is where it goes on.
+
+    `columns` are None where the stretch begins outside of what the queue stores: `min_offset` up to `end_offset`.
+    """
+
+    columns: Columns | None
+    next_offset: int
+    min_offset: int
+    end_offset: int
+
+
+class HeldPage(NamedTuple):
+    """Some of the messages that a receive holds, and the wire's queue ids by ours."""
+
+    columns: Columns
+    numbers: Mapping[int, int]
+
+
+def columns_named(names: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in their order; all where none is named. Raises `BadRequest` for one that messages do not have."""
+    named = tuple(dict.fromkeys(names))
+    for each in named:
+        if each not in SOURCES:
+            raise BadRequest(f"column '{each[:64]}' is not known; a message has {', '.join(SOURCES)}")
+    return named or tuple(SOURCES)
+
+
+def sources_of(columns: Iterable[str], topic_name: str) -> tuple[str, ...]:
+    """What the store is asked for; a retry copy's properties say which attempt it is."""
+    needed = {source for column in columns for source in SOURCES[column]}
+    if "delivery_attempt" in columns and topic_name.startswith(RETRY_PREFIX):
+        needed.add("properties")
+    return tuple(sorted(needed))
+
+
+def check_stretch(offset: int, end_offset: int) -> None:
+    if end_offset < offset:
+        raise BadRequest(f"end_offset {end_offset} is before offset {offset}; it must be at or after it")

@@ -1,0 +1,1 @@
+"""Topics, groups, and which group has subscribed to which topic."""

@@ -1,0 +1,96 @@
+"""Facts about topics and groups, as an operator sees them: lists, and the ranges of queues. It only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from popserver.catalog import groups as catalog_groups
+from popserver.catalog import lookup
+from popserver.catalog import topics as catalog_topics
+from popserver.database.schema import queue
+from popserver.model.errors import BadRequest
+from popserver.model.group import Group
+from popserver.model.names import Resource
+from popserver.model.topic import MessageQueue, Topic
+
+
+class QueueRange(NamedTuple):
+    """What one queue stores: offsets from `min_offset` up to, not including, `next_offset`."""
+
+    number: int
+    min_offset: int
+    next_offset: int
+
+
+class TopicFacts(NamedTuple):
+    """A topic, with what its queues store now."""
+
+    topic: Topic
+    ranges: tuple[QueueRange, ...]
+
+    @property
+    def message_count(self) -> int:
+        return sum(each.next_offset - each.min_offset for each in self.ranges)
+
+
+def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
+    """One topic; raises `TopicNotFound`."""
+    topic = _topic(conn, name)
+    return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()))
+
+
+def list_topics(conn: Connection, namespace: str | None, limit: int) -> tuple[list[TopicFacts], int]:
+    """The first `limit` topics by name, of one namespace or (None) of all; and how many there are."""
+    topics = [
+        each for each in catalog_topics.list_topics(conn) if namespace is None or each.name.namespace == namespace
+    ]
+    ranges = _ranges(conn, topics[:limit])
+    return [TopicFacts(each, ranges.get(each.topic_id, ())) for each in topics[:limit]], len(topics)
+
+
+def group(conn: Connection, name: Resource) -> Group:
+    """One group; raises `ConsumerGroupNotFound`."""
+    found = catalog_groups.find_group(conn, name)
+    if found is None:
+        raise lookup.group_not_found(name)
+    return found
+
+
+def list_groups(conn: Connection, namespace: str | None, limit: int) -> tuple[list[Group], int]:
+    """The first `limit` groups by name, of one namespace or (None) of all; and how many there are."""
+    groups = [
+        each for each in catalog_groups.list_groups(conn) if namespace is None or each.name.namespace == namespace
+    ]
+    return groups[:limit], len(groups)
+
+
+def groups_by_id(conn: Connection, group_ids: Sequence[int], limit: int) -> list[Group]:
+    """The first `limit` of these groups by name; a deleted one is left out."""
+    found = [each.group for each in catalog_groups.groups_by_id(conn, group_ids).values() if not each.is_deleted]
+    return sorted(found, key=lambda each: each.name)[:limit]
+
+
+def _topic(conn: Connection, name: Resource) -> Topic:
+    found = catalog_topics.find_topic(conn, name)
+    if found is None:
+        raise lookup.topic_not_found(name)
+    return found
+
+
+def _queue(topic: Topic, number: int) -> MessageQueue:
+    for each in topic.queues:
+        if each.number == number:
+            return each
+    raise BadRequest(f"topic '{topic.name}' has the queues 0 to {len(topic.queues) - 1}, not {number}")
+
+
+def _ranges(conn: Connection, topics: Iterable[Topic]) -> dict[int, tuple[QueueRange, ...]]:
+    columns = queue.c.topic_id, queue.c.number, queue.c.min_offset, queue.c.next_offset
+    ids = [each.topic_id for each in topics]
+    ranges: dict[int, tuple[QueueRange, ...]] = {}
+    for row in conn.execute(select(*columns).where(queue.c.topic_id.in_(ids)).order_by(queue.c.number)):
+        ranges[row.topic_id] = (*ranges.get(row.topic_id, ()), QueueRange(row.number, row.min_offset, row.next_offset))
+    return ranges

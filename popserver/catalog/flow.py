@@ -1,0 +1,219 @@
+"""What exists: topics and groups by name, kept in memory after the first look; and which group has met which topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from popserver.catalog import groups, lookup, subscriptions, topics
+from popserver.database.notifications import GROUP, TOPIC, Outdated
+from popserver.engine.reader import Reader
+from popserver.engine.writer import Writer
+from popserver.model.group import Group, Mode, NewGroup
+from popserver.model.names import (
+    Resource,
+    check_group,
+    check_topic,
+    check_topic_to_send,
+    dead_letter_topic,
+    owner_of,
+    retry_topic,
+)
+from popserver.model.topic import ACCEPTS_ON_THE_WAY, OWN_QUEUES, MessageType, NewTopic, Topic
+
+
+class Catalog:
+    """Finds topics and groups; makes missing ones where the server may (`auto_create`, requirement N3)."""
+
+    def __init__(self, reader: Reader, writer: Writer, purge: Callable[[], None], *, auto_create: bool) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._purge = purge
+        self._auto_create = auto_create
+        self._topics: dict[Resource, Topic] = {}
+        self._groups: dict[Resource, Group] = {}
+        self._met: set[tuple[int, int]] = set()
+        self._fixed: set[tuple[int, Mode]] = set()
+        self._changes = 0
+
+    async def topic(self, name: Resource, generation: int = 0) -> Topic:
+        """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`.
+
+        It is looked up again if its generation is not the one that the caller knows (0: the caller knows none).
+        """
+        found = self._remembered(name, generation) or await self._find_topic(name)
+        if found is None:
+            found = self._topics[name] = await self._make_topic(name)
+        return found
+
+    async def known_topic(self, name: Resource, generation: int = 0) -> Topic | None:
+        """The same if there is one; none is made."""
+        return self._remembered(name, generation) or await self._find_topic(name)
+
+    def _remembered(self, name: Resource, generation: int) -> Topic | None:
+        """Not if another server may have made it anew."""
+        found = self._topics.get(name)
+        return found if found is None or generation in (0, found.generation) else None
+
+    async def topic_to_send(self, name: Resource) -> Topic:
+        """The topic of that name, to send to."""
+        found = self._topics.get(name)
+        if found is None or name.name.startswith("%"):
+            check_topic_to_send(name)
+            found = await self.topic(name)
+        return found
+
+    async def group(self, name: Resource) -> Group:
+        """The group of that name; raises `IllegalConsumerGroup` or `ConsumerGroupNotFound`."""
+        found = self._groups.get(name) or await self._find_group(name)
+        if found is None:
+            changes = self._changes
+            found = self._remember_group(name, await self._make_group(name), changes)
+        return found
+
+    async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
+        """The group and the topic, once the group has its progress there."""
+        group, topic = await self.group(group_name), await self.topic(topic_name)
+        if (group.group_id, topic.topic_id) not in self._met:
+            await self._writer.submit(subscriptions.Meet(group, topic, Mode.POP))
+            self._met.add((group.group_id, topic.topic_id))
+        return group, topic
+
+    async def fix_mode(self, group: Group, mode: Mode) -> None:
+        """The group is used in that mode; raises `BadRequest` for one that consumes in the other."""
+        if group.mode is not mode and (group.group_id, mode) not in self._fixed:
+            await self._writer.submit(subscriptions.FixMode(group, mode))
+            self._fixed.add((group.group_id, mode))
+            self._groups.pop(group.name, None)
+
+    def has_been_used(self, group: Group) -> None:
+        """A verb may have fixed the group's mode: look it up again."""
+        if group.mode is None:
+            self._groups.pop(group.name, None)
+
+    async def of_a_hold(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
+        """The group and the topic of something held; what does not exist holds nothing, so nothing is made."""
+        group = self._groups.get(group_name) or await self._find_group(group_name)
+        if group is None:
+            raise lookup.group_not_found(group_name)
+        topic = self._topics.get(topic_name) or await self._find_topic(topic_name)
+        if topic is None:
+            raise lookup.topic_not_found(topic_name)
+        return group, topic
+
+    async def own_queues(self, group: Group) -> frozenset[int]:
+        """The queues of the group's own topics, in which what was redriven to it stands."""
+        topics = [await self.known_topic(name) for name in (dead_letter_topic(group.name), retry_topic(group.name))]
+        return frozenset(queue.queue_id for topic in topics if topic is not None for queue in topic.queues)
+
+    async def create_topic(self, new: NewTopic) -> Topic:
+        """Make a topic; raises `AlreadyExists`."""
+        check_topic_to_send(new.name)
+        changes = self._changes
+        topic = await self._writer.submit(topics.CreateTopic(new))
+        return self._remember_topic(new.name, topic, changes)
+
+    async def update_topic(
+        self, name: Resource, *, queue_count: int | None = None, accepts: tuple[MessageType, ...] | None = None
+    ) -> Topic:
+        """Add queues, or change what the route lists; raises `BadRequest` for fewer queues."""
+        changes = self._changes
+        topic = await self._writer.submit(topics.UpdateTopic(name, queue_count, accepts))
+        self.forget_topic(name)
+        return self._remember_topic(name, topic, changes)
+
+    async def delete_topic(self, name: Resource) -> None:
+        """Delete the topic with its messages; its rows go in steps, its name is free at once."""
+        answer = self._writer.enqueue(topics.DeleteTopic(name))
+        answer.add_done_callback(lambda _: self._deleted(topics=[name]))
+        await asyncio.shield(answer)
+
+    async def create_group(self, new: NewGroup) -> Group:
+        """Make a group; raises `AlreadyExists`."""
+        check_group(new.name)
+        changes = self._changes
+        group = await self._writer.submit(groups.CreateGroup(new))
+        return self._remember_group(new.name, group, changes)
+
+    async def update_group(self, change: groups.UpdateGroup) -> Group:
+        """Change a group's attempts, ladder or history; holds that run keep their end."""
+        changes = self._changes
+        group = await self._writer.submit(change)
+        self._groups.pop(change.name, None)
+        return self._remember_group(change.name, group, changes)
+
+    async def delete_group(self, name: Resource) -> None:
+        """Delete the group, its progress and its dead letters."""
+        answer = self._writer.enqueue(groups.DeleteGroup(name))
+        answer.add_done_callback(
+            lambda _: self._deleted(group=name, topics=(dead_letter_topic(name), retry_topic(name)))
+        )
+        await asyncio.shield(answer)
+
+    def forget_topic(self, name: Resource) -> None:
+        """The topic was not there when it was used: look it up again."""
+        self._topics.pop(name, None)
+
+    def outdated(self, what: Outdated) -> None:
+        """Another server has changed or deleted it."""
+        known: dict[str, dict[Resource, Any]] = {TOPIC: self._topics, GROUP: self._groups}
+        if what.kind in known:
+            self._changes += 1
+            known[what.kind].pop(Resource(what.namespace, what.name), None)
+
+    def forget_all(self) -> None:
+        """Another server may have changed or deleted anything."""
+        self._changes += 1
+        self._topics.clear()
+        self._groups.clear()
+
+    def _deleted(self, *, topics: Iterable[Resource], group: Resource | None = None) -> None:
+        """Whatever the answer was: a deletion that nobody heard of, or waits for, may have been done all the same."""
+        self._changes += 1
+        for topic in topics:
+            self._topics.pop(topic, None)
+        if group is not None:
+            self._groups.pop(group, None)
+        self._purge()
+
+    async def _find_topic(self, name: Resource) -> Topic | None:
+        check_topic(name)
+        changes = self._changes
+        found = await self._reader.read(lambda conn: topics.find_topic(conn, name))
+        return None if found is None else self._remember_topic(name, found, changes)
+
+    async def _find_group(self, name: Resource) -> Group | None:
+        check_group(name)
+        changes = self._changes
+        found = await self._reader.read(lambda conn: groups.find_group(conn, name))
+        return None if found is None else self._remember_group(name, found, changes)
+
+    def _remember_topic(self, name: Resource, found: Topic, changes: int) -> Topic:
+        # What a change has overtaken is not remembered: nobody would ever forget it again.
+        if changes == self._changes:
+            self._topics[name] = found
+        return found
+
+    def _remember_group(self, name: Resource, found: Group, changes: int) -> Group:
+        if changes == self._changes:
+            self._groups[name] = found
+        return found
+
+    async def _make_topic(self, name: Resource) -> Topic:
+        owner = owner_of(name)
+        if owner is not None:
+            # A group's own topics exist as soon as somebody asks for them: watching one must need no first message.
+            await self.group(owner)
+            new = NewTopic(name, OWN_QUEUES)
+        elif self._auto_create:
+            check_topic_to_send(name)
+            new = NewTopic(name, accepts=ACCEPTS_ON_THE_WAY)
+        else:
+            raise lookup.topic_not_found(name)
+        return await self._writer.submit(topics.CreateTopic(new, or_find=True))
+
+    async def _make_group(self, name: Resource) -> Group:
+        if not self._auto_create:
+            raise lookup.group_not_found(name)
+        return await self._writer.submit(groups.CreateGroup(NewGroup(name), or_find=True))

@@ -1,0 +1,189 @@
+"""Consumer groups: made, changed, deleted, found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from popserver.catalog.lookup import group_not_found, is_named, lock
+from popserver.catalog.topics import delete_one_topic
+from popserver.database.notifications import GROUP, MEMBERS, Outdated
+from popserver.database.rows import RowStatement
+from popserver.database.schema import consumer_group
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.model.errors import AlreadyExists, PopError
+from popserver.model.group import ConsumeFrom, Group, HistoryLevel, Mode, NewGroup
+from popserver.model.names import Resource, dead_letter_topic, retry_topic
+from popserver.model.retry import Exponential, Intervals, RetryPolicy
+
+
+class _GroupRow(NamedTuple):
+    group_id: int
+    namespace: str
+    name: str
+    max_attempts: int
+    intervals_ms: str
+    fifo_interval_ms: int
+    consume_from: str
+    history: str
+    mode: str | None
+    created_at_ms: int
+    deleted_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateGroup(Request[Group]):
+    phase: ClassVar = Phase.CATALOG
+    new: NewGroup
+    or_find: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGroup(Request[Group]):
+    """None leaves a value as it is."""
+
+    phase: ClassVar = Phase.CATALOG
+    name: Resource
+    max_attempts: int | None = None
+    intervals_ms: Intervals | None = None
+    history: HistoryLevel | None = None
+    fifo_interval_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup(Request[None]):
+    phase: ClassVar = Phase.CATALOG
+    name: Resource
+
+
+class FoundGroup(NamedTuple):
+    """A group that has rows left; a deleted one's are being removed."""
+
+    group: Group
+    is_deleted: bool
+
+
+@carries_out(CreateGroup)
+def create_group(tx: Transaction, requests: Sequence[CreateGroup]) -> list[Group | PopError]:
+    lock(tx)
+    return [_create_group(tx, request) for request in requests]
+
+
+@carries_out(UpdateGroup)
+def update_group(tx: Transaction, requests: Sequence[UpdateGroup]) -> list[Group | PopError]:
+    lock(tx)
+    return [_update_group(tx, request) for request in requests]
+
+
+@carries_out(DeleteGroup)
+def delete_group(tx: Transaction, requests: Sequence[DeleteGroup]) -> list[PopError | None]:
+    lock(tx)
+    return [_delete_group(tx, request) for request in requests]
+
+
+def find_group(conn: Connection, name: Resource) -> Group | None:
+    row = _GROUP.first(conn, {"in_namespace": name.namespace, "with_name": name.name})
+    return None if row is None else _group(row)
+
+
+def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, FoundGroup]:
+    rows = _GROUPS_BY_ID.rows(conn, {"group_ids": list(group_ids)})
+    return {row.group_id: FoundGroup(_group(row), row.deleted_at_ms is not None) for row in rows}
+
+
+def list_groups(conn: Connection) -> list[Group]:
+    return [_group(row) for row in _ALL_GROUPS.rows(conn, {})]
+
+
+def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
+    new = request.new
+    found = find_group(tx.conn, new.name)
+    if found is not None:
+        if request.or_find:
+            return found
+        return AlreadyExists(f"consumer group '{new.name}' exists already; change it with: popmq group update")
+    row = _INSERT.first(
+        tx.conn,
+        {
+            "namespace": new.name.namespace,
+            "name": new.name.name,
+            "max_attempts": new.retry.max_attempts,
+            "intervals_ms": _as_json(new.retry.intervals_ms),
+            "fifo_interval_ms": new.retry.fifo_interval_ms,
+            "consume_from": new.consume_from.value,
+            "history": new.history.value,
+            "created_at_ms": tx.now_ms,
+        },
+    )
+    assert row is not None, "an INSERT returns its row"
+    # Who was a member of a group of that name, deleted meanwhile, is one of this.
+    tx.outdate(Outdated(MEMBERS, *new.name))
+    return _group(row)
+
+
+def _update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
+    values: dict[str, Any] = {}
+    if request.max_attempts is not None:
+        values["max_attempts"] = request.max_attempts
+    if request.intervals_ms is not None:
+        values["intervals_ms"] = _as_json(request.intervals_ms)
+    if request.fifo_interval_ms is not None:
+        values["fifo_interval_ms"] = request.fifo_interval_ms
+    if request.history is not None:
+        values["history"] = request.history.value
+    if values:
+        tx.conn.execute(update(consumer_group).where(*is_named(consumer_group, request.name)).values(**values))
+        tx.outdate(Outdated(GROUP, *request.name))
+    return find_group(tx.conn, request.name) or group_not_found(request.name)
+
+
+def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
+    named = is_named(consumer_group, request.name)
+    gone = tx.conn.execute(update(consumer_group).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
+    if not gone:
+        return group_not_found(request.name)
+    tx.outdate(Outdated(GROUP, *request.name))
+    # Its dead letters and retries go with it: without the group nobody could name them.
+    delete_one_topic(tx, dead_letter_topic(request.name))
+    delete_one_topic(tx, retry_topic(request.name))
+    return None
+
+
+def _group(row: _GroupRow) -> Group:
+    return Group(
+        row.group_id,
+        Resource(row.namespace, row.name),
+        RetryPolicy(row.max_attempts, _from_json(row.intervals_ms), row.fifo_interval_ms),
+        ConsumeFrom(row.consume_from),
+        HistoryLevel(row.history),
+        Mode(row.mode) if row.mode else None,
+        row.created_at_ms,
+    )
+
+
+def _as_json(intervals: Intervals) -> str:
+    return json.dumps(intervals._asdict() if isinstance(intervals, Exponential) else list(intervals))
+
+
+def _from_json(text: str) -> Intervals:
+    intervals = json.loads(text)
+    return Exponential(**intervals) if isinstance(intervals, dict) else tuple(intervals)
+
+
+_COLUMNS = [consumer_group.c[name] for name in _GroupRow._fields]
+_existing = select(*_COLUMNS).where(consumer_group.c.deleted_at_ms.is_(None))
+_GROUP = RowStatement(
+    _GroupRow,
+    _existing.where(
+        consumer_group.c.namespace == bindparam("in_namespace"), consumer_group.c.name == bindparam("with_name")
+    ),
+)
+_GROUPS_BY_ID = RowStatement(
+    _GroupRow, select(*_COLUMNS).where(consumer_group.c.group_id.in_(bindparam("group_ids", expanding=True)))
+)
+_ALL_GROUPS = RowStatement(_GroupRow, _existing.order_by(consumer_group.c.name))
+_INSERT = RowStatement(_GroupRow, insert(consumer_group).returning(*_COLUMNS))

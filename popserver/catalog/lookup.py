@@ -1,0 +1,110 @@
+"""The message queues of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, insert, select, text
+
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import RowStatement
+from popserver.database.schema import queue
+from popserver.engine.transaction import LockOrder, Locks, Transaction
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
+from popserver.model.group import Mode
+from popserver.model.names import Resource
+from popserver.model.topic import MessageQueue
+
+
+class QueueRow(NamedTuple):
+    """A queue of a topic, with its offsets."""
+
+    topic_id: int
+    queue_id: int
+    number: int
+    min_offset: int
+    next_offset: int
+
+
+def insert_queues(tx: Transaction, topic_id: int, numbers: Iterable[int]) -> None:
+    rows = [{"topic_id": topic_id, "number": number, "min_offset": 0, "next_offset": 0} for number in numbers]
+    tx.conn.execute(insert(queue), rows)
+
+
+def queue_rows(conn: Connection, topic_id: int) -> list[QueueRow]:
+    """The topic's queues by number."""
+    return _QUEUES.rows(conn, {"of_topic": topic_id})
+
+
+def queue_rows_of_several(conn: Connection, topic_ids: Collection[int]) -> dict[int, list[QueueRow]]:
+    """The same by topic."""
+    return _by_topic(_QUEUES_OF_SEVERAL.rows(conn, {"topic_ids": list(topic_ids)}))
+
+
+def all_queue_rows(conn: Connection) -> dict[int, list[QueueRow]]:
+    """The same of every topic there is, deleted ones too."""
+    return _by_topic(_ALL_QUEUES.rows(conn, {}))
+
+
+def message_queues(rows: Iterable[QueueRow]) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue(row.queue_id, row.number) for row in rows)
+
+
+def _by_topic(rows: Iterable[QueueRow]) -> dict[int, list[QueueRow]]:
+    queues: dict[int, list[QueueRow]] = {}
+    for row in rows:
+        queues.setdefault(row.topic_id, []).append(row)
+    return queues
+
+
+_every = select(*(queue.c[name] for name in QueueRow._fields)).order_by(queue.c.number)
+_QUEUES = RowStatement(QueueRow, _every.where(queue.c.topic_id == bindparam("of_topic")))
+_QUEUES_OF_SEVERAL = RowStatement(QueueRow, _every.where(queue.c.topic_id.in_(bindparam("topic_ids", expanding=True))))
+_ALL_QUEUES = RowStatement(QueueRow, _every)
+
+
+# Who may change what exists: one server at a time.
+
+
+def lock(tx: Transaction) -> None:
+    """Wait until no other server changes what exists: none adds queues to a topic while a group meets it on another."""
+    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME)
+
+
+def lock_if_free(tx: Transaction) -> bool:
+    """Keep what exists as it is until the transaction ends, unless another server is changing it; never waits."""
+    return dialect_of(tx.conn).try_lock(tx.conn, _IF_FREE)
+
+
+# What a request declares that may change what exists on its way.
+CATALOG_LOCK = Locks(LockOrder.CATALOG, lambda tx, _: lock(tx), ("catalog",))
+# Any number, as long as every server takes the same.
+_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(482851944568)")
+_IF_FREE = text("SELECT pg_try_advisory_xact_lock(482851944568)")
+
+
+# A topic or a group by its name: how a statement finds it, and what is said where it is not.
+
+
+def is_named(table: Any, name: Resource) -> tuple[Any, ...]:
+    """The conditions under which a row of the table is the topic or group of that name."""
+    return table.c.namespace == name.namespace, table.c.name == name.name, table.c.deleted_at_ms.is_(None)
+
+
+def topic_not_found(name: Resource) -> TopicNotFound:
+    return TopicNotFound(f"topic '{name}' does not exist; create it with: popmq topic create {_as_typed(name)}")
+
+
+def group_not_found(name: Resource) -> ConsumerGroupNotFound:
+    return ConsumerGroupNotFound(
+        f"consumer group '{name}' does not exist; create it with: popmq group create {_as_typed(name)}"
+    )
+
+
+def of_another_mode(name: Resource, mode: Mode) -> BadRequest:
+    return BadRequest(f"consumer group '{name}' consumes in mode {mode}, fixed at its first use; use another group")
+
+
+def _as_typed(name: Resource) -> str:
+    return f"{name.name} --namespace {name.namespace}" if name.namespace else name.name

@@ -1,0 +1,138 @@
+"""Which group has met which topic: the progress rows that this makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import bindparam, insert, select, update
+
+from popserver.catalog.lookup import QueueRow, group_not_found, lock, of_another_mode, queue_rows, topic_not_found
+from popserver.database.notifications import GROUP, Outdated
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import consumer_group, progress, queue
+from popserver.database.schema import topic as topic_table
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError
+from popserver.model.group import ConsumeFrom, Group, Mode
+from popserver.model.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Meet(Request[None]):
+    """A group's first receive from a topic, in the mode that this fixes."""
+
+    phase: ClassVar = Phase.SUBSCRIBE
+    group: Group
+    topic: Topic
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class FixMode(Request[None]):
+    """A group's first use, in the mode that this fixes."""
+
+    phase: ClassVar = Phase.SUBSCRIBE
+    group: Group
+    mode: Mode
+
+
+@carries_out(FixMode)
+def fix_mode(tx: Transaction, requests: Sequence[FixMode]) -> list[PopError | None]:
+    """Make it the group's mode, unless it has one; refused for a group of the other mode."""
+    lock(tx)
+    return [_fix_mode(tx, request.group, request.mode) for request in requests]
+
+
+@carries_out(Meet)
+def meet(tx: Transaction, requests: Sequence[Meet]) -> list[PopError | None]:
+    """Give the group a progress row for every queue of the topic, at the place its consume-from says."""
+    lock(tx)
+    return [_meet(tx, request) for request in requests]
+
+
+def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
+    """Make it the mode of those of the groups that have none. The others have it already.
+
+    The caller has checked that under `CATALOG_LOCK`, which its request declares.
+    """
+    ids = {each.group_id: each.name for each in groups if each.mode is None}
+    if ids:
+        names = {"groups": encode_rows((each,) for each in sorted(ids)), "new_mode": mode.value}
+        for group_id in tx.conn.execute(_FIX_MODES, names).scalars():
+            tx.outdate(Outdated(GROUP, *ids[group_id]))
+
+
+def meet_new_queues(tx: Transaction, topic_id: int) -> None:
+    """A group that knows the topic has seen nothing of its new queues: it starts them at 0."""
+    tx.conn.execute(_MEET_NEW_QUEUES, {"of_topic": topic_id})
+
+
+def _meet(tx: Transaction, request: Meet) -> PopError | None:
+    group, topic = request.group, request.topic
+    if refusal := _fix_mode(tx, group, request.mode):
+        return refusal
+    if tx.conn.execute(_IS_THERE, {"of_topic": topic.topic_id}).first() is None:
+        return topic_not_found(topic.name)
+    known = set(tx.conn.execute(_MET, {"for_group": group.group_id, "of_topic": topic.topic_id}).scalars())
+    rows = [
+        {"group_id": group.group_id, "queue_id": each.queue_id, "next_offset": _start(group, each)}
+        for each in queue_rows(tx.conn, topic.topic_id)
+        if each.queue_id not in known
+    ]
+    if rows:
+        tx.conn.execute(insert(progress), rows)
+    return None
+
+
+def _fix_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
+    row = tx.conn.execute(select(consumer_group.c.mode).where(consumer_group.c.group_id == group.group_id)).first()
+    if row is None:
+        return group_not_found(group.name)
+    if row.mode is None:
+        fixed = update(consumer_group).where(consumer_group.c.group_id == group.group_id)
+        tx.conn.execute(fixed.values(mode=mode.value))
+        tx.outdate(Outdated(GROUP, *group.name))
+    elif row.mode != mode:
+        return of_another_mode(group.name, Mode(row.mode))
+    return None
+
+
+def _start(group: Group, row: QueueRow) -> int:
+    return row.min_offset if group.consume_from is ConsumeFrom.EARLIEST else row.next_offset
+
+
+_GROUPS = rows_parameter("groups", "group_id")
+_FIX_MODES = (
+    update(consumer_group)
+    .where(consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.mode.is_(None))
+    .values(mode=bindparam("new_mode"))
+    .returning(consumer_group.c.group_id)
+)
+_IS_THERE = select(topic_table.c.topic_id).where(
+    topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None)
+)
+_MET = (
+    select(progress.c.queue_id)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"), queue.c.topic_id == bindparam("of_topic"))
+)
+_GROUPS_OF_TOPIC = (
+    select(progress.c.group_id)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(queue.c.topic_id == bindparam("of_topic"))
+    .distinct()
+    .subquery()
+)
+_HAS_PROGRESS = (
+    select(progress.c.queue_id)
+    .where(progress.c.group_id == _GROUPS_OF_TOPIC.c.group_id, progress.c.queue_id == queue.c.queue_id)
+    .exists()
+)
+_MEET_NEW_QUEUES = insert(progress).from_select(
+    ["group_id", "queue_id", "next_offset"],
+    select(_GROUPS_OF_TOPIC.c.group_id, queue.c.queue_id, queue.c.min_offset)
+    .join(queue, queue.c.topic_id == bindparam("of_topic"))
+    .where(~_HAS_PROGRESS),
+)

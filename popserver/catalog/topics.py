@@ -1,0 +1,179 @@
+"""Topics and their message queues: made, changed, deleted, found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from popserver.catalog.lookup import (
+    QueueRow,
+    all_queue_rows,
+    insert_queues,
+    is_named,
+    lock,
+    message_queues,
+    queue_rows,
+    queue_rows_of_several,
+    topic_not_found,
+)
+from popserver.catalog.subscriptions import meet_new_queues
+from popserver.database.notifications import NEW_TOPIC, TOPIC, Outdated
+from popserver.database.rows import RowStatement
+from popserver.database.schema import topic as topic_table
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.model.errors import AlreadyExists, BadRequest, PopError
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic, Topic
+
+
+class _TopicRow(NamedTuple):
+    topic_id: int
+    namespace: str
+    name: str
+    accepts: str
+    created_at_ms: int
+    fifo_queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic(Request[Topic]):
+    phase: ClassVar = Phase.CATALOG
+    new: NewTopic
+    or_find: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTopic(Request[Topic]):
+    """None leaves a value as it is."""
+
+    phase: ClassVar = Phase.CATALOG
+    name: Resource
+    queue_count: int | None = None
+    accepts: tuple[MessageType, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic(Request[None]):
+    phase: ClassVar = Phase.CATALOG
+    name: Resource
+
+
+@carries_out(CreateTopic)
+def create_topic(tx: Transaction, requests: Sequence[CreateTopic]) -> list[Topic | PopError]:
+    lock(tx)
+    return [_create_topic(tx, request) for request in requests]
+
+
+@carries_out(UpdateTopic)
+def update_topic(tx: Transaction, requests: Sequence[UpdateTopic]) -> list[Topic | PopError]:
+    lock(tx)
+    return [_update_topic(tx, request) for request in requests]
+
+
+@carries_out(DeleteTopic)
+def delete_topic(tx: Transaction, requests: Sequence[DeleteTopic]) -> list[PopError | None]:
+    lock(tx)
+    return [delete_one_topic(tx, request.name) for request in requests]
+
+
+def ensure_topic(tx: Transaction, new: NewTopic) -> Topic:
+    """The topic of that name, created if it is missing."""
+    return find_topic(tx.conn, new.name) or _insert_topic(tx, new)
+
+
+def find_topic(conn: Connection, name: Resource) -> Topic | None:
+    row = _TOPIC.first(conn, {"in_namespace": name.namespace, "with_name": name.name})
+    return None if row is None else _topic(row, queue_rows(conn, row.topic_id))
+
+
+def topics_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Topic]:
+    """Those of the topics that exist."""
+    queues = queue_rows_of_several(conn, topic_ids)
+    rows = _TOPICS_BY_ID.rows(conn, {"topic_ids": list(topic_ids)})
+    return {row.topic_id: _topic(row, queues.get(row.topic_id, ())) for row in rows}
+
+
+def list_topics(conn: Connection) -> list[Topic]:
+    queues = all_queue_rows(conn)
+    return [_topic(row, queues.get(row.topic_id, ())) for row in _ALL_TOPICS.rows(conn, {})]
+
+
+def _create_topic(tx: Transaction, request: CreateTopic) -> Topic | PopError:
+    found = find_topic(tx.conn, request.new.name)
+    if found is None:
+        return _insert_topic(tx, request.new)
+    if request.or_find:
+        return found
+    return AlreadyExists(
+        f"topic '{found.name}' exists already, with {len(found.queues)} queues; change it with: popmq topic update"
+    )
+
+
+def _insert_topic(tx: Transaction, new: NewTopic) -> Topic:
+    topic_id = tx.conn.execute(
+        insert(topic_table).returning(topic_table.c.topic_id),
+        {
+            "namespace": new.name.namespace,
+            "name": new.name.name,
+            "accepts": ",".join(new.accepts),
+            "created_at_ms": tx.now_ms,
+            "fifo_queues": new.queue_count,
+        },
+    ).scalar_one()
+    insert_queues(tx, topic_id, range(new.queue_count))
+    tx.outdate(Outdated(NEW_TOPIC, *new.name))  # pulls may still be held at a deleted one of that name
+    queues = message_queues(queue_rows(tx.conn, topic_id))
+    return Topic(topic_id, new.name, queues, new.accepts, tx.now_ms, new.queue_count)
+
+
+def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
+    found = find_topic(tx.conn, request.name)
+    if found is None:
+        return topic_not_found(request.name)
+    have = len(found.queues)
+    if request.queue_count is not None and request.queue_count < have:
+        return BadRequest(
+            f"topic '{found.name}' has {have} queues, and their number only grows; {request.queue_count} are too few"
+        )
+    if request.queue_count is not None and request.queue_count > have:
+        insert_queues(tx, found.topic_id, range(have, request.queue_count))
+        meet_new_queues(tx, found.topic_id)
+    if MessageType.FIFO in found.accepts and MessageType.FIFO not in (request.accepts or found.accepts):
+        return BadRequest(
+            f"topic '{found.name}' takes FIFO messages, and may hold some whose order must be kept; let it go on"
+            " taking them, or create another topic"
+        )
+    if request.accepts is not None:
+        accepts = update(topic_table).where(topic_table.c.topic_id == found.topic_id)
+        tx.conn.execute(accepts.values(accepts=",".join(request.accepts)))
+    tx.ring(found.topic_id)
+    tx.outdate(Outdated(TOPIC, *found.name))
+    return find_topic(tx.conn, request.name) or topic_not_found(request.name)
+
+
+def delete_one_topic(tx: Transaction, name: Resource) -> PopError | None:
+    named = is_named(topic_table, name)
+    gone = tx.conn.execute(update(topic_table).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
+    if gone:
+        tx.outdate(Outdated(TOPIC, *name))
+    return None if gone else topic_not_found(name)
+
+
+def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:
+    accepts = tuple(MessageType(kind) for kind in row.accepts.split(","))
+    name = Resource(row.namespace, row.name)
+    return Topic(row.topic_id, name, message_queues(queues), accepts, row.created_at_ms, row.fifo_queues)
+
+
+_existing = select(*(topic_table.c[name] for name in _TopicRow._fields)).where(topic_table.c.deleted_at_ms.is_(None))
+_TOPIC = RowStatement(
+    _TopicRow,
+    _existing.where(topic_table.c.namespace == bindparam("in_namespace"), topic_table.c.name == bindparam("with_name")),
+)
+_TOPICS_BY_ID = RowStatement(
+    _TopicRow, _existing.where(topic_table.c.topic_id.in_(bindparam("topic_ids", expanding=True)))
+)
+_ALL_TOPICS = RowStatement(_TopicRow, _existing.order_by(topic_table.c.name))

@@ -1,0 +1,1 @@
+"""Connected clients: telemetry, heartbeat, settings, routes, commands."""

@@ -1,0 +1,64 @@
+"""Commands to clients, and their answers, as frames of the telemetry stream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.clients.commands import Command, Commands, Outcome, PrintThreads, TryMessage
+from popserver.model.acl import Action, ResourceKind, Right
+from popserver.model.errors import NotFound
+from popserver.transport import convert
+from popserver.transport.call import Write
+from popserver.transport.calls import Caller
+
+STACK_TRACE_LENGTH_MAX = 256 * 1024  # of a client's text: clients of the administration take answers of 4 MiB
+
+
+def teller(caller: Caller, say: Write, store_host: str) -> Callable[[Command, str], Awaitable[None]]:
+    """Writes commands to the caller's stream. A message is not told to a user who may not read its topic."""
+
+    async def tell(command: Command, nonce: str) -> None:
+        if isinstance(command, TryMessage):
+            caller.require([(Right(Action.SUB, ResourceKind.TOPIC, command.stored.message.topic),)])
+        try:
+            await say(_frame(command, nonce, store_host))
+        except caller.call.Disconnected:
+            raise NotFound(f"client '{caller.client_id}' has left before it was told") from None
+
+    return tell
+
+
+def heed(commands: Commands, client_id: str, frame: wire.TelemetryCommand) -> None:
+    """Hand a client's answer to the operator's call that asked for it."""
+    kind = frame.WhichOneof("command")
+    if kind == "thread_stack_trace":
+        trace = frame.thread_stack_trace
+        commands.answered(client_id, trace.nonce, _shortened(trace.thread_stack_trace))
+    elif kind in ("verify_message_result", "verify_message_command"):
+        # The Node client sends the command back instead of a result.
+        sent = frame.verify_message_result if kind == "verify_message_result" else frame.verify_message_command
+        nonce = sent.nonce
+        commands.answered(client_id, nonce, Outcome(frame.status.code, frame.status.message[:STACK_TRACE_LENGTH_MAX]))
+
+
+def _frame(command: Command, nonce: str, store_host: str) -> wire.TelemetryCommand:
+    frame = wire.TelemetryCommand(status=pb.Status(code=pb.OK, message="OK"))
+    if isinstance(command, PrintThreads):
+        frame.print_thread_stack_trace_command.nonce = nonce
+    elif isinstance(command, TryMessage):
+        topic = convert.as_resource(command.stored.message.topic)
+        frame.verify_message_command.nonce = nonce
+        frame.verify_message_command.message.MergeFrom(convert.unheld(command.stored, topic, store_host))
+        # Clients of several languages take no message without one.
+        frame.verify_message_command.message.system_properties.delivery_attempt = 1
+    else:
+        frame.reconnect_endpoints_command.nonce = nonce
+    return frame
+
+
+def _shortened(trace: str) -> str:
+    if len(trace) <= STACK_TRACE_LENGTH_MAX:
+        return trace
+    return f"{trace[:STACK_TRACE_LENGTH_MAX]}\n… {len(trace) - STACK_TRACE_LENGTH_MAX} characters more"

@@ -1,0 +1,96 @@
+"""Where to go: a topic's queues for everybody, a push consumer's share of them."""
+
+from __future__ import annotations
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.catalog.flow import Catalog
+from popserver.clients.clients import Clients
+from popserver.cluster.servers import Members
+from popserver.filters.subscription import Kind
+from popserver.members.flow import GroupMembers
+from popserver.transport import convert, status
+from popserver.transport.calls import Caller
+from popserver.transport.listen import address_of, split_address
+
+
+class Routing:
+    """`own` is this server's address, for clients that name none."""
+
+    def __init__(
+        self, catalog: Catalog, clients: Clients, members: Members, group_members: GroupMembers, own: pb.Endpoints
+    ) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._members = members
+        self._group_members = group_members
+        self._own = own
+
+    async def query_route(self, request: wire.QueryRouteRequest, caller: Caller) -> wire.QueryRouteResponse:
+        topic = await self._catalog.topic(caller.resource(request.topic))
+        queues = convert.queues(topic, request.topic, self._brokers(request.endpoints))
+        return wire.QueryRouteResponse(status=status.OK, message_queues=queues)
+
+    async def query_assignment(
+        self, request: wire.QueryAssignmentRequest, caller: Caller
+    ) -> wire.QueryAssignmentResponse:
+        """Every queue to every member (requirement K1), as one assignment per server: a client polls once per
+        assignment, and a poll takes from all queues whatever id it names.
+
+        A consumer that owns whole queues gets its share of them instead (requirement J3).
+        """
+        if await self._owns_queues(request, caller):
+            return await self._share(request, caller)
+        await self._catalog.subscription(caller.resource(request.group), caller.resource(request.topic))
+        queues = [convert.every_queue(request.topic, each) for each in self._brokers(request.endpoints)]
+        assignments = [pb.Assignment(message_queue=queue) for queue in queues]
+        return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
+
+    async def _owns_queues(self, request: wire.QueryAssignmentRequest, caller: Caller) -> bool:
+        """Here for whoever told its settings here; a member of the group may have told them to another server."""
+        role = self._clients.role_of(caller.client_id)
+        if role is not None:
+            return role.kind is Kind.PULL
+        if not self._members.is_shared:
+            return False
+        group = await self._catalog.group(caller.resource(request.group))
+        members = await self._group_members.of(group.name)
+        return any(each.client_id == caller.client_id for each in members)
+
+    async def _share(self, request: wire.QueryAssignmentRequest, caller: Caller) -> wire.QueryAssignmentResponse:
+        """At the servers that the route names for these queues."""
+        topic = await self._catalog.topic(caller.resource(request.topic))
+        group = await self._catalog.group(caller.resource(request.group))
+        share = {each.number for each in await self._group_members.share_of(caller.client_id, group.name, topic)}
+        route = convert.queues(topic, request.topic, self._brokers(request.endpoints))[: len(topic.queues)]
+        assignments = [pb.Assignment(message_queue=queue) for queue in route if queue.id in share]
+        return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
+
+    def _brokers(self, dialled: pb.Endpoints) -> list[pb.Broker]:
+        """This server and the others that share its database. A client that named several addresses knows them."""
+        own = self._endpoints(dialled)
+        servers = self._members.reachable()
+        if len(servers) == 1 or len(own.addresses) > 1:
+            return [convert.broker(convert.BROKER_NAME, own)]
+        own_id = self._members.server_id
+        return [
+            convert.broker(
+                f"{convert.BROKER_NAME}-{each.address or each.server_id}",
+                own if each.server_id == own_id else convert.endpoints(*split_address(each.address)),
+            )
+            for each in servers
+        ]
+
+    def _endpoints(self, dialled: pb.Endpoints) -> pb.Endpoints:
+        """What the client dialled, unchanged: it opens one channel per distinct value (protocol 1.2).
+
+        Unless that is where another server is, or was: some clients name the address they began with whomever they ask.
+        """
+        if not dialled.addresses or dialled.scheme == pb.ADDRESS_SCHEME_UNSPECIFIED:
+            return self._own
+        members = self._members
+        if members.address and all(
+            members.is_elsewhere(address_of(each.host, each.port)) for each in dialled.addresses
+        ):
+            return convert.endpoints(*split_address(members.address))
+        return dialled

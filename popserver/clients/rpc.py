@@ -1,0 +1,184 @@
+"""Being a client: heartbeat, the telemetry stream with its settings handshake, goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.access import rights
+from popserver.catalog.flow import Catalog
+from popserver.clients import command_frames, settings
+from popserver.clients.clients import Clients
+from popserver.clients.commands import Commands
+from popserver.clients.member_stream import Attendance
+from popserver.members.flow import GroupMembers
+from popserver.model.errors import BadRequest, Busy, ClientIdRequired, Internal, PopError
+from popserver.model.names import check_group
+from popserver.producing.checks import Transactions
+from popserver.producing.halves import Check
+from popserver.transport import convert, status
+from popserver.transport.call import Encodable, Write
+from popserver.transport.calls import Caller
+from popserver.transport.half_sent import Frames
+from popserver.transport.limits import Limits
+
+
+class Session:
+    """Who is there."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clients: Clients,
+        commands: Commands,
+        transactions: Transactions,
+        group_members: GroupMembers,
+        limits: Limits,
+        version: str,
+        store_host: str,
+        *,
+        heeds_keys: bool,
+    ) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._commands = commands
+        self._transactions = transactions
+        self._group_members = group_members
+        self._limits = limits
+        self._version = version
+        self._store_host = store_host
+        self._capabilities = settings.capabilities(heeds_keys=heeds_keys)
+        self._streams: dict[asyncio.Task[object], Caller] = {}
+        self._closing = False
+
+    async def heartbeat(self, request: wire.HeartbeatRequest, caller: Caller) -> wire.HeartbeatResponse:
+        """Needs no settings before it. An empty one may come without a client id (protocol 1.4)."""
+        if not caller.client_id and request.ByteSize():
+            raise ClientIdRequired
+        if request.group.name:
+            check_group(caller.resource(request.group))
+        if request.client_type == pb.PUSH_CONSUMER:
+            self._clients.pushes(caller.client_id)
+        return wire.HeartbeatResponse(status=status.OK)
+
+    async def telemetry(self, commands: Frames[wire.TelemetryCommand], caller: Caller, write: Write) -> None:
+        """Answers every settings frame; one that is refused ends the stream (protocol 3.1).
+
+        Of several streams of one client the newest counts; when that one ends without a goodbye, the client is gone.
+        """
+        stream = asyncio.current_task()
+        assert stream is not None
+        clients = self._clients
+        self._streams[stream] = caller
+        clients.connected(caller.client_id, stream)
+        say = _in_turn(write)
+        attendance = Attendance(self._catalog, self._group_members, caller, say)
+        has_agreed = False
+        try:
+            async for command in commands:
+                clients.seen(caller.client_id)
+                answer = await self._answer(command, caller, attendance, has_agreed=has_agreed)
+                if answer is not None:
+                    has_agreed = True
+                    tell = command_frames.teller(caller, say, self._store_host)
+                    self._commands.joined(caller.client_id, stream, tell)
+                    await say(answer)
+                    attendance.open(answer.settings)
+                    if answer.settings.client_type == pb.PRODUCER:
+                        await self._welcome(answer.settings, caller, stream, say)
+        except asyncio.CancelledError:
+            if not self._closing:
+                # Ended by `expel`, the client is told why.
+                caller.require(caller.stands_on)
+                raise
+        finally:
+            del self._streams[stream]
+            attendance.close()
+            self._commands.left(caller.client_id, stream)
+            self._transactions.producers.left(caller.client_id, stream)
+            if not self._closing:
+                clients.disconnected(caller.client_id, stream)
+
+    async def notify_client_termination(
+        self, _request: wire.NotifyClientTerminationRequest, caller: Caller
+    ) -> wire.NotifyClientTerminationResponse:
+        """What the client still holds comes to others soon. Harmless for a client never seen."""
+        self._transactions.producers.left(caller.client_id)
+        self._clients.ended(caller.client_id)
+        return wire.NotifyClientTerminationResponse(status=status.OK)
+
+    async def hold_up(self) -> None:
+        """A client that comes back at once would be refused again and again."""
+        await asyncio.sleep(self._limits.stream_refusal_pause_ms / 1_000)
+
+    def expel(self) -> None:
+        """End the streams of those who may no longer do what they came for."""
+        for stream, caller in self._streams.items():
+            try:
+                caller.require(caller.stands_on)
+            except PopError:
+                stream.cancel()
+
+    def close(self) -> None:
+        """End every telemetry stream; its client does not count as gone, it will be back."""
+        self._closing = True
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _welcome(self, agreed: pb.Settings, caller: Caller, stream: object, say: Write) -> None:
+        """From now on the producer can be asked about half messages that nobody decided (protocol 8.1)."""
+
+        async def ask(check: Check) -> None:
+            # The question carries the message: who may send there no more is not asked.
+            caller.require(rights.of_check(check.stored.message.topic))
+            await say(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
+
+        topics = [caller.resource(each) for each in agreed.publishing.topics]
+        await self._transactions.joined(caller.client_id, stream, topics, ask)
+
+    async def _answer(
+        self, command: wire.TelemetryCommand | BadRequest, caller: Caller, attendance: Attendance, *, has_agreed: bool
+    ) -> wire.TelemetryCommand | None:
+        """None for a command that needs no answer. Raises the error of settings that are refused."""
+        try:
+            if isinstance(command, BadRequest):
+                raise command
+            if not command.HasField("settings"):
+                command_frames.heed(self._commands, caller.client_id, command)
+                return None
+            wanted = rights.of_settings(command.settings, caller)
+            caller.require(wanted)
+            caller.stands_on = wanted
+            merged = await settings.merge(
+                command.settings,
+                caller.namespace,
+                self._catalog,
+                self._limits,
+                self._version,
+                self._capabilities,
+            )
+            membership = await attendance.join(command.settings, merged)
+        except (Busy, Internal) as failure:
+            if not has_agreed:
+                raise
+            # What was agreed before still holds, and some clients never open a stream again.
+            return wire.TelemetryCommand(status=status.of(failure))
+        self._clients.settled(
+            caller.client_id,
+            works_in_order=merged.subscription.fifo,
+            role=settings.role_of(command.settings, caller.namespace),
+            membership=membership,
+        )
+        return wire.TelemetryCommand(status=status.OK, settings=merged)
+
+
+def _in_turn(write: Write) -> Write:
+    """One frame after the other: answers and commands meet on a client's one stream."""
+    lock = asyncio.Lock()
+
+    async def say(frame: Encodable) -> None:
+        async with lock:
+            await write(frame)
+
+    return say

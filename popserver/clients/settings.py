@@ -1,0 +1,272 @@
+"""The settings handshake: what a client says of itself, and what it is told to do (protocol 3.3).
+
+The answer is what the client sent with the server's values merged in; clients adopt what they read there, so nothing
+they sent is dropped or changed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.catalog.flow import Catalog
+from popserver.filters import Filter
+from popserver.filters.subscription import Kind, Role, subscription, wants
+from popserver.members.flow import Membership
+from popserver.model.errors import (
+    BadRequest,
+    IllegalFilterExpression,
+    InvalidClientProperties,
+    UnrecognizedClientType,
+    Unsupported,
+)
+from popserver.model.group import INTERVALS_MAX, Model
+from popserver.model.message import BATCH_SIZE_MAX, BODY_BYTES_MAX
+from popserver.model.names import Resource, check_topic
+from popserver.model.retry import SECOND_MS, Exponential, Intervals, RetryPolicy, interval_ms
+from popserver.model.topic import MessageType, Topic
+from popserver.transport import convert
+from popserver.transport.limits import Limits
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+SEND_ATTEMPTS_MAX = 3
+SEND_BACKOFF_MS = (10, 1_000)
+SEND_BACKOFF_MULTIPLIER = 2.0
+
+# Of all that a client wants: to read them takes time, and what came of them is kept while the client is there.
+EXPRESSIONS_LENGTH_MAX = 64 * 1024
+CLIENT_PROPERTIES_MAX = 32
+CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
+CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
+CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
+SUBSCRIPTION_VERSION = "popmq.subscription_version"
+CAPABILITIES = ["admin", "batch", "legacy", "pull-batch"]
+MODEL = "popmq.model"
+
+_PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
+_CONSUMERS = {pb.PUSH_CONSUMER: Kind.PUSH, pb.SIMPLE_CONSUMER: Kind.SIMPLE, pb.PULL_CONSUMER: Kind.PULL}
+
+
+def capabilities(*, heeds_keys: bool) -> str:
+    """What this server does beyond RocketMQ's, for our own clients."""
+    # Arrow is an extra: without it there is no bulk transfer (`bulk.rpc`).
+    bulk = ["bulk"] if find_spec("pyarrow") is not None else []
+    return ",".join([*CAPABILITIES, *bulk, *(["idempotency"] if heeds_keys else [])])
+
+
+async def merge(
+    sent: pb.Settings, namespace: str, catalog: Catalog, limits: Limits, version: str, capabilities: str
+) -> pb.Settings:
+    """The settings a client gets for those it sent. Raises the error of the first thing wrong with them."""
+    _check_properties(sent.client_properties)
+    _model(sent)
+    merged = pb.Settings()
+    merged.CopyFrom(sent)
+    if sent.client_type == pb.PRODUCER:
+        _publish(merged, namespace)
+    elif sent.client_type in _CONSUMERS:
+        await _subscribe(merged, namespace, catalog, limits)
+    else:
+        raise UnrecognizedClientType(
+            f"client type {_type_name(sent.client_type)} is not known here;"
+            " be a producer or a push, simple or pull consumer"
+        )
+    merged.metric.Clear()
+    merged.metric.on = False
+    if _is_ours(sent):
+        merged.client_properties["popmq.server"] = version
+        merged.client_properties["popmq.capabilities"] = capabilities
+    return merged
+
+
+def role_of(sent: pb.Settings, namespace: str) -> Role | None:
+    """What a consumer with these settings, found good, works for; None for a producer."""
+    kind = _CONSUMERS.get(sent.client_type)
+    if kind is None:
+        return None
+    filters = _filters(sent, namespace)
+    return Role(
+        convert.resource(sent.subscription.group, namespace),
+        kind,
+        subscription(filters),
+        tuple(filters),
+        _subscription_version(sent.client_properties),
+        _model(sent),
+    )
+
+
+async def membership_of(sent: pb.Settings, namespace: str, catalog: Catalog) -> Membership | None:
+    """What a pull consumer with these settings is a member of; None where it subscribes to nothing, and for others."""
+    if sent.client_type != pb.PULL_CONSUMER or not sent.subscription.subscriptions:
+        return None
+    group = await catalog.group(convert.resource(sent.subscription.group, namespace))
+    return Membership(group, _model(sent), wants(_filters(sent, namespace)))
+
+
+def client_type(kind: Kind) -> pb.ClientType.ValueType:
+    return next(each for each, known in _CONSUMERS.items() if known is kind)
+
+
+def _filters(sent: pb.Settings, namespace: str) -> list[tuple[Resource, Filter]]:
+    """What a consumer wants of each topic.
+
+    Our own clients are told of a filter that cannot be read, and do not start. Official ones start, as they do with
+    RocketMQ, and are refused at their first receive.
+    """
+    found = []
+    characters = sum(len(entry.expression.expression) for entry in sent.subscription.subscriptions)
+    if characters > EXPRESSIONS_LENGTH_MAX:
+        raise BadRequest(
+            f"the subscriptions' expressions have {characters} characters together, at most {EXPRESSIONS_LENGTH_MAX}"
+            " are allowed; use shorter filters or several consumers"
+        )
+    for entry in sent.subscription.subscriptions:
+        try:
+            found.append((convert.resource(entry.topic, namespace), convert.filter_of(entry.expression)))
+        except (IllegalFilterExpression, Unsupported):
+            if _is_ours(sent):
+                raise
+    return found
+
+
+def _is_ours(sent: pb.Settings) -> bool:
+    return "popmq.client" in sent.client_properties
+
+
+def _model(sent: pb.Settings) -> Model:
+    """What a consumer shares with the others of its group; told by pull consumers alone."""
+    named = sent.client_properties.get(MODEL, "") if sent.client_type == pb.PULL_CONSUMER else ""
+    try:
+        return Model(named or Model.CLUSTERING)
+    except ValueError:
+        raise InvalidClientProperties(
+            f"client property '{MODEL}' is '{named[:64]}'; choose one of {', '.join(Model)}"
+        ) from None
+
+
+def _publish(merged: pb.Settings, namespace: str) -> None:
+    if merged.HasField("subscription"):
+        raise BadRequest("a producer's settings carry a subscription; send publishing instead")
+    for topic in merged.publishing.topics:
+        check_topic(convert.resource(topic, namespace))
+    merged.publishing.max_body_size = BODY_BYTES_MAX
+    merged.publishing.validate_message_type = True
+    initial_ms, max_ms = SEND_BACKOFF_MS
+    backoff = merged.backoff_policy.exponential_backoff
+    merged.backoff_policy.max_attempts = SEND_ATTEMPTS_MAX
+    convert.set_ms(backoff.initial, initial_ms)
+    convert.set_ms(backoff.max, max_ms)
+    backoff.multiplier = SEND_BACKOFF_MULTIPLIER
+
+
+async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limits: Limits) -> None:
+    if not merged.HasField("subscription"):
+        raise BadRequest("a consumer's settings carry no subscription; send the group and what it wants")
+    _subscription_version(merged.client_properties)
+    subscription = merged.subscription
+    is_ours = _is_ours(merged)
+    subscription.fifo = False
+    _filters(merged, namespace)
+    for entry in subscription.subscriptions:
+        name = convert.resource(entry.topic, namespace)
+        check_topic(name)
+        subscription.fifo |= _needs_order(await catalog.known_topic(name), is_ours=is_ours)
+    # The Node client overlooks a ladder, and one that works in order and knows none never tries again: its first
+    # failure would be a dead letter. Not told, it gets heads, and the server does the retrying.
+    subscription.fifo &= is_ours or merged.user_agent.language != pb.NODE_JS
+    group = await catalog.group(convert.resource(subscription.group, namespace))
+    subscription.receive_batch_size = BATCH_SIZE_MAX
+    convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
+    # The official Python client overlooks exponential intervals and waits a second each time; the Node client takes
+    # their seconds for milliseconds, but leaves it to the server how long to wait when it is told a ladder.
+    takes_exponential = is_ours or merged.user_agent.language not in {pb.PYTHON, pb.NODE_JS}
+    policy = group.retry if takes_exponential else _as_ladder(group.retry)
+    _retry(merged.backoff_policy, policy, in_order=subscription.fifo and not is_ours)
+
+
+def _subscription_version(properties: Mapping[str, str]) -> int:
+    """When the client last changed what it wants (epoch ms); 0 where it does not say (requirement B22)."""
+    said = properties.get(SUBSCRIPTION_VERSION, "0")
+    if not said.isdecimal() or not said.isascii():
+        raise InvalidClientProperties(f"client property '{SUBSCRIPTION_VERSION}' is '{said}'; give epoch milliseconds")
+    return int(said)
+
+
+def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
+    """Whether a push consumer must take its messages in order.
+
+    Official clients then take all of them one after the other, whatever group they are in or none: so only where there
+    are no others. Elsewhere they get one message of a group at a time.
+    """
+    if topic is None or MessageType.FIFO not in topic.accepts:
+        return False
+    return is_ours or MessageType.NORMAL not in topic.accepts
+
+
+def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> None:
+    """The intervals; for a client that retries in place by itself, one interval repeated (requirement L6)."""
+    backoff.Clear()
+    backoff.max_attempts = retry.max_attempts
+    # In whole seconds: the Python client reads no smaller ones, and would burn all attempts at once.
+    in_place_ms = SECOND_MS * math.ceil(retry.fifo_interval_ms / SECOND_MS)
+    fixed = (in_place_ms,) * min(retry.max_attempts, INTERVALS_MAX)
+    intervals = fixed if in_order else retry.intervals_ms
+    set_intervals(backoff.exponential_backoff, backoff.customized_backoff.next, intervals)
+
+
+def _as_ladder(retry: RetryPolicy) -> RetryPolicy:
+    """Each interval by itself, in whole seconds: the Python client reads no smaller ones."""
+    if not isinstance(retry.intervals_ms, Exponential):
+        return retry
+    each_ms = (interval_ms(retry, attempt) for attempt in range(1, retry.max_attempts + 1))
+    return retry._replace(intervals_ms=tuple(SECOND_MS * math.ceil(each / SECOND_MS) for each in each_ms))
+
+
+def set_intervals(
+    exponential: pb.ExponentialBackoff, ladder: RepeatedCompositeFieldContainer[Duration], intervals: Intervals
+) -> None:
+    """Write a group's intervals into one of the two fields; the other one stays unset."""
+    if isinstance(intervals, Exponential):
+        convert.set_ms(exponential.initial, intervals.initial_ms)
+        convert.set_ms(exponential.max, intervals.longest_ms)
+        exponential.multiplier = intervals.multiplier
+        return
+    for each_ms in intervals:
+        convert.set_ms(ladder.add(), each_ms)
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    if len(properties) > CLIENT_PROPERTIES_MAX:
+        raise InvalidClientProperties(
+            f"there are {len(properties)} client properties, at most {CLIENT_PROPERTIES_MAX} may be"
+        )
+    for name, value in properties.items():
+        if len(name) > CLIENT_PROPERTY_NAME_LENGTH_MAX or not _PROPERTY_NAME.fullmatch(name):
+            raise InvalidClientProperties(
+                f"client property name {name[:CLIENT_PROPERTY_NAME_LENGTH_MAX]!r} is not a letter followed by at most"
+                f" {CLIENT_PROPERTY_NAME_LENGTH_MAX - 1} of A-Z a-z 0-9 _ . -"
+            )
+        if name.startswith("rocketmq."):
+            raise InvalidClientProperties(f"client property name '{name}' is reserved: 'rocketmq.' is the system's")
+        if len(value) > CLIENT_PROPERTY_VALUE_LENGTH_MAX:
+            raise InvalidClientProperties(
+                f"the value of client property '{name}' has {len(value)} characters, at most"
+                f" {CLIENT_PROPERTY_VALUE_LENGTH_MAX} are allowed"
+            )
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in properties.items())
+    if size > CLIENT_PROPERTIES_BYTES_MAX:
+        raise InvalidClientProperties(
+            f"client properties have {size} bytes together, at most {CLIENT_PROPERTIES_BYTES_MAX} are allowed"
+        )
+
+
+def _type_name(client_type: int) -> str:
+    by_number = pb.ClientType.DESCRIPTOR.values_by_number
+    return by_number[client_type].name if client_type in by_number else str(client_type)

@@ -1,0 +1,156 @@
+"""The notice board of several servers: hears what the others say, and knows when it has missed something.
+
+It lives on the event loop and in real time: a connection has no manual clock. While there is none, once a second
+everything counts as missed, so that nobody waits longer than that for what could not be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from popserver.database.database import Database
+from popserver.database.notifications import CHANNEL, UNREADABLE, Notice, decode
+from popserver.model.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+
+
+LOOK_S = 1.0
+UNREADABLE_AGAIN_S = 60.0
+PAYLOAD_LOGGED_MAX = 64
+
+log = structlog.get_logger("popserver.board")
+
+
+class Board:
+    """Calls `heard` for every notice, and `missed` whenever some may have been lost."""
+
+    def __init__(self, database: Database, heard: Callable[[Notice], None], missed: Callable[[], None]) -> None:
+        self._database = database
+        self._heard = heard
+        self._missed = missed
+        self._tried = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._told_at: float | None = None  # of a notice that cannot be read
+        self.is_up = False
+
+    async def start(self) -> None:
+        """Listen from now on; returns after the first try, whatever came of it."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_listening())
+        await self._tried.wait()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _keep_listening(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except StoreUnavailable as error:
+                if self.is_up or not self._tried.is_set():
+                    log.warning("no notices of other servers; looking once a second", reason=error.sentence)
+                self.is_up = False
+                self._tried.set()
+                self._missed()
+                await asyncio.sleep(LOOK_S)
+
+    async def _listen(self) -> None:
+        """Hear notices until the connection breaks."""
+        ear = await listen(self._database)
+        try:
+            self.is_up = True
+            self._tried.set()
+            # What was said before we listened.
+            self._missed()
+            await self._read(ear)
+        finally:
+            await ear.close()
+
+    async def _read(self, ear: Ear) -> None:
+        loop = asyncio.get_running_loop()
+        broken: asyncio.Future[None] = loop.create_future()
+
+        def read() -> None:
+            try:
+                for payload in ear.heard():
+                    self._heard(self._decoded(payload))
+            except StoreUnavailable as error:
+                loop.remove_reader(number)
+                if not broken.done():
+                    broken.set_exception(error)
+
+        number = ear.fileno()
+        loop.add_reader(number, read)
+        try:
+            await broken
+        finally:
+            loop.remove_reader(number)
+
+    def _decoded(self, payload: str) -> Notice:
+        notice = decode(payload)
+        if notice is UNREADABLE:
+            now = asyncio.get_running_loop().time()
+            # Every user of the database can send any number of them.
+            if self._told_at is None or now - self._told_at >= UNREADABLE_AGAIN_S:
+                self._told_at = now
+                log.warning("a notice cannot be read; looking at everything", payload=payload[:PAYLOAD_LOGGED_MAX])
+        return notice
+
+
+# Hearing what other servers say: a Postgres connection of its own, read when its socket has something.
+
+
+class Ear:
+    """An open connection that listens. Needs no statement any more; a broken one raises `StoreUnavailable`."""
+
+    def __init__(self, conn: AsyncConnection, name: str) -> None:
+        self._conn = conn
+        self._name = name
+
+    def fileno(self) -> int:
+        """What to watch for reading."""
+        return self._conn.fileno()
+
+    def heard(self) -> Iterator[str]:
+        """The payloads that have come; call it when there is something to read."""
+        from psycopg import Error
+
+        try:
+            self._conn.pgconn.consume_input()
+        except Error as error:
+            raise _silent(self._name, error) from error
+        while (notify := self._conn.pgconn.notifies()) is not None:
+            yield notify.extra.decode(errors="replace")
+
+    async def close(self) -> None:
+        await self._conn.close()
+
+
+async def listen(database: Database) -> Ear:
+    """Begin to hear. Raises `StoreUnavailable` where Postgres does not answer."""
+    from psycopg import AsyncConnection, Error
+
+    try:
+        conn = await AsyncConnection.connect(autocommit=True, **database.driver_arguments())
+        try:
+            await conn.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            await conn.close()
+            raise
+    except Error as error:
+        raise _silent(database.name, error) from error
+    return Ear(conn, database.name)
+
+
+def _silent(name: str, error: Exception) -> StoreUnavailable:
+    words = str(error).strip().splitlines()
+    return StoreUnavailable(f"{name} tells nothing of other servers ({words[0] if words else type(error).__name__})")

@@ -1,0 +1,276 @@
+"""Who serves this database, and which server has heard of which push consumer.
+
+Only servers on Postgres write here: a SQLite file has one server. A row of `client` counts as long as its server is
+seen. The server removes it when the client is gone, so nothing is written while a client simply lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, text, tuple_, update
+
+from popserver.database.notifications import EVERYTHING, SERVERS
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import client, delivery, server
+from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.members import sql as members_sql
+from popserver.model.errors import PopError
+from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS, Holder
+
+BEAT_MS = 1 * SECOND_MS
+LONE_BEAT_MS = 3 * SECOND_MS  # when nobody else is there to read it
+SERVER_LAPSE_MS = 4 * SECOND_MS
+
+
+class Server(NamedTuple):
+    """A server that is there; `address` is where clients reach it, empty where nobody can say."""
+
+    server_id: str
+    address: str
+
+
+class Beaten(NamedTuple):
+    """The other servers that are there, and up to 1,000 clients of servers that have not been for long."""
+
+    others: tuple[Server, ...]
+    left_behind: tuple[str, ...]
+    newest_ms: int  # when one of the others was there, by its own clock; 0 where there is none
+    is_new: bool = False  # nobody knew of the server that says so, or not any more
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Request[Beaten]):
+    """A server says that it is there. One that `judges` was there all the time, so it may say who was not."""
+
+    phase: ClassVar = Phase.HEARTBEAT
+    server_id: str
+    address: str
+    judges: bool
+    ahead_ms: int = 0  # its time, of the database's clock
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Request[None]):
+    """A server stops. Its clients have the usual time to be heard of by another one."""
+
+    phase: ClassVar = Phase.LEAVE
+    server_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Come(Request[bool]):
+    """A push consumer was heard of by this server. `inherits`: servers unseen for long have it no more."""
+
+    phase: ClassVar = Phase.ATTEND
+    client_id: str
+    server_id: str
+    inherits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Go(Request[bool]):
+    """A push consumer is gone as far as this server knows; `everywhere`: it said so itself."""
+
+    phase: ClassVar = Phase.ATTEND
+    client_id: str
+    server_id: str
+    inherits: bool = False
+    everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Request[None]):
+    """Have everybody look at everything: one that has just come was not told what was committed before."""
+
+    phase: ClassVar = Phase.WELCOME
+
+
+@carries_out(Beat)
+def beat(tx: Transaction, requests: Sequence[Beat]) -> list[Beaten | PopError]:
+    """Note that the server is there; forget servers unseen for long, once their clients are looked after."""
+    return [_beat(tx, request) for request in requests]
+
+
+@carries_out(Leave)
+def leave(tx: Transaction, requests: Sequence[Leave]) -> list[PopError | None]:
+    for request in requests:
+        tx.conn.execute(_UNLIST, {"its_id": request.server_id})
+        tx.say(SERVERS)
+    return [None] * len(requests)
+
+
+@carries_out(Welcome)
+def welcome(tx: Transaction, requests: Sequence[Welcome]) -> list[PopError | None]:
+    tx.say(EVERYTHING)
+    return [None] * len(requests)
+
+
+@carries_out(Come, Go)
+def attend(tx: Transaction, requests: Sequence[Come | Go]) -> list[bool | PopError]:
+    """Note who has come and gone; per request whether no server has its client now.
+
+    All rows of all these clients are locked first, in one order: of two servers that lose a client at the same time
+    the second one sees that it was the last.
+    """
+    client_ids = sorted({request.client_id for request in requests})
+    before = _attended(tx.conn, client_ids)
+    after = {client_id: set(before[client_id]) for client_id in client_ids}
+    unseen = _long_unseen(tx) if any(request.inherits for request in requests) else set()
+    answers: list[bool | PopError] = [_carry_out(request, after[request.client_id], unseen) for request in requests]
+    _write(tx, _pairs(before), _pairs(after))
+    return answers
+
+
+def newest_beat_ms(conn: Connection) -> int:
+    """The latest time at which a server was there; 0 for none. A clock that joins them does not start behind it."""
+    newest: int | None = conn.execute(_NEWEST).scalar()
+    return newest or 0
+
+
+def clock_ms(conn: Connection) -> float:
+    """What time it is at the database: the one clock all servers see (Postgres)."""
+    return float(conn.execute(_CLOCK).scalar_one())
+
+
+def unattended_push_clients(conn: Connection) -> list[str]:
+    """The clients that hold messages as push consumers, and that no server answers for."""
+    return list(conn.execute(_UNATTENDED).scalars())
+
+
+def _beat(tx: Transaction, request: Beat) -> Beaten:
+    names = {"its_id": request.server_id, "at": request.address, "now_ms": tx.now_ms, "ahead": request.ahead_ms}
+    is_new = False
+    if not tx.conn.execute(_AGAIN, names).rowcount:
+        is_new = not tx.conn.execute(_ELSEWHERE, names).rowcount
+        if is_new:
+            tx.conn.execute(_FIRST, names)
+        tx.say(SERVERS)
+    left_behind = _left_behind(tx) if request.judges else ()
+    if request.judges:
+        members_sql.forget_unseen(tx, tx.now_ms - CLIENT_LAPSE_MS)
+    since_ms = tx.now_ms - SERVER_LAPSE_MS
+    others = tx.conn.execute(_OTHERS, {"own_id": request.server_id, "since_ms": since_ms}).all()
+    return Beaten(
+        tuple(Server(each.server_id, each.address) for each in others),
+        left_behind,
+        max((each.last_seen_ms for each in others), default=0),
+        is_new,
+    )
+
+
+def _left_behind(tx: Transaction) -> tuple[str, ...]:
+    unseen = _long_unseen(tx)
+    if not unseen:
+        return ()
+    listed = {"servers": encode_rows((each,) for each in sorted(unseen))}
+    clients = tuple(tx.conn.execute(_CLIENTS_OF, listed).scalars())
+    if not clients:
+        tx.conn.execute(_FORGET, listed)
+        tx.say(SERVERS)
+    return clients
+
+
+def _long_unseen(tx: Transaction) -> set[str]:
+    """Servers unseen for so long that a client which nobody else has heard of is gone as well."""
+    return set(tx.conn.execute(_LONG_UNSEEN, {"until_ms": tx.now_ms - CLIENT_LAPSE_MS}).scalars())
+
+
+def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[str]]:
+    """Which servers have these clients; locked until the transaction ends."""
+    have: dict[str, set[str]] = {client_id: set() for client_id in client_ids}
+    for row in conn.execute(_LOCK, {"clients": encode_rows((client_id,) for client_id in client_ids)}):
+        have[row.client_id].add(row.server_id)
+    return have
+
+
+def _carry_out(request: Come | Go, servers: set[str], unseen: set[str]) -> bool:
+    if request.inherits:
+        servers -= unseen
+    if isinstance(request, Come):
+        servers.add(request.server_id)
+    elif request.everywhere:
+        servers.clear()
+    else:
+        servers.discard(request.server_id)
+    return not servers
+
+
+def _pairs(have: dict[str, set[str]]) -> set[tuple[str, str]]:
+    return {(client_id, server_id) for client_id, servers in have.items() for server_id in servers}
+
+
+def _write(tx: Transaction, before: set[tuple[str, str]], after: set[tuple[str, str]]) -> None:
+    if ended := before - after:
+        tx.conn.execute(_REMOVE, {"pairs": encode_rows(sorted(ended))})
+    if begun := after - before:
+        tx.conn.execute(_INSERT, {"pairs": encode_rows(sorted(begun)), "now_ms": tx.now_ms})
+
+
+_AGAIN = (
+    update(server)
+    .where(server.c.server_id == bindparam("its_id"), server.c.address == bindparam("at"))
+    .values(last_seen_ms=bindparam("now_ms"), ahead_ms=bindparam("ahead"))
+)
+_ELSEWHERE = (
+    update(server)
+    .where(server.c.server_id == bindparam("its_id"))
+    .values(address=bindparam("at"), last_seen_ms=bindparam("now_ms"), ahead_ms=bindparam("ahead"))
+)
+_FIRST = insert(server).values(
+    server_id=bindparam("its_id"),
+    address=bindparam("at"),
+    last_seen_ms=bindparam("now_ms"),
+    ahead_ms=bindparam("ahead"),
+)
+_UNLIST = update(server).where(server.c.server_id == bindparam("its_id")).values(address="")
+_OTHERS = (
+    select(server.c.server_id, server.c.address, server.c.last_seen_ms)
+    .where(server.c.server_id != bindparam("own_id"), server.c.last_seen_ms > bindparam("since_ms"))
+    # Of two at one address the newer: the other was killed, and this one has taken its place.
+    .order_by(server.c.address, server.c.last_seen_ms.desc())
+)
+_CLOCK = text("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+_NEWEST = select(server.c.last_seen_ms).order_by(server.c.last_seen_ms.desc()).limit(1)
+_LONG_UNSEEN = select(server.c.server_id).where(server.c.last_seen_ms <= bindparam("until_ms"))
+_SERVERS = rows_parameter("servers", text=("server_id",))
+_CLIENTS_OF = (
+    select(client.c.client_id)
+    .where(client.c.server_id.in_(select(_SERVERS.c.server_id)))
+    .distinct()
+    .limit(literal_column(str(STEP_ROWS_MAX)))
+)
+# Two servers that find each other unseen, after a time without the database, must not wait for each other.
+_FORGET = delete(server).where(
+    server.c.server_id.in_(
+        select(server.c.server_id)
+        .where(server.c.server_id.in_(select(_SERVERS.c.server_id)))
+        .with_for_update(skip_locked=True)
+        .correlate(None)
+    )
+)
+_CLIENTS = rows_parameter("clients", text=("client_id",))
+_LOCK = (
+    select(client.c.client_id, client.c.server_id)
+    .where(client.c.client_id.in_(select(_CLIENTS.c.client_id)))
+    .order_by(client.c.client_id, client.c.server_id)
+    .with_for_update()
+)
+_PAIRS = rows_parameter("pairs", text=("client_id", "server_id"))
+_REMOVE = delete(client).where(
+    tuple_(client.c.client_id, client.c.server_id).in_(select(_PAIRS.c.client_id, _PAIRS.c.server_id))
+)
+_INSERT = insert(client).from_select(
+    ["client_id", "server_id", "last_seen_ms"],
+    select(_PAIRS.c.client_id, _PAIRS.c.server_id, bindparam("now_ms", type_=client.c.last_seen_ms.type)),
+)
+_UNATTENDED = (
+    select(delivery.c.client_id)
+    .where(
+        delivery.c.holder == literal_column(f"'{Holder.PUSH}'"),
+        ~select(client.c.client_id).where(client.c.client_id == delivery.c.client_id).exists(),
+    )
+    .distinct()
+)

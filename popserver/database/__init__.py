@@ -1,0 +1,1 @@
+"""The database: schema, opening, the two dialects, rows in and out, migrations."""

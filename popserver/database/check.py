@@ -1,0 +1,138 @@
+"""Whether what is stored makes sense: the database's own check, and PopMQ's invariants as queries that find nothing."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from popserver.database.database import Database, said_plainly
+from popserver.database.dialect import dialect_of
+from popserver.database.states_of import is_shown_as
+from popserver.model.errors import StoreUnavailable
+from popserver.model.names import RETRY_PREFIX
+from popserver.model.states import State
+
+# What is deleted is removed step by step, and need not make sense on its way.
+_IN_USE = """
+        JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
+        JOIN consumer_group g ON g.group_id = b.group_id AND g.deleted_at_ms IS NULL
+        JOIN topic t ON t.topic_id = b.topic_id AND t.deleted_at_ms IS NULL"""
+_OF_ITS_GROUP = "d.group_id = b.group_id AND d.topic_id = b.topic_id AND d.message_group = b.message_group"
+_IS_READY = is_shown_as("h.state", State.READY)
+_HEADS = """
+        SELECT group_id, topic_id, message_group, MIN(message_key) AS first_key, MIN(message_key >> 40) AS queue_id
+        FROM delivery WHERE message_group IS NOT NULL GROUP BY group_id, topic_id, message_group"""
+# Each counts rows that must not exist.
+INVARIANTS = {
+    "a delivery without its message": """
+        SELECT COUNT(*) FROM delivery d
+        WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = d.message_key)""",
+    "a delivery of a message the group has not reached": """
+        SELECT COUNT(*) FROM delivery d
+        JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'POP'
+        JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> 40)
+        WHERE (d.message_key & 1099511627775) >= p.next_offset""",
+    "a delivery that does not wait, of a group that owns whole queues": f"""
+        SELECT COUNT(*) FROM delivery d
+        JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'PULL'
+        WHERE d.state <> '{State.WAITING_RETRY}'""",  # noqa: S608
+    "a message that waits though its retry is there": f"""
+        SELECT COUNT(*) FROM delivery d
+        JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'PULL' AND g.deleted_at_ms IS NULL
+        JOIN topic t ON t.namespace = g.namespace AND t.name = '{RETRY_PREFIX}' || g.name AND t.deleted_at_ms IS NULL
+        JOIN message m ON m.message_key = d.message_key
+        JOIN message c ON c.message_id = m.message_id AND c.topic_id = t.topic_id
+             AND c.origin_key = d.message_key""",  # noqa: S608
+    "a message beyond its queue's end": """
+        SELECT COUNT(*) FROM queue q JOIN message m
+        ON m.message_key = (SELECT MAX(l.message_key) FROM message l
+                            WHERE l.message_key >= (q.queue_id << 40) AND l.message_key < ((q.queue_id + 1) << 40))
+        WHERE (m.message_key & 1099511627775) >= q.next_offset""",
+    "progress beyond its queue's end": """
+        SELECT COUNT(*) FROM progress p JOIN queue q ON q.queue_id = p.queue_id
+        WHERE p.next_offset > q.next_offset""",
+    "a dead letter without its copy": """
+        SELECT COUNT(*) FROM dead_letter l JOIN consumer_group g ON g.group_id = l.group_id
+        WHERE g.deleted_at_ms IS NULL AND NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = l.copy_key)""",
+    "a dead letter that is still being delivered": """
+        SELECT COUNT(*) FROM dead_letter l
+        JOIN delivery d ON d.group_id = l.group_id AND d.message_key = l.origin_key
+        WHERE l.redrive_state IS NULL""",
+    "a dead letter whose copy is being delivered to its group": """
+        SELECT COUNT(*) FROM dead_letter l
+        JOIN delivery d ON d.group_id = l.group_id AND d.message_key = l.copy_key
+        WHERE l.redrive_state IS NULL AND NOT EXISTS (
+            SELECT 1 FROM progress p WHERE p.group_id = l.group_id AND p.queue_id = (l.copy_key >> 40))""",
+    "a dead letter that was redriven, without the record of it": """
+        SELECT COUNT(*) FROM dead_letter l JOIN consumer_group g ON g.group_id = l.group_id AND g.deleted_at_ms IS NULL
+        WHERE l.redrive_state = 'REDRIVEN' AND NOT EXISTS (
+            SELECT 1 FROM redrive r WHERE r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id
+            AND r.state = 'REDRIVEN')""",
+    "a dead letter that was redriven twice": """
+        SELECT COUNT(*) FROM (SELECT dead_letter_id FROM redrive WHERE state = 'REDRIVEN'
+                              GROUP BY dead_letter_id HAVING COUNT(*) > 1) twice""",
+    "a redrive plan that miscounts its messages": """
+        SELECT COUNT(*) FROM redrive_plan p JOIN consumer_group g ON g.group_id = p.group_id AND g.deleted_at_ms IS NULL
+        WHERE p.planned <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = 'PLANNED')
+           OR p.redriven <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = 'REDRIVEN')
+           OR p.skipped <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = 'SKIPPED')""",
+    "a message group that stands beyond its queue's progress": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        WHERE b.next_offset > p.next_offset""",  # noqa: S608
+    "a message group that nothing locks and that is not open": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        WHERE b.open_since_ms IS NULL AND NOT EXISTS (SELECT 1 FROM delivery d WHERE {_OF_ITS_GROUP})""",  # noqa: S608
+    "an open message group whose first message is held": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        JOIN delivery h ON h.group_id = b.group_id
+             AND h.message_key = (SELECT MIN(d.message_key) FROM delivery d WHERE {_OF_ITS_GROUP})
+        WHERE b.open_since_ms IS NOT NULL AND NOT {_IS_READY}""",  # noqa: S608
+    "a message group whose first message is ready and that is not open": f"""
+        SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
+        JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
+        WHERE {_IS_READY} AND NOT EXISTS (
+            SELECT 1 FROM message_group_progress o WHERE o.group_id = b.group_id AND o.queue_id = b.queue_id
+            AND o.message_group = b.message_group AND o.open_since_ms IS NOT NULL)""",  # noqa: S608
+    "a provisional ack with nothing before it": f"""
+        SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
+        JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
+        WHERE h.state = '{State.ACKED_PROVISIONALLY}'""",  # noqa: S608
+    "a delivery of a message its message group has not reached": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        JOIN delivery d ON {_OF_ITS_GROUP} AND d.message_key >= ((b.queue_id << 40) | b.next_offset)""",  # noqa: S608
+}
+
+
+def check_soundness(conn: Connection) -> None:
+    """Raise `StoreUnavailable` naming all that is wrong, and what to do; silent when all is well."""
+    if (damage := dialect_of(conn).damage(conn)) is not None:
+        raise StoreUnavailable(
+            f"the database file is damaged ({damage}); keep a copy of it with its -wal, and restore a backup;"
+            " without one, see what sqlite3 FILE .recover brings back"
+        )
+    counts = {name: conn.execute(text(query)).scalar_one() for name, query in INVARIANTS.items()}
+    if found := [f"{name} ({count})" for name, count in counts.items() if count]:
+        raise StoreUnavailable(
+            f"the database holds {', '.join(found)}; keep a copy of it, and restore a backup that popmq db check finds"
+            " sound; where nothing but PopMQ wrote there, please report this sentence"
+        )
+
+
+# Giving back the space that removed messages have left in a SQLite file; while no server runs.
+
+
+def compact(database: Database) -> tuple[int, int]:
+    """Write the file anew without its free pages; its size before and after, in bytes.
+
+    Raises `StoreUnavailable` for a Postgres, and `StoreFull` where there is no room for the new copy: then the file is
+    as it was.
+    """
+    file = database.file
+    if file is None:
+        raise StoreUnavailable(f"{database.name} is no SQLite file; Postgres reuses free space by itself (autovacuum)")
+    with said_plainly(database.name), database.connect_writer() as conn:
+        # First: what stands in the WAL alone counts as well.
+        conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        before = file.stat().st_size
+        conn.exec_driver_sql("VACUUM")
+        conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    return before, file.stat().st_size

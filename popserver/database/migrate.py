@@ -1,0 +1,223 @@
+"""Brings a database's schema to the one this code speaks, and refuses a newer one.
+
+An empty database is made from `schema` in one step, and the migrations end at the same schema (a test compares the
+two). Alembic migrates an older database; it is imported only then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import Connection, inspect, text
+
+from popserver.database import notifications
+from popserver.database.database import Database, said_plainly
+from popserver.database.dialect import dialect_of
+from popserver.database.schema import VIEWS, metadata
+from popserver.model import message, names
+from popserver.model.errors import StoreUnavailable
+from popserver.model.group import HistoryLevel
+from popserver.model.handles import VERSIONS
+from popserver.model.message import BodyEncoding
+from popserver.model.states import ACKED, Event, PendingKind, State, sources, target
+from popserver.model.times import TIME_MS_MAX
+from popserver.model.topic import MessageType
+
+HEAD = "0001"
+# Any number, as long as every server takes the same: two servers that start at once must not both migrate.
+_ADVISORY_LOCK = text(f"SELECT pg_advisory_xact_lock({0x706F706D71})")
+
+
+def revision(database: Database) -> str | None:
+    """The schema's revision; None for an empty database."""
+    with said_plainly(database.name), database.reading.connect() as conn:
+        return _revision(conn)
+
+
+def upgrade(database: Database, to: str = HEAD) -> str | None:
+    """Bring the schema to revision `to`; returns the revision it was at.
+
+    Raises `StoreUnavailable` for a schema newer than this code, and for a database that holds other tables.
+    """
+    with _transaction(database) as conn:
+        before = _revision(conn)
+        if before is None and to == HEAD:
+            _create(conn, database.name)
+        elif before is not None and before > HEAD:
+            raise _newer(database.name, before)
+        elif before != to:
+            _run("upgrade", conn, to)
+    return before
+
+
+def downgrade(database: Database, to: str) -> None:
+    """Take the schema back to an older revision, or with `base` to none at all: every table of ours is dropped."""
+    with _transaction(database) as conn:
+        _run("downgrade", conn, to)
+
+
+def check(database: Database) -> None:
+    """Raise `StoreUnavailable` unless the schema is exactly this code's."""
+    found = revision(database)
+    if found is None:
+        raise StoreUnavailable(f"{database.name} has no schema yet; make it with: {_upgrading(database)}")
+    if found > HEAD:
+        raise _newer(database.name, found)
+    if found < HEAD:
+        raise StoreUnavailable(
+            f"{database.name} has schema {found}, this popmq needs {HEAD}; bring it there with: {_upgrading(database)}"
+        )
+
+
+def script_location() -> Path:
+    """Where the migrations stand: inside the installed package, or beside it in a checkout."""
+    packaged = Path(__file__).parents[1] / "migrations"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+def _upgrading(database: Database) -> str:
+    return f"popmq db upgrade --database-url {database.name}"
+
+
+def create(conn: Connection) -> None:
+    """Make every table, view and function in an empty database."""
+    metadata.create_all(conn)
+    for name, query in VIEWS.items():
+        conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
+    functions_create(conn, script_location() / "functions.sql")
+
+
+def drop(conn: Connection) -> None:
+    """Drop everything that `create` makes."""
+    functions_drop(conn)
+    for name in reversed(VIEWS):
+        conn.exec_driver_sql(f"DROP VIEW {name}")
+    metadata.drop_all(conn)
+
+
+def _create(conn: Connection, name: str) -> None:
+    strangers = set(inspect(conn).get_table_names()) & set(metadata.tables)
+    if strangers:
+        raise StoreUnavailable(
+            f"{name} holds tables of another program ({', '.join(sorted(strangers))}); name an empty database"
+        )
+    create(conn)
+    conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+@contextmanager
+def _transaction(database: Database) -> Iterator[Connection]:
+    """Everything or nothing, and on Postgres one server at a time."""
+    with said_plainly(database.name), database.writing.connect() as conn:
+        database.begin(conn)
+        try:
+            dialect_of(conn).lock(conn, _ADVISORY_LOCK)
+            yield conn
+            conn.exec_driver_sql("COMMIT")
+        except BaseException:
+            conn.exec_driver_sql("ROLLBACK")
+            raise
+
+
+def _run(step: Literal["upgrade", "downgrade"], conn: Connection, to: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": conn})
+    config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
+    getattr(command, step)(config, to)
+
+
+def _revision(conn: Connection) -> str | None:
+    if not inspect(conn).has_table("alembic_version"):
+        return None
+    found: str | None = conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _newer(name: str, found: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{name} has schema {found}, newer than this popmq's {HEAD}; use the newer popmq, or a backup from before"
+    )
+
+
+# The SQL functions of a Postgres store: what a user's own transaction may call (`popmq_enqueue`, `popmq_ack`).
+#
+# Their text is `functions.sql` beside the migrations; its limits, states and names are filled in here, from the same
+# constants that the server uses. SQLite has none: its one writer is the broker.
+
+NAMES = ("popmq_enqueue", "popmq_ack")
+
+
+def functions_create(conn: Connection, text: Path) -> None:
+    """Make the functions of the file in the schema the tables are made in; nothing where no other program writes."""
+    if dialect_of(conn).has_other_writers:
+        schema = conn.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+        # Without parameters: the text is full of percent signs.
+        unread = {"no_parameters": True}
+        conn.exec_driver_sql(render(text.read_text(), schema), execution_options=unread)
+
+
+def functions_drop(conn: Connection) -> None:
+    """Drop the functions."""
+    if dialect_of(conn).has_other_writers:
+        for name in NAMES:
+            conn.exec_driver_sql(f"DROP FUNCTION {name}")
+
+
+def render(text: str, schema: str) -> str:
+    """The text with its values: `schema` as it is, every other one as an SQL literal; raises `KeyError` for a word that
+    has none."""
+    values = {"schema": schema} | {name: _literal(value) for name, value in VALUES.items()}
+    return _WORD.sub(lambda found: values[found[1]], text)
+
+
+def _literal(value: int | str | Iterable[int | str]) -> str:
+    """An SQL literal, or several with commas."""
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return ", ".join(map(_literal, sorted(value)))
+
+
+_WORD = re.compile(r"(?<!:):([a-z_]+)")
+VALUES: dict[str, int | str | Iterable[int | str]] = {
+    # The law.
+    "held": sources(Event.ACK_IN_TRANSACTION),
+    "acked": ACKED,
+    "acked_in_transaction": target(Event.ACK_IN_TRANSACTION),
+    "ack": Event.ACK,
+    "inflight": State.INFLIGHT,
+    "commit": target(Event.ACK),
+    "history_all": HistoryLevel.ALL,
+    "handle_versions": VERSIONS,
+    # What a message may be.
+    "type_normal": MessageType.NORMAL,
+    "type_fifo": MessageType.FIFO,
+    "type_delay": MessageType.DELAY,
+    "type_priority": MessageType.PRIORITY,
+    "body_identity": BodyEncoding.IDENTITY,
+    "pending_delay": PendingKind.DELAY,
+    "body_bytes_max": message.BODY_BYTES_MAX,
+    "message_id_length_max": message.MESSAGE_ID_LENGTH_MAX,
+    "message_group_bytes_max": message.MESSAGE_GROUP_BYTES_MAX,
+    "priority_max": message.PRIORITY_MAX,
+    "properties_max": message.PROPERTIES_MAX,
+    "properties_bytes_max": message.PROPERTIES_BYTES_MAX,
+    "reserved_properties": message.RESERVED_PROPERTIES,
+    "time_ms_max": TIME_MS_MAX,
+    "idempotency_property": message.PROPERTY,
+    "idempotency_bytes_max": message.KEY_BYTES_MAX,
+    "dlq_prefix": names.DLQ_PREFIX,
+    "retry_prefix": names.RETRY_PREFIX,
+    # Whom to tell.
+    "channel": notifications.CHANNEL,
+    "signal_due": notifications.DUE,
+    "signal_pending": notifications.PENDING,
+}

@@ -1,0 +1,140 @@
+"""Rows handed to a statement as one parameter.
+
+Set-based statements want many small rows without a text that grows with their number. They travel as one JSON array
+of arrays; each database reads it with its own function, and this file is the only one that knows which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Select,
+    Subquery,
+    Table,
+    Text,
+    TextClause,
+    bindparam,
+    cast,
+    column,
+    literal_column,
+    select,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
+
+from popserver.database.dialect import PerDialect, Rows, dialect_of
+
+
+def rows_parameter(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
+    """The rows of `parameter` as a subquery: these columns of integers, then those of text."""
+    rows = _Rows(bindparam(parameter, type_=Text)).table_valued(column("value"))
+    fields = [rows.c.value.op("->>")(literal_column(str(index))) for index in range(len(names) + len(text))]
+    types: list[TypeEngine[Any]] = [BigInteger()] * len(names) + [Text()] * len(text)
+    columns = [cast(field, kind).label(name) for field, kind, name in zip(fields, types, [*names, *text], strict=True)]
+    return select(*columns).subquery(f"given_{parameter}")
+
+
+def rows_as_json(*columns: ColumnElement[Any]) -> ColumnElement[str]:
+    """The rows of a query as one text, which a `rows_parameter` takes as it is; null where there are none."""
+    return _RowsAsJson(*columns)
+
+
+def encode_rows(rows: Iterable[Sequence[int | str | None]]) -> str:
+    """The value for a `rows_parameter`."""
+    return _as_json(list(rows))
+
+
+# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class _Rows(FunctionElement[Any]):
+    inherit_cache = True
+
+
+class _RowsAsJson(FunctionElement[str]):
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(_Rows, "sqlite")
+def _rows_of_sqlite(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"json_each({compiler.process(rows.clauses, **kw)})"
+
+
+@compiles(_Rows, "postgresql")
+def _rows_of_postgres(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"jsonb_array_elements(CAST({compiler.process(rows.clauses, **kw)} AS jsonb))"
+
+
+@compiles(_RowsAsJson, "sqlite")
+def _rows_as_json_by_sqlite(rows: _RowsAsJson, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"json_group_array(json_array({compiler.process(rows.clauses, **kw)}))"
+
+
+@compiles(_RowsAsJson, "postgresql")
+def _rows_as_json_by_postgres(rows: _RowsAsJson, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST(jsonb_agg(jsonb_build_array({compiler.process(rows.clauses, **kw)})) AS text)"
+
+
+# Inserting whole rows, the fastest way each database has.
+
+
+def insert_rows(conn: Connection, table: Table, rows: Rows) -> None:
+    """Insert rows, each with all columns in the table's order, but for a key that the database draws.
+
+    Raises SQLAlchemy's errors, `IntegrityError` too.
+    """
+    dialect_of(conn).insert(conn, table, rows)
+
+
+# Statements with typed rows: their columns are the fields of a NamedTuple.
+
+Row = TypeVar("Row", bound=NamedTuple)
+
+
+class RowStatement(Generic[Row]):
+    """A statement whose columns are the fields of `kind`, in their order. It may lock or change what it returns."""
+
+    def __init__(self, kind: type[Row], statement: Executable) -> None:
+        _check_columns(kind, statement)
+        self._make = kind._make
+        self._statement = statement
+
+    def rows(self, conn: Connection, names: Mapping[str, Any]) -> list[Row]:
+        """What it returns, in its order."""
+        return list(map(self._make, conn.execute(self._statement, names)))
+
+    def first(self, conn: Connection, names: Mapping[str, Any]) -> Row | None:
+        """The first row; None where there is none."""
+        row = conn.execute(self._statement, names).first()
+        return None if row is None else self._make(row)
+
+
+class RowQuery(Generic[Row]):
+    """The same for a query of many narrow rows, fetched the fastest way each database has."""
+
+    def __init__(self, kind: type[Row], query: Select[Any]) -> None:
+        _check_columns(kind, query)
+        self._make = kind._make
+        self._readers = PerDialect(lambda dialect: dialect.reader(query))
+
+    def rows(self, conn: Connection, names: Mapping[str, Any]) -> list[Row]:
+        """What it finds, in its order."""
+        return list(map(self._make, self._readers.of(conn)(conn, names)))
+
+
+def _check_columns(kind: type[NamedTuple], statement: Any) -> None:
+    """Of a statement that is a text the columns are not known."""
+    if not isinstance(statement, TextClause):
+        found = tuple(statement.exported_columns.keys())
+        assert found == kind._fields, f"columns {found} are not the fields of {kind.__name__}"

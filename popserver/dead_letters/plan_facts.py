@@ -1,0 +1,177 @@
+"""Looking at plans of redrives, and at what became of each of their messages. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, select, text
+
+from popserver.database.rows import RowStatement
+from popserver.database.schema import consumer_group, redrive_plan
+from popserver.model.message import id_from_bytes
+from popserver.model.names import Resource
+from popserver.model.states import PlanState
+
+
+class PlanFacts(NamedTuple):
+    """A plan; `planned`, `redriven` and `skipped` count its messages. `target` None: back to the group alone."""
+
+    plan_id: str
+    group: Resource
+    state: PlanState
+    reason: str
+    target: Resource | None
+    created_by: str
+    created_at_ms: int
+    planned: int
+    redriven: int
+    skipped: int
+    planned_up_to: int
+    selection: str
+
+
+class RedriveFacts(NamedTuple):
+    """One message of a plan. `outcome` is the state in which the redriven message is in the group, empty for none."""
+
+    plan_id: str
+    dead_letter_id: int
+    topic: Resource | None
+    message_id: str
+    change: str
+    reason: str
+    state: str
+    note: str
+    target: Resource | None
+    redriven_message_id: str
+    redriven_at_ms: int | None
+    outcome: str
+
+
+class _PlanRow(NamedTuple):
+    plan_id: str
+    state: str
+    reason: str
+    target_namespace: str | None
+    target_topic: str | None
+    created_by: str
+    created_at_ms: int
+    planned: int
+    redriven: int
+    skipped: int
+    planned_up_to: int
+    selection: str
+    group_namespace: str
+    consumer_group: str
+
+
+class _RedriveRow(NamedTuple):
+    plan_id: str
+    dead_letter_id: int
+    topic_namespace: str | None
+    topic: str | None
+    message_id: bytes
+    change: str
+    reason: str
+    state: str
+    note: str | None
+    redriven_message_id: bytes | None
+    redriven_at_ms: int | None
+    outcome: str | None
+
+
+def plan(conn: Connection, plan_id: str) -> PlanFacts | None:
+    """The plan of that id."""
+    found = plans(conn, None, plan_id, 1)
+    return found[0] if found else None
+
+
+def plans(conn: Connection, group_id: int | None, plan_id: str | None, limit: int) -> list[PlanFacts]:
+    """The newest `limit` plans, of one group or (None) of all, or the one of that id."""
+    query = _PLANS
+    if group_id is not None:
+        query = query.where(redrive_plan.c.group_id == group_id)
+    if plan_id is not None:
+        query = query.where(redrive_plan.c.plan_id == plan_id)
+    return [_plan(_PlanRow._make(row)) for row in conn.execute(query.limit(limit))]
+
+
+def redrives(conn: Connection, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
+    """A page of a plan's messages, by the ids of their dead letters."""
+    names = {"of_plan": plan_id, "after": after_id, "limit": limit}
+    target = _target(conn, plan_id)
+    return [_redrive(row, target) for row in _REDRIVES.rows(conn, names)]
+
+
+def redrives_of(conn: Connection, plan_id: str, ids: Sequence[int]) -> list[RedriveFacts]:
+    """What became of these dead letters by the plan, in the order of the ids; unknown ones are left out."""
+    rows = _OF_IDS.rows(conn, {"of_plan": plan_id, "ids": list(ids)})
+    target = _target(conn, plan_id)
+    by_id = {row.dead_letter_id: _redrive(row, target) for row in rows}
+    return [by_id[each] for each in ids if each in by_id]
+
+
+def _plan(row: _PlanRow) -> PlanFacts:
+    return PlanFacts(
+        row.plan_id,
+        Resource(row.group_namespace, row.consumer_group),
+        PlanState(row.state),
+        row.reason,
+        _name(row.target_namespace, row.target_topic),
+        row.created_by,
+        row.created_at_ms,
+        row.planned,
+        row.redriven,
+        row.skipped,
+        row.planned_up_to,
+        row.selection,
+    )
+
+
+def _target(conn: Connection, plan_id: str) -> Resource | None:
+    row = conn.execute(_TARGET, {"of_plan": plan_id}).first()
+    return None if row is None else _name(*row)
+
+
+def _name(namespace: str | None, name: str | None) -> Resource | None:
+    return None if name is None else Resource(namespace or "", name)
+
+
+def _redrive(row: _RedriveRow, target: Resource | None) -> RedriveFacts:
+    return RedriveFacts(
+        row.plan_id,
+        row.dead_letter_id,
+        _name(row.topic_namespace, row.topic),
+        id_from_bytes(bytes(row.message_id)),
+        row.change,
+        row.reason,
+        row.state,
+        row.note or "",
+        target,
+        "" if row.redriven_message_id is None else id_from_bytes(bytes(row.redriven_message_id)),
+        row.redriven_at_ms,
+        row.outcome or "",
+    )
+
+
+_PLANS = (
+    select(
+        *(redrive_plan.c[name] for name in _PlanRow._fields if name in redrive_plan.c),
+        consumer_group.c.namespace.label("group_namespace"),
+        consumer_group.c.name.label("consumer_group"),
+    )
+    .join(consumer_group, consumer_group.c.group_id == redrive_plan.c.group_id)
+    .where(consumer_group.c.deleted_at_ms.is_(None))
+    .order_by(redrive_plan.c.created_at_ms.desc(), redrive_plan.c.plan_id.desc())
+)
+_TARGET = select(redrive_plan.c.target_namespace, redrive_plan.c.target_topic).where(
+    redrive_plan.c.plan_id == bindparam("of_plan")
+)
+_LINEAGE = f"SELECT {', '.join(_RedriveRow._fields)} FROM lineage WHERE plan_id = :of_plan"  # noqa: S608
+_REDRIVES = RowStatement(
+    _RedriveRow, text(f"{_LINEAGE} AND dead_letter_id > :after ORDER BY dead_letter_id LIMIT :limit")
+)
+_OF_IDS = RowStatement(
+    _RedriveRow,
+    text(f"{_LINEAGE} AND dead_letter_id IN :ids").bindparams(bindparam("ids", expanding=True)),
+)

@@ -1,0 +1,381 @@
+"""Plans: which dead letters are to be sent back, written down in steps, run in steps, and what became of each.
+
+Whoever changes a plan has its name locked from the start of the transaction, so two servers that run one plan take
+turns, and each message goes back once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, select, update
+
+from popserver.catalog import groups, lookup, topics
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import dead_letter, message, redrive, redrive_plan
+from popserver.dead_letters.plan_requests import Cancel, Done, NewPlan, Orders, Run, Stretch
+from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, Found, Plan, find, send, skip, why_not
+from popserver.dead_letters.rules import Order
+from popserver.engine.transaction import Transaction, carries_out
+from popserver.model.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
+from popserver.model.group import Group
+from popserver.model.names import dead_letter_topic
+from popserver.model.states import Change, PlanState, RedriveState
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class PlanRow(NamedTuple):
+    """A plan of redrives."""
+
+    plan_id: str
+    group_id: int
+    state: str
+    reason: str
+    selection: str
+    target_topic_id: int | None
+    created_at_ms: int
+
+
+@carries_out(NewPlan)
+def make(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
+    """Make plans; one that is there already must be of the same group, selection and target, and stays."""
+    return [_said(_make, tx, request) for request in requests]
+
+
+@carries_out(Stretch)
+def write_down(tx: Transaction, requests: Sequence[Stretch]) -> list[PopError | None]:
+    """Write down what a stretch has for a DRAFT; nothing where somebody else has done so meanwhile."""
+    return [_said(_write_down, tx, request) for request in requests]
+
+
+@carries_out(Run)
+def run(tx: Transaction, requests: Sequence[Run]) -> list[Done | PopError]:
+    """Send back the next messages of plans; refused for one that is a DRAFT or was cancelled."""
+    return [_said(_run, tx, request) for request in requests]
+
+
+@carries_out(Cancel)
+def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[PopError | None]:
+    """Nothing more goes back by these plans; refused for one that is done."""
+    return [_said(_cancel, tx, request) for request in requests]
+
+
+@carries_out(Orders)
+def redrive_now(tx: Transaction, requests: Sequence[Orders]) -> list[Done | PopError]:
+    """Send back what is named; what the plan has sent back already it does not send again."""
+    return [_said(_redrive_now, tx, request) for request in requests]
+
+
+def plan_row(tx: Transaction, plan_id: str) -> PlanRow | None:
+    return _PLAN.first(tx.conn, {"of_plan": plan_id})
+
+
+def no_such_plan(plan_id: str) -> NotFound:
+    return NotFound(f"redrive plan '{plan_id}' does not exist; list them with: popmq dlq plans")
+
+
+def _said(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S | PopError:
+    """A refusal undoes what was begun for this request, and the others of the transaction go on."""
+    tx.conn.exec_driver_sql("SAVEPOINT redrive")
+    try:
+        answer: S | PopError = verb(tx, request)
+    except PopError as refusal:
+        tx.conn.exec_driver_sql("ROLLBACK TO SAVEPOINT redrive")
+        answer = refusal
+    tx.conn.exec_driver_sql("RELEASE SAVEPOINT redrive")
+    return answer
+
+
+def _make(tx: Transaction, request: NewPlan) -> None:
+    _living(tx, request)
+    found = plan_row(tx, request.plan_id)
+    if found is None:
+        _insert(tx, request)
+        return
+    _check_same(request, found)
+    if _meant(found.selection) != _meant(request.selection):
+        raise BadRequest(
+            f"redrive plan '{request.plan_id}' is there already, for another selection; repeat that one, or give this"
+            " one a name of its own"
+        )
+
+
+def _meant(selection: str) -> dict[str, Any]:
+    """What was asked for: how far it reaches, `up_to_id`, follows from when it was asked first."""
+    return {name: value for name, value in json.loads(selection).items() if name != "up_to_id"}
+
+
+def _write_down(tx: Transaction, request: Stretch) -> None:
+    names = {"of_plan": request.plan_id, "after": request.after_id, "up_to": request.up_to_id}
+    names |= {"next_state": PlanState.PLANNED if request.is_last else PlanState.DRAFT}
+    if not tx.conn.execute(_REACH, names).rowcount:
+        return
+    if request.ids:
+        ids = encode_rows((each,) for each in request.ids)
+        _write_records(tx, request.plan_id, ids)
+
+
+def _write_records(tx: Transaction, plan_id: str, ids: str) -> None:
+    names = {"of_plan": plan_id, "ids": ids}
+    written = tx.conn.execute(_WRITE_DOWN, names, execution_options={"preserve_rowcount": True}).rowcount
+    tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
+
+
+def _run(tx: Transaction, request: Run) -> Done:
+    row, group = _existing(tx, request.plan_id)
+    if row.state == PlanState.DRAFT:
+        raise TooLate(
+            f"redrive plan '{request.plan_id}' is a DRAFT: not all of its messages are written down; plan it again with"
+            " its id, then run it"
+        )
+    _check_not_cancelled(row)
+    plan = _plan(tx, row, group)
+    ids = tx.conn.execute(_NEXT, {"of_plan": request.plan_id, "limit": request.limit}).scalars().all()
+    done = _send(tx, plan, [Order(each, row.reason) for each in ids]) if ids else Done(0, 0)
+    _finish(tx, request.plan_id)
+    return done
+
+
+def _cancel(tx: Transaction, request: Cancel) -> None:
+    row, _ = _existing(tx, request.plan_id)
+    if row.state == PlanState.DONE:
+        raise TooLate(f"redrive plan '{request.plan_id}' is done; nothing of it is left to be cancelled")
+    if row.state != PlanState.CANCELLED:
+        tx.conn.execute(_CANCEL, {"of_plan": request.plan_id, "now_ms": tx.now_ms})
+
+
+def _redrive_now(tx: Transaction, request: Orders) -> Done:
+    new = request.new
+    group = _living(tx, new)
+    row = plan_row(tx, new.plan_id)
+    if row is None:
+        _insert(tx, new)
+        row = plan_row(tx, new.plan_id)
+        assert row is not None, "it was made just now"
+    _check_same(new, row)
+    _check_not_cancelled(row)
+    plan = _plan(tx, row, group)
+    ids = encode_rows((each.dead_letter_id,) for each in request.orders)
+    ended = set(tx.conn.execute(_ENDED_OF, {"of_plan": new.plan_id, "ids": ids}).scalars())
+    orders = [
+        each if each.reason else each._replace(reason=row.reason)
+        for each in request.orders
+        if each.dead_letter_id not in ended
+    ]
+    _write_records(tx, new.plan_id, ids)
+    done = _send(tx, plan, orders, must_exist=True)
+    _finish(tx, new.plan_id)
+    return done
+
+
+def _send(tx: Transaction, plan: Plan, orders: Sequence[Order], *, must_exist: bool = False) -> Done:
+    """Send back what can go, and write down why the others do not. `must_exist`: refuse what nobody can be told of."""
+    found = find(tx, plan.group, [each.dead_letter_id for each in orders])
+    notes: dict[int, str] = {}
+    for each in orders:
+        if why := why_not(plan, found, each.dead_letter_id):
+            notes[each.dead_letter_id] = why
+    if must_exist:
+        _check_all_there(plan, found, notes)
+    send(tx, plan, found, [each for each in orders if each.dead_letter_id not in notes])
+    skip(tx, plan, notes)
+    counts = {"now_redriven": len(orders) - len(notes), "now_skipped": len(notes)}
+    tx.conn.execute(_COUNT_ENDED, {"of_plan": plan.plan_id, **counts})
+    return Done(len(orders) - len(notes), len(notes))
+
+
+def _check_all_there(plan: Plan, found: Found, notes: dict[int, str]) -> None:
+    group = plan.group.name
+    for dead_letter_id, note in notes.items():
+        if dead_letter_id not in found.letters:
+            raise MessageNotFound(
+                f"group '{group}' has no dead letter {dead_letter_id}; nothing was redriven, list them with:"
+                f" popmq dlq list --group {group.name}"
+            )
+        if note == NO_COPY:
+            raise MessageNotFound(
+                f"dead letter {dead_letter_id} of group '{group}' is gone with topic '{dead_letter_topic(group)}',"
+                " which is deleted; nothing was redriven"
+            )
+        if note != NOT_DEAD:
+            raise TopicNotFound(
+                f"the topic that dead letter {dead_letter_id} of group '{group}' came from is deleted; nothing was"
+                " redriven, name a target topic"
+            )
+
+
+def _check_same(request: NewPlan, found: PlanRow) -> None:
+    if found.group_id != request.group.group_id:
+        raise BadRequest(
+            f"redrive plan '{request.plan_id}' is of another group, not of '{request.group.name}'; give this one a name"
+            " of its own"
+        )
+    target_id = None if request.target is None else request.target.topic_id
+    if found.target_topic_id != target_id:
+        wanted = "its group alone" if request.target is None else f"topic '{request.target.name}'"
+        raise BadRequest(
+            f"redrive plan '{request.plan_id}' does not send to {wanted}; give this one a name of its own, or leave its"
+            " target as it is"
+        )
+
+
+def _check_not_cancelled(row: PlanRow) -> None:
+    if row.state == PlanState.CANCELLED:
+        raise TooLate(f"redrive plan '{row.plan_id}' was cancelled; make a new one for what it has left")
+
+
+def _existing(tx: Transaction, plan_id: str) -> tuple[PlanRow, Group]:
+    """The plan and its group; that of a group which is deleted is gone with it, though its row is there for a while."""
+    row = plan_row(tx, plan_id)
+    group = None if row is None else _group(tx, row.group_id)
+    if row is None or group is None:
+        raise no_such_plan(plan_id)
+    return row, group
+
+
+def _living(tx: Transaction, new: NewPlan) -> Group:
+    group = _group(tx, new.group.group_id)
+    if group is None:
+        raise lookup.group_not_found(new.group.name)
+    return group
+
+
+def _group(tx: Transaction, group_id: int) -> Group | None:
+    found = groups.groups_by_id(tx.conn, [group_id]).get(group_id)
+    return None if found is None or found.is_deleted else found.group
+
+
+def _plan(tx: Transaction, row: PlanRow, group: Group) -> Plan:
+    if row.target_topic_id is None:
+        return Plan(row.plan_id, group, row.created_at_ms, None)
+    target = topics.topics_by_id(tx.conn, [row.target_topic_id]).get(row.target_topic_id)
+    if target is None:
+        raise TopicNotFound(
+            f"the target topic of redrive plan '{row.plan_id}' is deleted; nothing was redriven, cancel it and make"
+            " another"
+        )
+    return Plan(row.plan_id, group, row.created_at_ms, target)
+
+
+def _insert(tx: Transaction, new: NewPlan) -> None:
+    row = {
+        "plan_id": new.plan_id,
+        "group_id": new.group.group_id,
+        "state": new.state.value,
+        "reason": new.reason,
+        "selection": new.selection,
+        "target_topic_id": None if new.target is None else new.target.topic_id,
+        "target_namespace": None if new.target is None else new.target.name.namespace,
+        "target_topic": None if new.target is None else new.target.name.name,
+        "created_by": new.created_by,
+        "created_at_ms": tx.now_ms,
+        "planned_up_to": 0,
+    }
+    tx.conn.execute(insert(redrive_plan), row)
+
+
+def _finish(tx: Transaction, plan_id: str) -> None:
+    """It is done when nothing is left of it, and running until then."""
+    names = {"of_plan": plan_id, "now_ms": tx.now_ms}
+    is_left = tx.conn.execute(_NEXT, names | {"limit": 1}).first() is not None
+    if is_left:
+        tx.conn.execute(_BEGIN, names)
+    else:
+        tx.conn.execute(_DONE, names)
+
+
+_PLAN = RowStatement(
+    PlanRow,
+    select(*(redrive_plan.c[name] for name in PlanRow._fields)).where(redrive_plan.c.plan_id == bindparam("of_plan")),
+)
+_REACH = (
+    update(redrive_plan)
+    .where(
+        redrive_plan.c.plan_id == bindparam("of_plan"),
+        redrive_plan.c.state == literal_column(f"'{PlanState.DRAFT}'"),
+        redrive_plan.c.planned_up_to == bindparam("after"),
+    )
+    .values(planned_up_to=bindparam("up_to"), state=bindparam("next_state"))
+)
+_OF_PLAN_THAT_RUNS = (
+    redrive_plan.c.plan_id == bindparam("of_plan"),
+    redrive_plan.c.state.in_([PlanState.PLANNED.value, PlanState.RUNNING.value]),
+)
+_BEGIN = update(redrive_plan).where(*_OF_PLAN_THAT_RUNS).values(state=PlanState.RUNNING.value)
+_DONE = (
+    update(redrive_plan)
+    .where(*_OF_PLAN_THAT_RUNS)
+    .values(state=PlanState.DONE.value, finished_at_ms=bindparam("now_ms", type_=BigInteger))
+)
+_CANCEL = (
+    update(redrive_plan)
+    .where(redrive_plan.c.plan_id == bindparam("of_plan"))
+    .values(state=PlanState.CANCELLED.value, finished_at_ms=bindparam("now_ms", type_=BigInteger))
+)
+_IDS = rows_parameter("ids", "dead_letter_id")
+_of_plan = bindparam("of_plan", type_=redrive.c.plan_id.type)
+_WRITE_DOWN = insert(redrive).from_select(
+    [
+        "plan_id",
+        "dead_letter_id",
+        "group_id",
+        "origin_key",
+        "origin_topic_id",
+        "message_id",
+        "attempt",
+        "dead_reason",
+        "dead_at_ms",
+        "state",
+        "change",
+        "reason",
+        "target_topic_id",
+    ],
+    select(
+        redrive_plan.c.plan_id,
+        dead_letter.c.dead_letter_id,
+        dead_letter.c.group_id,
+        dead_letter.c.origin_key,
+        dead_letter.c.origin_topic_id,
+        message.c.message_id,
+        dead_letter.c.attempt,
+        dead_letter.c.reason,
+        dead_letter.c.dead_at_ms,
+        literal_column(f"'{RedriveState.PLANNED}'"),
+        literal_column(f"'{Change.NONE}'"),
+        redrive_plan.c.reason,
+        redrive_plan.c.target_topic_id,
+    )
+    .select_from(redrive_plan)
+    .join(dead_letter, dead_letter.c.group_id == redrive_plan.c.group_id)
+    .join(message, message.c.message_key == dead_letter.c.copy_key)
+    .where(
+        redrive_plan.c.plan_id == _of_plan,
+        dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+        ~exists().where(
+            redrive.c.plan_id == redrive_plan.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id
+        ),
+    ),
+)
+_ITS_PLAN = update(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
+_COUNT_PLANNED = _ITS_PLAN.values(planned=redrive_plan.c.planned + bindparam("written"))
+_now_redriven, _now_skipped = (bindparam(name, type_=BigInteger) for name in ("now_redriven", "now_skipped"))
+_COUNT_ENDED = _ITS_PLAN.values(
+    planned=redrive_plan.c.planned - _now_redriven - _now_skipped,
+    redriven=redrive_plan.c.redriven + _now_redriven,
+    skipped=redrive_plan.c.skipped + _now_skipped,
+)
+_NEXT = (
+    select(redrive.c.dead_letter_id)
+    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.state == literal_column(f"'{RedriveState.PLANNED}'"))
+    .order_by(redrive.c.dead_letter_id)
+    .limit(bindparam("limit"))
+)
+_ENDED_OF = select(redrive.c.dead_letter_id).where(
+    redrive.c.plan_id == bindparam("of_plan"),
+    redrive.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+    redrive.c.state != literal_column(f"'{RedriveState.PLANNED}'"),
+)

@@ -1,0 +1,418 @@
+"""Redrive: DLQ → READY, as many as one step takes, in the caller's transaction.
+
+What goes back unchanged to a group of mode POP gets a delivery that points at the dead copy. Everything else becomes a
+new message: in the group's retry topic, with a delivery in mode POP; or in a target topic, for every group. The dead
+letter is marked and the record written in the same transaction, so that a repetition finds it done.
+
+It takes rows and queues without waiting, and is the last to do so in a transaction: whatever another server has under
+its hands just now refuses the whole step, to be asked again. Only for the retry topic of a group that has none yet it
+waits, where another server makes that just now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    Connection,
+    LargeBinary,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
+
+from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
+from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue, redrive
+from popserver.dead_letters.rules import Order, Repair, message_id_of, with_marks
+from popserver.delivery.history import Moved, record
+from popserver.delivery.retry_topic import Lineage, marked, properties_of
+from popserver.engine.transaction import Transaction
+from popserver.filters import tag_hash
+from popserver.messages.append import take_offsets
+from popserver.model.errors import TooManyRequests
+from popserver.model.group import Group, Mode
+from popserver.model.handles import NO_HOLD
+from popserver.model.message import BodyEncoding, id_from_bytes, id_to_bytes
+from popserver.model.names import retry_topic
+from popserver.model.retry import Holder
+from popserver.model.states import Event, LetterState, RedriveState, State, target
+from popserver.model.topic import OWN_QUEUES, MessageType, NewTopic, Topic, message_key, queue_of
+
+NOT_DEAD = "it was no dead letter any more when its turn came"
+DIED_AGAIN = "it died again, and was purged"
+NO_COPY = "its group's dead-letter topic is deleted, and the message with it"
+NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
+
+
+class LetterRow(NamedTuple):
+    """A dead letter with its copy. `reads_copies`: its group consumes its own dead letters."""
+
+    dead_letter_id: int
+    origin_key: int
+    origin_topic_id: int
+    copy_key: int
+    attempt: int
+    redrive_state: str | None
+    copy_topic_id: int
+    message_id: bytes
+    tag: str | None
+    keys: str | None
+    properties: str | None
+    reads_copies: bool
+
+
+class Plan(NamedTuple):
+    """The name under which something is sent back, and where to: `target` None is the group alone."""
+
+    plan_id: str
+    group: Group
+    created_at_ms: int
+    target: Topic | None
+
+
+class Found(NamedTuple):
+    """The dead letters that are named, locked: by id; and the topics of theirs and of their copies that exist."""
+
+    letters: dict[int, LetterRow]
+    topics: dict[int, Topic]
+
+
+class _Sent(NamedTuple):
+    """A dead letter on its way back: the place that it gets."""
+
+    letter: LetterRow
+    order: Order
+    key: int
+    is_new: bool  # a message of its own
+
+
+def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
+    """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
+    names = {"for_group": group.group_id, "ids": encode_rows((each,) for each in ids)}
+    letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
+    if len(letters) < len(ids) and dialect_of(tx.conn).has_other_writers:
+        locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
+        if locked:
+            raise TooManyRequests(
+                f"dead letter {locked[0]} of group '{group.name}' is in use by another transaction; nothing was"
+                " redriven, repeat the request"
+            )
+    topics = {each for row in letters.values() for each in (row.origin_topic_id, row.copy_topic_id)}
+    return Found(letters, topics_by_id(tx.conn, topics))
+
+
+def why_not(plan: Plan, found: Found, dead_letter_id: int) -> str | None:
+    """Why it cannot go back by this plan; None where it can."""
+    letter = found.letters.get(dead_letter_id)
+    if letter is None or letter.redrive_state is not None:
+        return NOT_DEAD
+    if letter.copy_topic_id not in found.topics:
+        return NO_COPY
+    if plan.target is None and letter.origin_topic_id not in found.topics:
+        return NO_TOPIC
+    return None
+
+
+def send(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> None:
+    """Send back dead letters that can go, each of which the plan has a record of. Raises `TooManyRequests`."""
+    if not orders:
+        return
+    sent = _place(tx, plan, found, orders)
+    group = plan.group
+    ids = encode_rows((each.letter.dead_letter_id,) for each in sent)
+    tx.conn.execute(_MARK, {"ids": ids, "by_plan": plan.plan_id})
+    tx.conn.execute(_RECORD, [_recorded(tx, plan, each) for each in sent])
+    if plan.target is not None:
+        tx.conn.execute(_NAME, [_named(plan, each) for each in sent])
+        tx.ring(plan.target.topic_id)
+    for reason in sorted({each.order.reason for each in sent}):
+        moved = (
+            Moved(each.letter.origin_key, State.DLQ, each.letter.attempt, "")
+            for each in sent
+            if each.order.reason == reason
+        )
+        record(tx, group, Event.REDRIVE, moved, f"redriven by plan {plan.plan_id}" + (f": {reason}" if reason else ""))
+
+
+def skip(tx: Transaction, plan: Plan, notes: Mapping[int, str]) -> None:
+    """Write down of dead letters that the plan has a record of why they do not go, by id."""
+    if notes:
+        tx.conn.execute(_SKIP, [{"of_plan": plan.plan_id, "of_id": each, "why": why} for each, why in notes.items()])
+
+
+def tell_of_purge(tx: Transaction, ids: Sequence[int]) -> None:
+    """These dead letters are about to be purged: write down of what was redriven and died as one that it did.
+
+    Without them nobody could tell it from what was done.
+    """
+    died = tx.conn.execute(_DIED_AS, {"ids": encode_rows((each,) for each in ids)}).all()
+    if died:
+        tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
+
+
+def _place(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> list[_Sent]:
+    """Give each its place, and where there is one its delivery."""
+    letters = [(found.letters[each.dead_letter_id], each) for each in orders]
+    if plan.target is not None:
+        return _make_messages(tx, plan, found, letters, plan.target)
+    group, retries = plan.group, find_topic(tx.conn, retry_topic(plan.group.name))
+    # A group that reads its retry topic finds there what is new: it needs no delivery, nor may it have one.
+    reads_retries = group.mode is Mode.PULL or (retries is not None and _reads(tx.conn, group, retries))
+    as_it_is = [
+        _Sent(letter, order, letter.copy_key, is_new=False)
+        for letter, order in letters
+        if order.repair is None and not reads_retries and not letter.reads_copies
+    ]
+    unplaced = {each.order.dead_letter_id for each in as_it_is}
+    rest = [each for each in letters if each[1].dead_letter_id not in unplaced]
+    made: list[_Sent] = []
+    if rest:
+        own = retries or ensure_topic(tx, NewTopic(retry_topic(group.name), OWN_QUEUES))
+        made = _make_messages(tx, plan, found, rest, own)
+        tx.ring(own.topic_id)
+    sent = [*as_it_is, *made]
+    if not reads_retries:
+        insert_rows(tx.conn, delivery, [_delivery(tx, group, each) for each in sent])
+        for topic_id in {each.letter.origin_topic_id for each in sent}:
+            tx.ring(topic_id)
+    return sent
+
+
+def _make_messages(
+    tx: Transaction, plan: Plan, found: Found, letters: Sequence[tuple[LetterRow, Order]], topic: Topic
+) -> list[_Sent]:
+    """Append messages made of dead letters to a queue of the topic that nobody else has just now."""
+    queue_id = tx.conn.execute(_FREE_QUEUE, {"of_topic": topic.topic_id}).scalar()
+    place = next((each for each in topic.queues if each.queue_id == queue_id), None)
+    taken = None if place is None else take_offsets(tx, place, len(letters))
+    if place is None or taken is None:
+        raise TooManyRequests(f"every queue of topic '{topic.name}' is in use just now; nothing was redriven, repeat")
+    first_key = message_key(place.queue_id, taken.first)
+    sent = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(letters, start=first_key)]
+    resets = _resets(tx.conn, plan.group, letters)
+    copies = encode_rows(_copy(plan, found, each, resets) for each in sent)
+    names = {"copies": copies, "in_topic": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
+    tx.conn.execute(_COPY_ANEW if plan.target is not None else _COPY, names)
+    bodies = [
+        _body(each.key, each.order.repair.body)
+        for each in sent
+        if each.order.repair is not None and each.order.repair.body is not None
+    ]
+    if bodies:
+        tx.conn.execute(_SET_BODY, bodies)
+    if plan.target is not None:
+        tx.conn.execute(_SET_ID, [{"of_key": each.key, "new_id": _new_id(plan, each)} for each in sent])
+    return sent
+
+
+def _copy(plan: Plan, found: Found, sent: _Sent, resets: Mapping[int, int]) -> tuple[int | str | None, ...]:
+    letter, repair = sent.letter, sent.order.repair or Repair()
+    tag = letter.tag if repair.tag is None else repair.tag or None
+    keys = letter.keys if repair.keys is None else _stored(list(repair.keys))
+    sent_with = properties_of(letter.properties) if repair.properties is None else dict(repair.properties)
+    properties = with_marks(sent_with, plan.plan_id, id_from_bytes(letter.message_id))
+    if plan.target is None:
+        topic_name = found.topics[letter.origin_topic_id].name.name
+        lineage = Lineage(topic_name, 0, letter.origin_key, resets.get(queue_of(letter.origin_key), 0))
+        properties = marked(properties, lineage)
+    return letter.copy_key, sent.key, tag_hash(tag), tag, keys, _stored(properties)
+
+
+def _stored(value: Any) -> str | None:
+    return json.dumps(value, ensure_ascii=False) if value else None
+
+
+def _body(key: int, body: bytes) -> dict[str, Any]:
+    digest = hashlib.md5(body, usedforsecurity=False).digest()
+    return {"of_key": key, "new_body": body, "new_digest": digest, "plain": BodyEncoding.IDENTITY.value}
+
+
+def _new_id(plan: Plan, sent: _Sent) -> bytes:
+    return id_to_bytes(message_id_of(plan.plan_id, sent.letter.dead_letter_id, plan.created_at_ms))
+
+
+def _recorded(tx: Transaction, plan: Plan, sent: _Sent) -> dict[str, Any]:
+    return {
+        "of_plan": plan.plan_id,
+        "of_id": sent.letter.dead_letter_id,
+        "to_change": sent.order.change.value,
+        "because": sent.order.reason,
+        "stands_at": sent.key,
+        "now_ms": tx.now_ms,
+    }
+
+
+def _named(plan: Plan, sent: _Sent) -> dict[str, Any]:
+    return {"of_plan": plan.plan_id, "of_id": sent.letter.dead_letter_id, "new_id": _new_id(plan, sent)}
+
+
+def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
+    """Whether the group consumes the topic: then what is stored there is to come to it as it stands."""
+    names = {"for_group": group.group_id, "of_queue": topic.queues[0].queue_id}
+    return conn.execute(_HAS_PROGRESS, names).first() is not None
+
+
+def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, Order]]) -> dict[int, int]:
+    """How often the group was moved in the queues that they came from."""
+    queues = encode_rows((each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters}))
+    rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
+    return {row.queue_id: row.resets for row in rows}
+
+
+def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | None, ...]:
+    """In the table's order. It is in no message group, and its attempts begin anew."""
+    return (
+        group.group_id,
+        sent.key,
+        sent.letter.origin_topic_id,
+        target(Event.REDRIVE).value,
+        0,
+        NO_HOLD,
+        tx.now_ms,
+        Holder.SIMPLE.value,
+        "",
+        None,
+        None,
+    )
+
+
+_IDS = rows_parameter("ids", "dead_letter_id")
+_NAMED = (
+    dead_letter.c.group_id == bindparam("for_group"),
+    dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+)
+_reader = progress.alias("reader")
+_LETTERS_FREE = RowStatement(
+    LetterRow,
+    select(
+        *(dead_letter.c[name] for name in LetterRow._fields[:6]),
+        message.c.topic_id.label("copy_topic_id"),
+        message.c.message_id,
+        message.c.tag,
+        message.c["keys"],
+        message.c.properties,
+        # The group consumes its own dead letters: the place of the copy is taken.
+        select(literal_column("1"))
+        .where(
+            _reader.c.group_id == dead_letter.c.group_id,
+            _reader.c.queue_id == dead_letter.c.copy_key.op(">>")(KEY_SHIFT),
+        )
+        .exists()
+        .label("reads_copies"),
+    )
+    .join(message, message.c.message_key == dead_letter.c.copy_key)
+    .where(*_NAMED)
+    .order_by(dead_letter.c.dead_letter_id)
+    .with_for_update(of=dead_letter, skip_locked=True),
+)
+_IDS_THERE = select(dead_letter.c.dead_letter_id).where(*_NAMED).order_by(dead_letter.c.dead_letter_id)
+_MARK = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)), dead_letter.c.redrive_state.is_(None))
+    .values(redrive_state=LetterState.REDRIVEN.value, plan_id=bindparam("by_plan"))
+)
+# Row by row: joined with given rows SQLite walks through the whole plan, and through all of those for each of its rows.
+_ONE = redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id")
+_RECORD = (
+    update(redrive)
+    .where(*_ONE)
+    .values(
+        state=RedriveState.REDRIVEN.value,
+        change=bindparam("to_change"),
+        reason=bindparam("because"),
+        redriven_key=bindparam("stands_at"),
+        redriven_message_id=redrive.c.message_id,
+        redriven_at_ms=bindparam("now_ms"),
+    )
+)
+_SKIP = update(redrive).where(*_ONE).values(state=RedriveState.SKIPPED.value, note=bindparam("why"))
+_NAME = update(redrive).where(*_ONE).values(redriven_message_id=bindparam("new_id", type_=LargeBinary))
+_NOTE = update(redrive).where(*_ONE).values(note=literal_column(f"'{DIED_AGAIN}'"))
+_DIED_AS = (
+    select(redrive.c.plan_id, redrive.c.dead_letter_id)
+    .select_from(dead_letter)
+    .join(
+        redrive,
+        and_(
+            redrive.c.group_id == dead_letter.c.group_id,
+            redrive.c.dead_letter_id < dead_letter.c.dead_letter_id,
+            redrive.c.state == literal_column(f"'{RedriveState.REDRIVEN}'"),
+            or_(
+                and_(redrive.c.origin_key == dead_letter.c.origin_key, redrive.c.target_topic_id.is_(None)),
+                and_(redrive.c.redriven_key == dead_letter.c.origin_key, redrive.c.target_topic_id.is_not(None)),
+            ),
+        ),
+    )
+    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
+)
+_FREE_QUEUE = (
+    select(queue.c.queue_id)
+    .where(queue.c.topic_id == bindparam("of_topic"))
+    .order_by(queue.c.number)
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+_HAS_PROGRESS = select(progress.c.queue_id).where(
+    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+)
+_QUEUES = rows_parameter("queues", "queue_id")
+_RESETS = (
+    select(progress.c.queue_id, func.coalesce(progress.c.resets, 0).label("resets"))
+    .select_from(_QUEUES)
+    .join(progress, and_(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _QUEUES.c.queue_id))
+)
+_COPIES = rows_parameter("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
+# Everything else is as it was sent. No other message has the negative of a key: what is made of a dead letter twice,
+# by two plans, is two messages of one id.
+_BECOMES: dict[str, Any] = {
+    "message_key": _COPIES.c.copy_key,
+    "topic_id": bindparam("in_topic", type_=message.c.topic_id.type),
+    "origin_key": -_COPIES.c.copy_key,
+    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
+    "tag_hash": _COPIES.c.tag_hash,
+    "tag": _COPIES.c.tag,
+    "keys": _COPIES.c["keys"],
+    "properties": _COPIES.c.properties,
+}
+# In a topic of its own choice it is a message like any other.
+_BECOMES_ANEW: dict[str, Any] = {
+    **_BECOMES,
+    "message_group": null(),
+    "priority": null(),
+    "deliver_at_ms": null(),
+    "message_type": literal_column(f"'{MessageType.NORMAL}'"),
+}
+
+
+def _copying(becomes: Mapping[str, Any]) -> Any:
+    return insert(message).from_select(
+        [column.name for column in message.columns],
+        select(*[becomes.get(column.name, column) for column in message.columns])
+        .select_from(_COPIES)
+        .join(message, message.c.message_key == _COPIES.c.source_key),
+    )
+
+
+_COPY = _copying(_BECOMES)
+_COPY_ANEW = _copying(_BECOMES_ANEW)
+_SET_BODY = (
+    update(message)
+    .where(message.c.message_key == bindparam("of_key"))
+    .values(body=bindparam("new_body"), digest=bindparam("new_digest"), body_encoding=bindparam("plain"))
+)
+_SET_ID = (
+    update(message)
+    .where(message.c.message_key == bindparam("of_key"))
+    .values(message_id=bindparam("new_id"), origin_key=literal_column("0"))
+)

@@ -1,0 +1,1 @@
+"""What all rooms share that change a delivery: message groups, history, dead letters, retries."""

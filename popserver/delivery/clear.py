@@ -1,0 +1,173 @@
+"""Reads, locks and removes what a group has in a queue, a step at a time.
+
+Each step reads a page of keys first and then acts on those: a planner may run a subquery with a limit again for every
+row. Redriven messages have their deliveries at other places; they are found by the places where they were first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import BindParameter, Integer, Select, and_, bindparam, delete, or_, select, update
+
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import dead_letter, delivery, redrive
+from popserver.database.schema import message_group_progress as behind
+from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
+from popserver.model.states import LetterState
+
+T = TypeVar("T", int, str)
+
+
+class _DeliveryRow(NamedTuple):
+    message_key: int
+    state: str
+    attempt: int
+    client_id: str
+
+
+class GroupQueue(NamedTuple):
+    """One queue of a group; its message keys are `first` up to, not including, `end`."""
+
+    group_id: int
+    queue_id: int
+    first: int
+    end: int
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"for_group": self.group_id, "of_queue": self.queue_id, "first": self.first, "end": self.end}
+
+
+def held(tx: Transaction, place: GroupQueue, limit: int) -> list[_DeliveryRow]:
+    """Key, state, attempt and client of its first deliveries, then of those of redriven messages."""
+    names = place.names | {"limit": limit}
+    rows = _DELIVERIES.rows(tx.conn, names | {"after": place.first - 1})
+    return [*rows, *_REDRIVEN.rows(tx.conn, names | {"limit": limit - len(rows)})]
+
+
+def lock(tx: Transaction, place: GroupQueue) -> bool:
+    """Lock all its deliveries without waiting; False if another transaction has one of them."""
+    for keys in _own_keys(tx, place):
+        if len(_found(tx, _LOCK_FREE, place, keys)) < len(keys):
+            return False
+    for keys in _redriven_keys(tx, place):
+        if len(_found(tx, _LOCK_FREE, place, keys)) < len(_found(tx, _STANDING, place, keys)):
+            return False
+    return True
+
+
+def clear(tx: Transaction, place: GroupQueue) -> None:
+    """Remove its deliveries, and its message groups' progress."""
+    for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
+        _act(tx, _REMOVE, place, keys)
+    for names in _pages(tx, _BEHIND, place, ""):
+        _act(tx, _REMOVE_BEHIND, place, names)
+
+
+def make_ready(tx: Transaction, place: GroupQueue, from_key: int) -> None:
+    """The messages from that one on are no dead letters any more."""
+    for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
+        _act(tx, _MAKE_READY, place, page)
+
+
+def _own_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
+    return _pages(tx, _KEYS_OF, place, place.first - 1)
+
+
+def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
+    """The new places of redriven messages; their deliveries may have ended since."""
+    names = place.names | {"limit": STEP_ROWS_MAX, "after_redriven": -1}
+    while page := tx.conn.execute(_REDRIVEN_KEYS, names).all():
+        yield [row.redriven_key for row in page]
+        names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
+
+
+def _pages(tx: Transaction, query: Select[T], place: GroupQueue, after: T) -> Iterator[Sequence[T]]:
+    """The values beyond `after`, in order; each is unique."""
+    names = place.names | {"limit": STEP_ROWS_MAX, "after": after}
+    while page := tx.conn.execute(query, names).scalars().all():
+        yield page
+        names["after"] = page[-1]
+
+
+def _found(tx: Transaction, look: Any, place: GroupQueue, keys: Sequence[int]) -> Sequence[int]:
+    return tx.conn.execute(look, place.names | {"keys": encode_rows((key,) for key in keys)}).scalars().all()
+
+
+def _act(tx: Transaction, statement: Any, place: GroupQueue, keys: Sequence[int | str]) -> None:
+    tx.conn.execute(statement, place.names | {"keys": encode_rows((key,) for key in keys)})
+
+
+_LIMIT: BindParameter[int] = bindparam("limit", type_=Integer)
+_OF_GROUP = delivery.c.group_id == bindparam("for_group")
+_KEYS = rows_parameter("keys", "message_key")
+_own = _OF_GROUP, delivery.c.message_key > bindparam("after"), delivery.c.message_key < bindparam("end")
+_DELIVERIES = RowStatement(
+    _DeliveryRow,
+    select(*(delivery.c[name] for name in _DeliveryRow._fields))
+    .where(*_own)
+    .order_by(delivery.c.message_key)
+    .limit(_LIMIT),
+)
+_KEYS_OF = select(delivery.c.message_key).where(*_own).order_by(delivery.c.message_key).limit(_LIMIT)
+_THESE = _OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key))
+_STANDING = select(delivery.c.message_key).where(*_THESE)
+_LOCK_FREE = _STANDING.with_for_update(skip_locked=True)
+_REMOVE = delete(delivery).where(*_THESE)
+_REDRIVEN_HERE = (
+    redrive.c.group_id == bindparam("for_group"),
+    redrive.c.origin_key >= bindparam("first"),
+    redrive.c.origin_key < bindparam("end"),
+    redrive.c.target_topic_id.is_(None),
+)
+_REDRIVEN = RowStatement(
+    _DeliveryRow,
+    select(redrive.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
+    .join(delivery, and_(delivery.c.group_id == redrive.c.group_id, delivery.c.message_key == redrive.c.redriven_key))
+    .where(*_REDRIVEN_HERE)
+    .distinct()
+    .order_by(redrive.c.origin_key)
+    .limit(_LIMIT),
+)
+# One message may have been redriven more than once.
+_REDRIVEN_KEYS = (
+    select(redrive.c.origin_key, redrive.c.redriven_key)
+    .where(
+        *_REDRIVEN_HERE,
+        redrive.c.redriven_key.is_not(None),
+        or_(redrive.c.origin_key > bindparam("first"), redrive.c.redriven_key > bindparam("after_redriven")),
+    )
+    .order_by(redrive.c.origin_key, redrive.c.redriven_key)
+    .limit(_LIMIT)
+)
+_BEHIND_HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
+_BEHIND = (
+    select(behind.c.message_group)
+    .where(*_BEHIND_HERE, behind.c.message_group > bindparam("after"))
+    .order_by(behind.c.message_group)
+    .limit(_LIMIT)
+)
+_NAMES = rows_parameter("keys", text=("message_group",))
+_REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(select(_NAMES.c.message_group)))
+_DEAD = (
+    select(dead_letter.c.dead_letter_id)
+    .where(
+        dead_letter.c.group_id == bindparam("for_group"),
+        dead_letter.c.dead_letter_id > bindparam("after"),
+        dead_letter.c.origin_key >= bindparam("first"),
+        dead_letter.c.origin_key < bindparam("end"),
+        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == LetterState.REDRIVEN.value),
+    )
+    .order_by(dead_letter.c.dead_letter_id)
+    .limit(_LIMIT)
+    .with_for_update()
+)
+_IDS = rows_parameter("keys", "dead_letter_id")
+_MAKE_READY = (
+    update(dead_letter)
+    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
+    .values(redrive_state=LetterState.RESET.value)
+)

@@ -1,0 +1,169 @@
+"""Dead letters: INFLIGHT → DLQ.
+
+The dead message becomes an ordinary message of topic `%DLQ%<group>`, which any client, pull or Spark reads with no
+extra code, and one narrow row of facts. Both are written, and the delivery's row removed, in the caller's transaction:
+the row at once, the others last (`NewDeadLetters`), as queues of dead letters are taken in one order by all servers.
+A message dies once per group: one that dies again, after a redrive or a reset, is a new row for the same copy.
+
+Ids of dead letters are visible in their order: who has seen one has seen, or will never see, every smaller one. On
+Postgres a transaction that writes some takes a lock first, which it has until they are visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import ClassVar
+
+from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, select, text
+
+from popserver.catalog import topics
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import dead_letter, delivery, in_states, message, redrive
+from popserver.delivery.history import Moved, record
+from popserver.delivery.leaving import Death, Dying, Origin
+from popserver.delivery.retry_topic import as_it_was_sent
+from popserver.engine.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
+from popserver.messages.append import take_offsets
+from popserver.model.group import Group
+from popserver.model.names import dead_letter_topic
+from popserver.model.states import Event, State, sources
+from popserver.model.topic import OWN_QUEUES, NewTopic, message_key
+
+# Any number, as long as every server takes the same.
+_IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
+
+
+def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
+    """Make dead letters of deliveries whose rows the caller has locked (at most one step of them).
+
+    They are dead at once; what is written in the dead-letter queue follows (`NewDeadLetters`).
+    """
+    dying = _with_origins(tx, group, dying)
+    tx.conn.execute(_END, {"for_group": group.group_id, "dying": encode_rows((each.message_key,) for each in dying)})
+    moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
+    record(tx, group, event, moved, reason)
+    deaths = tx.at_end(NewDeadLetters).deaths
+    deaths |= {(group.group_id, each.origin_key): Death(group, each, reason) for each in dying}
+
+
+class NewDeadLetters:
+    """The dead letters of a transaction, by group and first place; written group by group in one order."""
+
+    order: ClassVar = FinishOrder.DEAD_LETTERS
+
+    def __init__(self) -> None:
+        self.deaths: dict[tuple[int, int], Death] = {}
+
+    def finish(self, tx: Transaction) -> None:
+        if self.deaths:
+            dialect_of(tx.conn).lock(tx.conn, _IN_ORDER_OF_IDS)
+        for _, several in groupby(sorted(self.deaths), key=lambda each: each[0]):
+            listed = [self.deaths[each] for each in several]
+            for start in range(0, len(listed), STEP_ROWS_MAX):
+                _write(tx, listed[start : start + STEP_ROWS_MAX])
+
+
+def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[Dying]:
+    """The same; those that were redriven, and stand elsewhere than they did first, with what they come from."""
+    keys = encode_rows((each.message_key,) for each in dying if each.origin is None)
+    rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
+    origins = {
+        row.redriven_key: Origin(row.origin_key, row.origin_topic_id, as_it_was_sent(row.properties)) for row in rows
+    }
+    return [each._replace(origin=origins.get(each.message_key, each.origin)) for each in dying]
+
+
+def _write(tx: Transaction, deaths: Sequence[Death]) -> None:
+    group = deaths[0].group
+    names = {"for_group": group.group_id, "origins": encode_rows((each.dying.origin_key,) for each in deaths)}
+    before = {row.origin_key: row for row in tx.conn.execute(_KNOWN, names)}
+    new = [each for each in deaths if each.dying.origin_key not in before]
+    copies = _copy_messages(tx, group, [each.dying for each in new]) if new else []
+    copy_of = dict(zip((each.dying.origin_key for each in new), copies, strict=True))
+    if before:
+        tx.conn.execute(_FORGET, {"ids": encode_rows((row.dead_letter_id,) for row in before.values())})
+        copy_of |= {origin_key: row.copy_key for origin_key, row in before.items()}
+    tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.dying.origin_key]) for each in deaths])
+
+
+def _facts(tx: Transaction, death: Death, copy_key: int) -> dict[str, int | str]:
+    return {
+        "group_id": death.group.group_id,
+        "origin_key": death.dying.origin_key,
+        "origin_topic_id": death.dying.origin_topic_id,
+        "copy_key": copy_key,
+        "attempt": death.dying.attempt,
+        "reason": death.reason,
+        "dead_at_ms": tx.now_ms,
+    }
+
+
+def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[int]:
+    """Append copies to the group's dead-letter topic; their keys, in the order of `dying`."""
+    topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), OWN_QUEUES))
+    place = topic.queues[0]
+    taken = take_offsets(tx, place, len(dying))
+    assert taken is not None, "the topic was found or made in this transaction"
+    copies = [message_key(place.queue_id, taken.first + index) for index in range(len(dying))]
+    places = encode_rows(
+        (
+            each.message_key,
+            each.origin_key,
+            copy,
+            int(each.origin is not None),
+            each.origin.properties if each.origin else None,
+        )
+        for each, copy in zip(dying, copies, strict=True)
+    )
+    tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms})
+    tx.ring(topic.topic_id)
+    return copies
+
+
+_DYING = rows_parameter("dying", "message_key")
+_REDRIVEN = (
+    select(redrive.c.redriven_key, redrive.c.origin_key, redrive.c.origin_topic_id, message.c.properties)
+    .select_from(_DYING)
+    .join(
+        redrive,
+        and_(
+            redrive.c.redriven_key == _DYING.c.message_key,
+            redrive.c.group_id == bindparam("for_group"),
+            redrive.c.target_topic_id.is_(None),
+        ),
+    )
+    .join(message, message.c.message_key == redrive.c.redriven_key)
+)
+_ORIGINS = rows_parameter("origins", "origin_key")
+_KNOWN = (
+    select(dead_letter.c.dead_letter_id, dead_letter.c.origin_key, dead_letter.c.copy_key)
+    .where(
+        dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key))
+    )
+    .order_by(dead_letter.c.dead_letter_id)
+    .with_for_update()
+)
+_IDS = rows_parameter("ids", "dead_letter_id")
+_FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
+_PLACES = rows_parameter("places", "source_key", "origin_key", "copy_key", "is_retry", text=("properties",))
+# Everything but its place is the origin's own: id, body, properties, birth.
+_BECOMES = {
+    "message_key": _PLACES.c.copy_key,
+    "topic_id": bindparam("dlq_topic_id", type_=message.c.topic_id.type),
+    "origin_key": _PLACES.c.origin_key,
+    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
+    "properties": case((_PLACES.c.is_retry == literal_column("1"), _PLACES.c.properties), else_=message.c.properties),
+}
+_COPY = insert(message).from_select(
+    [column.name for column in message.columns],
+    select(*[_BECOMES.get(column.name, column) for column in message.columns])
+    .select_from(_PLACES)
+    .join(message, message.c.message_key == _PLACES.c.source_key),
+)
+_END = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    delivery.c.message_key.in_(select(_DYING.c.message_key)),
+    in_states(delivery.c.state, *(sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ))),
+)

@@ -1,0 +1,62 @@
+"""What a transaction has decided of messages that go to the server's own queues, and writes there at its end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from popserver.model.group import Group
+
+
+class Origin(NamedTuple):
+    """The first place of a retry copy, and its properties as they were there, as they are stored."""
+
+    message_key: int
+    topic_id: int
+    properties: str | None
+
+
+class Dying(NamedTuple):
+    """A delivery about to become a dead letter; `origin` is None for one that is where it was sent to."""
+
+    message_key: int
+    topic_id: int
+    attempt: int
+    client_id: str
+    origin: Origin | None = None
+
+    @property
+    def origin_key(self) -> int:
+        return self.message_key if self.origin is None else self.origin.message_key
+
+    @property
+    def origin_topic_id(self) -> int:
+        return self.topic_id if self.origin is None else self.origin.topic_id
+
+
+class Death(NamedTuple):
+    """A delivery that is a dead letter from now on, and why."""
+
+    group: Group
+    dying: Dying
+    reason: str
+
+
+class DueRow(NamedTuple):
+    """A delivery whose hold or interval has ended."""
+
+    group_id: int
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    visible_at_ms: int
+    holder: str
+    client_id: str
+    message_group: str | None
+
+
+class Return(NamedTuple):
+    """A delivery for which a copy stands from now on: its row as it was."""
+
+    group: Group
+    row: DueRow

@@ -1,0 +1,263 @@
+"""Message groups: who is behind the scan, who is open, and what the end of one of their messages brings about.
+
+The progress row of a group's queue is the lock of all its message groups: whoever touches them holds it, then reads,
+decides, writes. Requests that name messages take theirs at the start of the transaction, all in one order (`lock`);
+whoever only chooses takes what nobody else has (`lock_free`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Select,
+    Subquery,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
+
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import delivery, in_states, progress
+from popserver.database.schema import message_group_progress as behind
+from popserver.delivery import fifo
+from popserver.delivery.history import as_moved, record
+from popserver.engine.transaction import LockOrder, Locks, Transaction
+from popserver.model.group import Group
+from popserver.model.states import Event, sources, target
+from popserver.model.topic import queue_of
+
+
+class Place(NamedTuple):
+    """A consumer group in a queue: one progress row."""
+
+    group_id: int
+    queue_id: int
+
+
+class Member(NamedTuple):
+    """One message group of a topic."""
+
+    topic_id: int
+    queue_id: int
+    message_group: str
+
+
+def lock(tx: Transaction, places: Iterable[Place]) -> None:
+    """Take the places of everything a transaction names, before it does anything else; waits for them."""
+    dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": encode_rows(sorted(set(places)))})
+
+
+def locks_of(places: Iterable[Place]) -> tuple[Locks]:
+    """What a request declares that names messages in these places."""
+    return (Locks(LockOrder.PROGRESS, lock, places),)
+
+
+def lock_free(tx: Transaction, places: Iterable[Place]) -> set[Place]:
+    """Those of the places that no other server has just now, taken."""
+    wanted = sorted(set(places))
+    if not dialect_of(tx.conn).has_other_writers:
+        return set(wanted)
+    return {Place(*row) for row in tx.conn.execute(_LOCK_FREE, {"places": encode_rows(wanted)})}
+
+
+class RunRow(NamedTuple):
+    """A message of a run: its delivery."""
+
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    client_id: str
+    message_group: str
+
+
+def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[RunRow]:
+    """The runs in which these messages are, all rows of each, in order."""
+    return _AROUND.rows(conn, {"places": encode_rows((group_id, key) for key in keys)})
+
+
+def runs_of(conn: Connection, group_id: int, members: Iterable[Member]) -> list[RunRow]:
+    """The runs of these message groups, in order."""
+    names = encode_rows((group_id, each.topic_id, each.message_group) for each in members)
+    return _OF_MEMBERS.rows(conn, {"members": names})
+
+
+def by_member(rows: Iterable[RunRow]) -> dict[Member, list[RunRow]]:
+    """Rows, in order, by their message group."""
+    runs: dict[Member, list[RunRow]] = defaultdict(list)
+    for row in rows:
+        runs[Member(row.topic_id, queue_of(row.message_key), row.message_group)].append(row)
+    return runs
+
+
+def settle(
+    tx: Transaction, group: Group, runs: dict[Member, list[RunRow]], acked: Collection[int] = frozenset()
+) -> None:
+    """Something of these message groups ended or became ready, or the messages `acked` were: do what follows.
+
+    `runs` is what is left of each, in order; a group with nothing left has an empty one.
+    """
+    ended: list[RunRow] = []
+    marked: list[RunRow] = []
+    finished: list[Member] = []
+    ready: list[Member] = []
+    for member, run in sorted(runs.items()):
+        settled = fifo.settle(run, acked)
+        left = run[settled.ended :]
+        ended += run[: settled.ended]
+        marked += [row for row in left if row.message_key in acked]
+        if settled.is_open:
+            (ready if left else finished).append(member)
+    _commit(tx, group, ended, acked)
+    _mark(tx, group, marked)
+    _open(tx, group, finished)
+    _open_again(tx, group, ready)
+
+
+def settle_removed(tx: Transaction, group: Group, members: Collection[Member]) -> None:
+    """The first messages of these message groups, which were ready, are stored no more: do what follows."""
+    runs = by_member(runs_of(tx.conn, group.group_id, members))
+    # They were open; what is first now may be held.
+    tx.conn.execute(_CLOSE, {"members": _as_members(group, sorted(runs))})
+    settle(tx, group, {member: runs.get(member, []) for member in members})
+
+
+def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Collection[int]) -> None:
+    if not ended:
+        return
+    tx.conn.execute(_END, {"keys": encode_rows((group.group_id, row.message_key) for row in ended)})
+    for event in (Event.ACK, Event.SETTLE):
+        record(tx, group, event, (as_moved(row) for row in ended if row.state in sources(event)))
+
+
+def _mark(tx: Transaction, group: Group, marked: Sequence[RunRow]) -> None:
+    if not marked:
+        return
+    tx.conn.execute(_MARK, {"keys": encode_rows((group.group_id, row.message_key) for row in marked)})
+    record(tx, group, Event.PROVISIONAL_ACK, map(as_moved, marked))
+
+
+def _open(tx: Transaction, group: Group, members: Sequence[Member]) -> None:
+    """Nothing of them is held: what is behind the scan may come. The others have no row, and need none."""
+    if members:
+        open_all(tx, _as_members(group, members), {member.topic_id for member in members})
+
+
+def open_all(tx: Transaction, members: str, topic_ids: Collection[int]) -> None:
+    """Open those of these message groups that have a row. `members` is what `given` takes: group, queue, topic, name;
+    a topic too many does no harm."""
+    if tx.conn.execute(_OPEN, {"members": members, "now_ms": tx.now_ms}).rowcount:
+        for topic_id in topic_ids:
+            tx.ring(topic_id)
+
+
+def _open_again(tx: Transaction, group: Group, members: Sequence[Member]) -> None:
+    """Their first message is ready again; a group that was not behind the scan gets its row now."""
+    if not members:
+        return
+    names = {"members": _as_members(group, members), "now_ms": tx.now_ms}
+    tx.conn.execute(_OPEN, names)
+    tx.conn.execute(_MAKE_OPEN, names)
+    _ring(tx, members)
+
+
+def _ring(tx: Transaction, members: Sequence[Member]) -> None:
+    for topic_id in {member.topic_id for member in members}:
+        tx.ring(topic_id)
+
+
+def _as_members(group: Group, members: Sequence[Member]) -> str:
+    return encode_rows((group.group_id, each.queue_id, each.topic_id, each.message_group) for each in members)
+
+
+_PLACES = rows_parameter("places", "group_id", "queue_id")
+
+
+def _locking(*, skip_locked: bool) -> Select[Any]:
+    return (
+        select(progress.c.group_id, progress.c.queue_id)
+        .join(_PLACES, and_(progress.c.group_id == _PLACES.c.group_id, progress.c.queue_id == _PLACES.c.queue_id))
+        .order_by(progress.c.group_id, progress.c.queue_id)
+        .with_for_update(of=progress, skip_locked=skip_locked)
+    )
+
+
+_LOCK = _locking(skip_locked=False)
+_LOCK_FREE = _locking(skip_locked=True)
+# The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
+_NAMED = rows_parameter("places", "group_id", "message_key")
+_one = delivery.alias("one")
+_TOUCHED = (
+    select(_one.c.group_id, _one.c.topic_id, _one.c.message_group)
+    .join(_NAMED, and_(_one.c.group_id == _NAMED.c.group_id, _one.c.message_key == _NAMED.c.message_key))
+    .where(_one.c.message_group.is_not(None))
+    .distinct()
+    .subquery("touched")
+)
+
+
+def _runs(named: Subquery) -> Select[Any]:
+    # The index first, then the rows it names: asked for both at once, SQLite would go through all of a group's rows.
+    each = delivery.alias("each_of_run")
+    in_group = and_(
+        each.c.group_id == named.c.group_id,
+        each.c.topic_id == named.c.topic_id,
+        each.c.message_group == named.c.message_group,
+    )
+    is_row = and_(delivery.c.group_id == each.c.group_id, delivery.c.message_key == each.c.message_key)
+    columns = (delivery.c[name] for name in RunRow._fields)
+    return select(*columns).select_from(named).join(each, in_group).join(delivery, is_row).order_by(each.c.message_key)
+
+
+_AROUND = RowQuery(RunRow, _runs(_TOUCHED))
+_OF_MEMBERS = RowQuery(RunRow, _runs(rows_parameter("members", "group_id", "topic_id", text=("message_group",))))
+# The group in every row, for Postgres: it would look at all that the group holds.
+_KEYS = rows_parameter("keys", "group_id", "message_key")
+_IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
+_END = delete(delivery).where(
+    _IS_NAMED,
+    in_states(delivery.c.state, *sources(Event.ACK), *sources(Event.SETTLE)),
+)
+_MARK = (
+    update(delivery)
+    .where(_IS_NAMED, in_states(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
+    .values(state=target(Event.PROVISIONAL_ACK).value)
+)
+_MEMBERS = rows_parameter("members", "group_id", "queue_id", "topic_id", text=("message_group",))
+_IS_MEMBER = and_(
+    behind.c.group_id == _MEMBERS.c.group_id,
+    behind.c.queue_id == _MEMBERS.c.queue_id,
+    behind.c.message_group == _MEMBERS.c.message_group,
+)
+_OPEN = (
+    update(behind)
+    .where(_IS_MEMBER, behind.c.open_since_ms.is_(None))
+    .values(open_since_ms=bindparam("now_ms", type_=BigInteger))
+)
+_CLOSE = update(behind).where(_IS_MEMBER).values(open_since_ms=None)
+_MAKE_OPEN = insert(behind).from_select(
+    ["group_id", "queue_id", "message_group", "topic_id", "next_offset", "open_since_ms"],
+    select(
+        _MEMBERS.c.group_id,
+        _MEMBERS.c.queue_id,
+        _MEMBERS.c.message_group,
+        _MEMBERS.c.topic_id,
+        progress.c.next_offset,
+        bindparam("now_ms", type_=BigInteger),
+    )
+    .join(progress, and_(progress.c.group_id == _MEMBERS.c.group_id, progress.c.queue_id == _MEMBERS.c.queue_id))
+    .where(~select(literal_column("1")).select_from(behind).where(_IS_MEMBER).exists()),
+)

@@ -1,0 +1,128 @@
+"""Where dead letters and retries come from. It reads, and changes nothing.
+
+A dead letter can die again in another group that reads it, and a retry can be of a dead letter. So a message is
+followed from copy to copy, back to the topic that its producer sent it to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import dead_letter, message, queue
+from popserver.database.schema import topic as topic_table
+from popserver.delivery.retry_topic import Lineage, lineage_of, properties_of
+from popserver.engine.reader import Reader
+from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
+from popserver.model.topic import queue_of
+from popserver.transport.calls import Caller
+
+
+class _CopyRow(NamedTuple):
+    message_key: int
+    properties: str | None
+    namespace: str
+    name: str
+    origin_key: int | None
+    origin_namespace: str | None
+    origin_name: str | None
+
+
+def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]:
+    """Every topic that these messages have stood in before the one they are in now.
+
+    None is among them where that cannot be told: a copy in between is not stored any more.
+    """
+    found: set[Resource | None] = set()
+    seen: set[int] = set()
+    while keys:
+        seen.update(keys)
+        steps = _steps(conn, keys)
+        found.update(topic for topic, _ in steps)
+        # A topic that producers send to is where it began.
+        keys = [key for topic, key in steps if key and topic and is_system_derived(topic.name) and key not in seen]
+    return found
+
+
+def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
+    """One step back from each message: the topic, and its key there. An ordinary topic has none behind it."""
+    rows = _COPIES.rows(conn, {"keys": encode_rows((key,) for key in keys)})
+    retries = {row.message_key: _lineage(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
+    topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
+    steps: list[tuple[Resource | None, int]] = [(None, 0)] * (len(set(keys)) - len({row.message_key for row in rows}))
+    for row in rows:
+        if row.message_key in retries:
+            lineage = retries[row.message_key]
+            steps.append((None, 0) if lineage is None else _first_place(row, lineage, topics))
+        elif is_system_derived(row.name):
+            steps.append((_resource(row), row.origin_key or 0))
+    return steps
+
+
+def _lineage(row: _CopyRow) -> Lineage | None:
+    try:
+        return lineage_of(properties_of(row.properties))
+    except (KeyError, ValueError):
+        return None
+
+
+def _first_place(row: _CopyRow, lineage: Lineage, topics: dict[int, Resource]) -> tuple[Resource, int]:
+    # The queue of a topic that was deleted is gone; its name is in the copy.
+    named = topics.get(queue_of(lineage.origin_key), Resource(row.namespace, lineage.topic_name))
+    return named, lineage.origin_key
+
+
+def _resource(row: _CopyRow) -> Resource | None:
+    return None if row.origin_name is None else Resource(row.origin_namespace or "", row.origin_name)
+
+
+def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
+    queue_ids = {queue_of(key) for key in keys}
+    if not queue_ids:
+        return {}
+    rows = conn.execute(_TOPICS, {"queues": encode_rows((each,) for each in queue_ids)})
+    return {row.queue_id: Resource(row.namespace, row.name) for row in rows}
+
+
+_KEYS = rows_parameter("keys", "message_key")
+_QUEUES = rows_parameter("queues", "queue_id")
+_origin_topic = topic_table.alias("origin_topic")
+_COPIES = RowStatement(
+    _CopyRow,
+    select(
+        message.c.message_key,
+        message.c.properties,
+        topic_table.c.namespace,
+        topic_table.c.name,
+        dead_letter.c.origin_key,
+        _origin_topic.c.namespace.label("origin_namespace"),
+        _origin_topic.c.name.label("origin_name"),
+    )
+    .select_from(_KEYS)
+    .join(message, message.c.message_key == _KEYS.c.message_key)
+    .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
+    .outerjoin(dead_letter, dead_letter.c.copy_key == message.c.message_key)
+    .outerjoin(_origin_topic, _origin_topic.c.topic_id == dead_letter.c.origin_topic_id),
+)
+_TOPICS = (
+    select(queue.c.queue_id, topic_table.c.namespace, topic_table.c.name)
+    .select_from(_QUEUES)
+    .join(queue, queue.c.queue_id == _QUEUES.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+)
+
+
+# A denied topic is denied wherever its messages stand: also as dead letters and retries of a group.
+
+
+async def check(reader: Reader, topic_name: str, keys: Sequence[int], caller: Caller) -> None:
+    """Raise `Forbidden` where one of these messages comes from a topic that the caller is denied.
+
+    Asked when messages are found and before any of them is told. It costs a look at the store for readers of `%DLQ%`
+    and `%RETRY%` topics that are denied something, and nothing for all others.
+    """
+    if keys and is_system_derived(topic_name) and caller.withholds():
+        caller.require_origins(await reader.read(lambda conn: topics_behind(conn, keys)))

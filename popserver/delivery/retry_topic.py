@@ -1,0 +1,247 @@
+"""Copies that stand for what was handed back: WAITING_RETRY → READY, in topic `%RETRY%<group>`.
+
+A message whose interval is over becomes an ordinary message of that topic, new in its queue and in no message group.
+It names its parent (`origin_key`), and in its properties where it comes from (`delivery.retry_topic`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
+
+from popserver.catalog import topics
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import KEY_SHIFT, delivery, in_states, message, progress
+from popserver.database.schema import topic as topic_table
+from popserver.delivery.history import as_moved, record
+from popserver.delivery.leaving import DueRow, Return
+from popserver.engine.transaction import FinishOrder, Transaction
+from popserver.messages.append import take_offsets
+from popserver.model.group import Group
+from popserver.model.message import RECONSUME_TIME
+from popserver.model.names import retry_topic
+from popserver.model.states import Event, sources
+from popserver.model.topic import OWN_QUEUES, NewTopic, Topic, message_key
+
+
+class _ParentRow(NamedTuple):
+    message_key: int
+    properties: str | None
+    topic_name: str
+    resets: int
+
+
+def come_again(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
+    """Let copies stand for deliveries whose rows the caller has locked (at most one step of them).
+
+    The rows go at once; the copies follow at the end (`NewRetries`).
+    """
+    names = {"for_group": group.group_id, "keys": encode_rows((each.message_key,) for each in rows)}
+    tx.conn.execute(_END, names)
+    tx.at_end(NewRetries).returns += [Return(group, each) for each in rows]
+
+
+class NewRetries:
+    """The copies of a transaction, written group by group in one order."""
+
+    order: ClassVar = FinishOrder.RETRIES
+
+    def __init__(self) -> None:
+        self.returns: list[Return] = []
+
+    def finish(self, tx: Transaction) -> None:
+        self.returns.sort(key=lambda each: (each.group.group_id, each.row.visible_at_ms, each.row.message_key))
+        for _, several in groupby(self.returns, key=lambda each: each.group.group_id):
+            listed = list(several)
+            _write(tx, listed[0].group, [each.row for each in listed])
+
+
+def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
+    names = {"for_group": group.group_id, "keys": encode_rows((each.message_key,) for each in rows)}
+    parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
+    # What is left out is of a topic that was deleted, and goes with it.
+    kept = [row for row in rows if row.message_key in parents]
+    if kept:
+        _copy(tx, group, kept, parents)
+    record(tx, group, Event.BACKOFF_ELAPSED, map(as_moved, kept))
+
+
+class Copy(NamedTuple):
+    """A copy that was made of a message when it had failed."""
+
+    message_key: int
+    topic_name: str
+    lineage: Lineage
+
+
+def copies_of(conn: Connection, group: Group, key: int) -> list[Copy]:
+    """What stood for the message in the group after it, oldest first; of a copy its successors."""
+    origin_key = first_place(conn, group, key)
+    name = retry_topic(group.name)
+    rows = conn.execute(_SAME_ID, {"for_key": key, "in_namespace": name.namespace, "with_name": name.name})
+    found = [(row.message_key, lineage_of(properties_of(row.properties))) for row in rows]
+    is_copy = key != origin_key
+    return [
+        Copy(copy_key, name.name, lineage)
+        for copy_key, lineage in found
+        if lineage.origin_key == origin_key and not (is_copy and copy_key <= key)
+    ]
+
+
+def first_place(conn: Connection, group: Group, key: int) -> int:
+    """Where a message stood first: of a copy in the group's own retry topic what it comes from, else where it is."""
+    name = retry_topic(group.name)
+    names = {"for_key": key, "in_namespace": name.namespace, "with_name": name.name}
+    row = conn.execute(_IN_RETRY_TOPIC, names).first()
+    return key if row is None else lineage_of(properties_of(row.properties)).origin_key
+
+
+def properties_of(stored: str | None) -> dict[str, str]:
+    return dict(json.loads(stored)) if stored else {}
+
+
+def as_it_was_sent(stored: str | None) -> str | None:
+    """The properties of a copy as they are stored of the message it comes from."""
+    return _stored(unmarked(properties_of(stored)))
+
+
+def _stored(properties: dict[str, str]) -> str | None:
+    return json.dumps(properties, ensure_ascii=False) if properties else None
+
+
+def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[int, _ParentRow]) -> None:
+    name = retry_topic(group.name)
+    topic = topics.ensure_topic(tx, NewTopic(name, OWN_QUEUES))
+    place = topic.queues[0]
+    taken = take_offsets(tx, place, len(rows))
+    assert taken is not None, "the topic was found or made in this transaction"
+    first_key = message_key(place.queue_id, taken.first)
+    copies = [
+        (row.message_key, key, _properties(row, parents[row.message_key], topic))
+        for key, row in enumerate(rows, start=first_key)
+    ]
+    names = {"copies": encode_rows(copies), "retry_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
+    tx.conn.execute(_INSERT, names)
+    tx.ring(topic.topic_id)
+
+
+def _properties(row: DueRow, parent: _ParentRow, topic: Topic) -> str | None:
+    properties = properties_of(parent.properties)
+    if row.topic_id == topic.topic_id:
+        before = lineage_of(properties)
+        return _stored(marked(properties, before._replace(failures=row.attempt, resets=parent.resets)))
+    return _stored(marked(properties, Lineage(parent.topic_name, row.attempt, row.message_key, parent.resets)))
+
+
+_KEYS = rows_parameter("keys", "message_key")
+_PARENTS = RowStatement(
+    _ParentRow,
+    select(
+        message.c.message_key,
+        message.c.properties,
+        topic_table.c.name.label("topic_name"),
+        func.coalesce(progress.c.resets, 0).label("resets"),
+    )
+    .select_from(_KEYS)
+    .join(message, message.c.message_key == _KEYS.c.message_key)
+    .join(topic_table, and_(topic_table.c.topic_id == message.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
+    .outerjoin(
+        progress,
+        and_(
+            progress.c.group_id == bindparam("for_group"),
+            progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
+        ),
+    ),
+)
+_COPIES = rows_parameter("copies", "parent_key", "copy_key", text=("properties",))
+# Everything but its place and its lineage is the message's own: id, tag, keys, body, birth.
+_BECOMES = {
+    "message_key": _COPIES.c.copy_key,
+    "topic_id": bindparam("retry_topic_id", type_=message.c.topic_id.type),
+    "origin_key": _COPIES.c.parent_key,
+    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
+    "properties": _COPIES.c.properties,
+}
+_INSERT = insert(message).from_select(
+    [column.name for column in message.columns],
+    select(*[_BECOMES.get(column.name, column) for column in message.columns])
+    .select_from(_COPIES)
+    .join(message, message.c.message_key == _COPIES.c.parent_key),
+)
+_END = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    delivery.c.message_key.in_(select(_KEYS.c.message_key)),
+    in_states(delivery.c.state, *sources(Event.BACKOFF_ELAPSED)),
+)
+_of_its_topic = and_(
+    topic_table.c.topic_id == message.c.topic_id,
+    topic_table.c.namespace == bindparam("in_namespace"),
+    topic_table.c.name == bindparam("with_name"),
+    topic_table.c.deleted_at_ms.is_(None),
+)
+_IN_RETRY_TOPIC = (
+    select(message.c.properties).join(topic_table, _of_its_topic).where(message.c.message_key == bindparam("for_key"))
+)
+_of_id = select(message.c.message_id).where(message.c.message_key == bindparam("for_key")).correlate(None)
+_SAME_ID = (
+    select(message.c.message_key, message.c.properties)
+    .join(topic_table, _of_its_topic)
+    .where(message.c.message_id == _of_id.scalar_subquery())
+    .order_by(message.c.message_key)
+)
+
+
+# What a retry copy says of where it comes from.
+#
+# A message that a member handed back comes again as a copy in topic `%RETRY%<group>`. Its properties name the topic
+# that the message was sent to, how often it failed, its first place, and on which count of resets it stands.
+
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_KEY = "popmq.origin-key"
+PARENT_RESETS = "popmq.parent-resets"
+
+
+class Lineage(NamedTuple):
+    """Where a copy comes from.
+
+    `failures`: how often the message failed so far. `resets`: how often an operator had moved the group's progress in
+    the queue of the message that was handed back; one that is moved after that brings the message itself again.
+    """
+
+    topic_name: str
+    failures: int
+    origin_key: int
+    resets: int
+
+
+def marked(properties: Mapping[str, str], lineage: Lineage) -> dict[str, str]:
+    """The properties of a copy: the message's own, and its lineage."""
+    return {
+        **properties,
+        RETRY_TOPIC: lineage.topic_name,
+        RECONSUME_TIME: str(lineage.failures),
+        ORIGIN_KEY: str(lineage.origin_key),
+        PARENT_RESETS: str(lineage.resets),
+    }
+
+
+def unmarked(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties as they were sent."""
+    return {name: value for name, value in properties.items() if name not in _MARKS}
+
+
+def lineage_of(properties: Mapping[str, str]) -> Lineage:
+    """Of a message in a retry topic, which the server alone fills."""
+    return Lineage(
+        properties[RETRY_TOPIC],
+        int(properties[RECONSUME_TIME]),
+        int(properties[ORIGIN_KEY]),
+        int(properties[PARENT_RESETS]),
+    )
+
+
+_MARKS = frozenset({RETRY_TOPIC, RECONSUME_TIME, ORIGIN_KEY, PARENT_RESETS})

@@ -1,0 +1,59 @@
+"""Bodies on the way out: in memory from when they are read from the store until their client has taken them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from popserver.engine.clock import Clock
+from popserver.engine.transaction import ANSWER_BYTES_MAX
+from popserver.model.budget import Budget
+
+
+class Undelivered:
+    """What all answers under way carry. A read that finds no room waits for it."""
+
+    def __init__(self, budget: Budget, clock: Clock) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._waiting: set[asyncio.Future[bool]] = set()
+
+    @property
+    def has_room(self) -> bool:
+        return self._budget.used < self._budget.limit
+
+    def room(self) -> int:
+        """How many bytes one transaction may read: the last message may be beyond."""
+        return min(ANSWER_BYTES_MAX, self._budget.limit - self._budget.used)
+
+    def carry(self, size: int) -> None:
+        """An answer carries so many bytes, until `carried`: they are in memory, whether there is room or not."""
+        self._budget.used += size
+        self._budget.peak = max(self._budget.peak, self._budget.used)
+
+    def carried(self, size: int) -> None:
+        """The answer was taken, or its call has ended."""
+        self._budget.give_back(size)
+        if self.has_room:
+            waiting, self._waiting = self._waiting, set()
+            for each in waiting:
+                _end(each, has_room=True)
+
+    async def wait(self, until_ms: int) -> None:
+        """Return when there is room. Raises `TooManyRequests` where there is none until then."""
+        while not self.has_room:
+            waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiting)
+            alarm = self._clock.call_when_patience_ends(until_ms, partial(_end, waiting, has_room=False))
+            try:
+                if not await waiting:
+                    self._budget.refused += 1
+                    raise self._budget.refusal("the messages of an answer")
+            finally:
+                alarm.cancel()
+                self._waiting.discard(waiting)
+
+
+def _end(waiting: asyncio.Future[bool], *, has_room: bool) -> None:
+    if not waiting.done():
+        waiting.set_result(has_room)

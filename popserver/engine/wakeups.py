@@ -1,0 +1,134 @@
+"""Parked long polls, and the ring that wakes them.
+
+A poll notes its topic's ring number *before* it asks the store, and parks only if the number is still the same: else
+something became ready between the answer and the parking, and it would sleep beside it. A ring wakes one parked poll
+of each group; a poll that leaves something behind wakes the next (`pass_on`). What a group found empty stays empty
+until the next ring, so an idle poll that comes again parks without asking the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from popserver.engine.clock import Clock
+from popserver.filters import Filter
+from popserver.model.remembered import Remembered
+
+# What the field's proxy allows (requirement A9); beyond it a poll is answered, not held.
+PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
+PARKED_MAX = 100_000
+
+
+class Seat(NamedTuple):
+    """Where a poll parks: whose progress it waits for, on which topic."""
+
+    group_id: int
+    topic_id: int
+
+
+class Wakeups:
+    """Every parked poll of this server."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rings: dict[int, int] = {}
+        self._rings_of_all = 0
+        self._parked: dict[int, dict[int, deque[asyncio.Future[bool]]]] = {}
+        self._empty: Remembered[tuple[Seat, Filter], int] = Remembered()
+        self._count = 0
+        self._closed = False
+
+    @property
+    def parked(self) -> int:
+        return self._count
+
+    def ring_number(self, topic_id: int) -> int:
+        return self._rings.get(topic_id, 0) + self._rings_of_all
+
+    def found_empty(self, seat: Seat, wanted: Filter, ring_number: int) -> None:
+        """Remember that what this group `wanted` was not there as of that ring."""
+        self._empty.put((seat, wanted), ring_number, wanted.memory)
+
+    def is_known_empty(self, seat: Seat, wanted: Filter) -> bool:
+        return self._empty.get((seat, wanted)) == self.ring_number(seat.topic_id)
+
+    def has_room(self, seat: Seat) -> bool:
+        queue = self._parked.get(seat.topic_id, {}).get(seat.group_id, ())
+        return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
+
+    async def park(self, seat: Seat, ring_number: int, until_ms: int) -> bool:
+        """Wait for a ring after `ring_number`; False when `until_ms` came first or the server is closing."""
+        if self._closed:
+            return False
+        if self.ring_number(seat.topic_id) != ring_number:
+            return True
+        poll: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        queue = self._parked.setdefault(seat.topic_id, {}).setdefault(seat.group_id, deque())
+        queue.append(poll)
+        self._count += 1
+        alarm = self._clock.call_when_patience_ends(until_ms, lambda: _time_out(poll))
+        try:
+            return await poll
+        except asyncio.CancelledError:
+            # The ring may have chosen this poll just before its client left: hand it to the next one.
+            if poll.done() and not poll.cancelled() and poll.result():
+                self.pass_on(seat)
+            raise
+        finally:
+            alarm.cancel()
+            self._leave(seat, queue, poll)
+
+    def ring(self, topic_id: int) -> None:
+        """Something of the topic became grantable."""
+        self._rings[topic_id] = self._rings.get(topic_id, 0) + 1
+        for queue in list(self._parked.get(topic_id, {}).values()):
+            _wake_first(queue)
+
+    def ring_all(self) -> None:
+        """Nobody knows what became grantable: rings of other servers may have been missed."""
+        self._rings_of_all += 1
+        for groups in list(self._parked.values()):
+            for queue in list(groups.values()):
+                _wake_first(queue)
+
+    def pass_on(self, seat: Seat) -> None:
+        """Something was left behind: wake the group's next poll."""
+        queue = self._parked.get(seat.topic_id, {}).get(seat.group_id)
+        if queue:
+            _wake_first(queue)
+
+    def close(self) -> None:
+        """Answer every parked poll empty, and park none any more."""
+        self._closed = True
+        for groups in list(self._parked.values()):
+            for queue in list(groups.values()):
+                for poll in list(queue):
+                    _wake(poll, rung=False)
+
+    def _leave(self, seat: Seat, queue: deque[asyncio.Future[bool]], poll: asyncio.Future[bool]) -> None:
+        self._count -= 1
+        if poll in queue:
+            queue.remove(poll)
+        if not queue and self._parked.get(seat.topic_id, {}).get(seat.group_id) is queue:
+            del self._parked[seat.topic_id][seat.group_id]
+            if not self._parked[seat.topic_id]:
+                del self._parked[seat.topic_id]
+
+
+def _time_out(poll: asyncio.Future[bool]) -> None:
+    _wake(poll, rung=False)
+
+
+def _wake_first(queue: deque[asyncio.Future[bool]]) -> None:
+    while queue:
+        if _wake(queue.popleft(), rung=True):
+            return
+
+
+def _wake(poll: asyncio.Future[bool], *, rung: bool) -> bool:
+    if poll.done():
+        return False
+    poll.set_result(rung)
+    return True

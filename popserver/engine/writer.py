@@ -1,0 +1,399 @@
+"""Group commit: the one way to change the store.
+
+Requests that wait are taken together, run as one transaction of set-based statements, committed, then answered: no
+answer before the commit it reports. The event loop gathers, a thread of its own executes; they meet twice per batch.
+
+A batch that fails before its commit is rolled back and run again in halves, until only the guilty request fails. When
+the outcome of COMMIT is unknown nothing is run again: the requests get `Internal`, and their repetition meets the
+dedupe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from popserver.database.database import Database, commit_error, is_taken_back, plain_error
+from popserver.database.notifications import Outdated
+from popserver.engine.clock import Clock
+from popserver.engine.pace import BatchDelay
+from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
+from popserver.model.budget import Budget
+from popserver.model.errors import Internal, PopError
+from popserver.model.names import Resource
+
+BATCH_REQUESTS_MAX = 512
+BATCH_BYTES_MAX = 32 * 1024 * 1024
+BATCH_ANSWERS_MAX = 4_096  # messages: small ones are read before anything looks at their size
+TRIES = 3  # of a batch that the database takes back for the sake of another transaction
+
+S = TypeVar("S")
+
+log = structlog.get_logger("popserver.writer")
+
+
+class Effects:
+    """Tells those who have subscribed what committed transactions have changed. Each is told in the event loop."""
+
+    def __init__(self) -> None:
+        self._ready: list[Callable[[int], None]] = []
+        self._due: dict[str, Callable[[int], None]] = {}
+        self._outdated: dict[str, Callable[[Resource], None]] = {}
+
+    def on_ready(self, tell: Callable[[int], None]) -> None:
+        """`tell` gets the id of each topic of which something can be granted."""
+        self._ready.append(tell)
+
+    def on_due(self, word: str, tell: Callable[[int], None]) -> None:
+        """`tell` gets the moment (epoch ms) at which something of this kind falls due."""
+        self._due[word] = tell
+
+    def on_outdated(self, kind: str, tell: Callable[[Resource], None]) -> None:
+        """`tell` gets the name of each topic or group of which this has changed."""
+        self._outdated[kind] = tell
+
+    def ready(self, topic_ids: Iterable[int]) -> None:
+        for topic_id in topic_ids:
+            for tell in self._ready:
+                tell(topic_id)
+
+    def due(self, moments: Mapping[str, int]) -> None:
+        for word, at_ms in moments.items():
+            if word in self._due:
+                self._due[word](at_ms)
+
+    def outdated(self, changed: Iterable[Outdated]) -> None:
+        for kind, namespace, name in changed:
+            if kind in self._outdated:
+                self._outdated[kind](Resource(namespace, name))
+
+
+class _Entry(NamedTuple):
+    """A request that waits. Its future takes what the operation returns for it."""
+
+    request: Request[object]
+    size: int
+    answers: int
+    answer: asyncio.Future[Any]
+
+
+class _Outcome(NamedTuple):
+    entry: _Entry
+    result: object
+
+
+class Writer:
+    """Owns the writing connection and the thread it lives in."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        backlog: Budget,
+        answer_room: Callable[[], int],
+    ) -> None:
+        """`backlog` counts the bytes of requests that are not answered yet.
+
+        `answer_room` says how many bytes of bodies a transaction may grant.
+        """
+        self._database = database
+        self._clock = clock
+        self.effects = Effects()
+        # What other servers are to hear of a transaction; called in the writer's thread. None: there are no others.
+        self.announcement: Callable[[Transaction], str] | None = None
+        self._backlog = backlog
+        self._answer_room = answer_room
+        self._batch_bytes = 0  # of the backlog: what is being stored
+        self._waiting: list[_Entry] = []
+        self._batches: queue.SimpleQueue[list[_Entry] | None] = queue.SimpleQueue()
+        self._busy = False
+        self._gathering = False
+        self._delay = BatchDelay()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._conn: Connection | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="popmq-writer", daemon=True)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def submit(self, request: Request[S], *, size: int = 0) -> S:
+        """Have one request done; returns its result once committed, raises the `PopError` it ended with.
+
+        A caller that is cancelled leaves its request to be done all the same.
+        """
+        # No shield: cancelling the caller cancels its answer alone, the request stays in its batch.
+        return await self.enqueue(request, size=size)
+
+    def enqueue(self, request: Request[S], *, size: int = 0, answers: int = 0) -> asyncio.Future[S]:
+        """Like `submit`, for a caller that does not wait.
+
+        `size` is what the request brings in bytes, `answers` how many messages its answer may take out. What brings
+        bytes is refused (`TooManyRequests`) while too many wait: the store is slower than the senders, and memory ends.
+        """
+        answer: asyncio.Future[S] = self._loop.create_future()
+        if self._closed:
+            answer.set_exception(Internal("the server is stopping; nothing was done, repeat the request"))
+            return answer
+        # A request that is larger than the whole backlog is stored alone.
+        size = min(size, self._backlog.limit)
+        if size and not self._backlog.take(size):
+            answer.set_exception(self._backlog.refusal(f"{size} bytes more to store"))
+            return answer
+        self._waiting.append(_Entry(request, size, answers, answer))
+        self._idle.clear()
+        self._gather()
+        return answer
+
+    async def idle(self) -> None:
+        """Return when nothing waits and nothing is being done."""
+        # Again, because whoever else was woken with us may have asked for something before it was our turn.
+        while not self._idle.is_set():
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Do what waits, then end the thread and its connection."""
+        await self.idle()
+        self._closed = True
+        self._batches.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _gather(self) -> None:
+        # One turn of the loop later: requests that arrived together then travel together.
+        if not self._busy and not self._gathering:
+            self._gathering = True
+            self._loop.call_soon(self._dispatch_or_wait)
+
+    def _dispatch_or_wait(self) -> None:
+        self._gathering = False
+        wait_s = self._delay.wait_s(len(self._waiting), self._loop.time())
+        if not wait_s:
+            self._dispatch()
+        elif self._alarm is None:
+            self._alarm = self._loop.call_later(wait_s, self._dispatch)
+
+    def _dispatch(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._busy or not self._waiting:
+            return
+        batch = self._take()
+        answers = sum(entry.answers for entry in batch)
+        self._batch_bytes = sum(entry.size for entry in batch)
+        self._delay.left(len(batch), self._loop.time(), answers=answers)
+        self._busy = True
+        self._batches.put(batch)
+
+    def _take(self) -> list[_Entry]:
+        """The first one, and of the others those that fit: a small send does not wait for several large ones."""
+        batch: list[_Entry] = []
+        left: list[_Entry] = []
+        size, answers = 0, 0
+        for place, entry in enumerate(self._waiting):
+            if len(batch) == BATCH_REQUESTS_MAX:
+                left += self._waiting[place:]
+                break
+            too_much = size + entry.size > BATCH_BYTES_MAX or answers + entry.answers > BATCH_ANSWERS_MAX
+            if batch and too_much and (entry.size or entry.answers):
+                left.append(entry)
+                continue
+            size += entry.size
+            answers += entry.answers
+            batch.append(entry)
+        self._waiting = left
+        return batch
+
+    def _answer(self, result: BatchResult) -> None:
+        if self._batch_bytes:
+            self._backlog.give_back(self._batch_bytes)
+        if result.rings:
+            self.effects.ready(result.rings)
+        if result.outdated:
+            self.effects.outdated(result.outdated)
+        if result.due:
+            self.effects.due(result.due)
+        for entry, answer in result.outcomes:
+            if entry.answer.done():
+                continue
+            if isinstance(answer, PopError):
+                entry.answer.set_exception(answer)
+            else:
+                entry.answer.set_result(answer)
+        self._busy = False
+        if self._waiting:
+            self._gather()
+        else:
+            self._idle.set()
+
+    # From here on: the writer's own thread.
+
+    def _work(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            result = BatchResult()
+            try:
+                self._run(batch, result)
+            except BaseException:  # noqa: BLE001 - the thread must live
+                log.error("the writer failed", exception=traceback.format_exc())
+                result.fail(batch, Internal())
+            self._loop.call_soon_threadsafe(self._answer, result)
+        self._disconnect()
+
+    def _run(self, batch: Sequence[_Entry], result: BatchResult, *, careful: bool = False, tries: int = TRIES) -> None:
+        """Run the batch as one transaction; on failure again in halves."""
+        try:
+            conn = self._begin()
+        except DBAPIError as error:
+            # It is nobody's fault: halves would fare the same, and each would wait as long for a locked file.
+            result.fail(batch, self._plain(error))
+            return
+        except PopError as error:
+            result.fail(batch, error)
+            return
+        times = self._clock.times()
+        tx = Transaction(conn, times.now_ms, careful, times.calendar_ms, times.aged_ms)
+        if any(entry.answers for entry in batch):
+            tx.answer_bytes = self._answer_room()
+        try:
+            outcomes = _execute(tx, batch)
+        except RepeatedId as error:
+            self._rolled_back(error)
+            self._run(batch, result, careful=True)
+        except IntegrityError as error:
+            self._rolled_back(error)
+            if careful:
+                self._run_halves(batch, result, self._plain(error), careful=True)
+            else:
+                # Most likely a repeated message id: look before inserting.
+                self._run(batch, result, careful=True)
+        except DBAPIError as error:
+            self._rolled_back(error)
+            if self._conn is None:
+                result.fail(batch, self._plain(error))
+            elif is_taken_back(error) and tries > 1:
+                self._run(batch, result, careful=careful, tries=tries - 1)
+            else:
+                self._run_halves(batch, result, self._plain(error), careful=careful)
+        except Exception as error:  # noqa: BLE001
+            verbs = sorted({entry.request.operation.__name__ for entry in batch})
+            log.error("a request failed", verbs=verbs, exception=traceback.format_exc())
+            self._rolled_back(error)
+            self._run_halves(batch, result, Internal(), careful=careful)
+        else:
+            self._commit(tx, outcomes, result)
+
+    def _run_halves(self, batch: Sequence[_Entry], result: BatchResult, error: PopError, *, careful: bool) -> None:
+        if len(batch) == 1:
+            result.fail(batch, error)
+            return
+        middle = len(batch) // 2
+        self._run(batch[:middle], result, careful=careful)
+        self._run(batch[middle:], result, careful=careful)
+
+    def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], result: BatchResult) -> None:
+        try:
+            self._database.commit(tx.conn, "" if self.announcement is None else self.announcement(tx))
+        except DBAPIError as error:
+            # Nobody knows whether it is stored; the connection is not to be trusted with another try.
+            self._disconnect()
+            log.error("a commit failed", reason=self._plain(error).sentence)
+            # What may be stored must not lie there unnoticed: a ring too many does no harm.
+            result.add(tx, [each._replace(result=self._unknown(error, each.result)) for each in outcomes])
+        else:
+            result.add(tx, outcomes)
+
+    def _unknown(self, error: DBAPIError, result: object) -> PopError:
+        return commit_error(error, self._database.name, result)
+
+    def _begin(self) -> Connection:
+        """A connection inside a new transaction. One that was lost meanwhile is replaced: nothing has run on it yet."""
+        conn = self._conn or self._connect()
+        try:
+            self._database.begin(conn)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            self._disconnect()
+            conn = self._connect()
+            self._database.begin(conn)
+        return conn
+
+    def _connect(self) -> Connection:
+        self._conn = self._database.connect_writer()
+        return self._conn
+
+    def _rolled_back(self, cause: BaseException) -> None:
+        """End the failed transaction; a connection that cannot even do that is given up."""
+        lost = isinstance(cause, DBAPIError) and cause.connection_invalidated
+        try:
+            if lost or self._conn is None:
+                self._disconnect()
+            else:
+                self._conn.exec_driver_sql("ROLLBACK")
+        except DBAPIError:
+            # SQLite ends the transaction by itself on a full disk; then there is nothing to roll back.
+            if self._conn is not None and not self._database.has_rolled_back(self._conn):
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._conn is not None and not self._database.is_memory:
+            self._conn.invalidate()
+            self._conn.close()
+        self._conn = None
+
+    def _plain(self, error: DBAPIError) -> PopError:
+        return plain_error(error, self._database.name)
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """The outcomes and effects of a batch, over all the transactions it took."""
+
+    outcomes: list[_Outcome] = field(default_factory=list)
+    rings: set[int] = field(default_factory=set)
+    outdated: set[Outdated] = field(default_factory=set)
+    due: dict[str, int] = field(default_factory=dict)
+
+    def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
+        self.outcomes += outcomes
+        self.rings |= tx.rings
+        self.outdated |= tx.outdated
+        for word, at_ms in tx.due.items():
+            self.due[word] = min(at_ms, self.due.get(word, at_ms))
+
+    def fail(self, batch: Sequence[_Entry], error: PopError) -> None:
+        self.outcomes += [_Outcome(entry, error) for entry in batch]
+
+
+def _execute(tx: Transaction, batch: Sequence[_Entry]) -> list[_Outcome]:
+    """Call each operation once with all its requests, in the order of the phases."""
+    lock(tx, [entry.request for entry in batch])
+    by_place: dict[tuple[Phase, str], list[_Entry]] = {}
+    for entry in batch:
+        by_place.setdefault(entry.request.place, []).append(entry)
+    outcomes: list[_Outcome] = []
+    for place in sorted(by_place):
+        if place[0] in AFTER_RETRIES:
+            tx.finish(FinishOrder.RETRIES)
+        entries = by_place[place]
+        results = entries[0].request.operation(tx, [entry.request for entry in entries])
+        outcomes += map(_Outcome, entries, results)
+    if tx.finishers:
+        tx.finish()
+    return outcomes

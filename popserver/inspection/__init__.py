@@ -1,0 +1,1 @@
+"""What an operator asks: status, why, peek, filter trial, topics and groups."""

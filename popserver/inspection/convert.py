@@ -1,0 +1,162 @@
+"""Between popmq.v1.Admin's messages and the operations' own types; `transport.convert` does it for the clients'
+protocol."""
+
+from __future__ import annotations
+
+from popproto.v1 import admin_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from popserver.catalog.facts import TopicFacts
+from popserver.clients import settings
+from popserver.delivery.history import Step
+from popserver.inspection.facts import Lag, Standing
+from popserver.inspection.filter_trial import Match
+from popserver.inspection.flow import Consumer, GroupFacts
+from popserver.model.budget import Budget
+from popserver.model.errors import BadRequest
+from popserver.model.group import Group
+from popserver.model.names import Resource
+from popserver.model.retry import Exponential, Intervals
+from popserver.producing.pending_facts import Scheduled
+from popserver.transport import convert
+from popserver.transport.convert import found_message
+
+
+def intervals_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> Intervals | None:
+    """The ladder or the exponential intervals that a request gives; None for neither. Raises `BadRequest` for both."""
+    ladder = tuple(map(convert.duration_ms, request.retry_intervals))
+    if not request.HasField("exponential_retry"):
+        return ladder or None
+    if ladder:
+        raise BadRequest("both a retry ladder and exponential intervals are given; leave one out")
+    given, default = request.exponential_retry, Exponential()
+    return Exponential(
+        convert.duration_ms(given.initial) if given.HasField("initial") else default.initial_ms,
+        convert.duration_ms(given.max) if given.HasField("max") else default.longest_ms,
+        # 1.1, where the wire's narrow number is 1.100000023841858.
+        float(f"{given.multiplier:.7g}") if given.multiplier else default.multiplier,
+    )
+
+
+def fifo_interval_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> int | None:
+    return convert.duration_ms(request.fifo_retry_interval) if request.HasField("fifo_retry_interval") else None
+
+
+def topic(facts: TopicFacts) -> wire.Topic:
+    topic = facts.topic
+    return wire.Topic(
+        topic=convert.as_resource(topic.name),
+        queue_count=len(topic.queues),
+        accept_message_types=[pb.MessageType.Value(kind) for kind in topic.accepts],
+        message_count=facts.message_count,
+        created_at=convert.timestamp(topic.created_at_ms),
+    )
+
+
+def group(group: Group) -> wire.Group:
+    answer = wire.Group(
+        group=convert.as_resource(group.name),
+        max_attempts=group.retry.max_attempts,
+        consume_from=group.consume_from,
+        history=group.history,
+        mode=group.mode or "",
+        fifo_retry_interval=convert.duration(group.retry.fifo_interval_ms),
+        created_at=convert.timestamp(group.created_at_ms),
+    )
+    settings.set_intervals(answer.exponential_retry, answer.retry_intervals, group.retry.intervals_ms)
+    return answer
+
+
+def group_facts(facts: GroupFacts) -> wire.Group:
+    answer = group(facts.group)
+    answer.lag.extend(map(lag, facts.lag))
+    answer.consumers.extend(map(_consumer, facts.consumers))
+    if facts.redeliveries.deliveries:
+        answer.redeliveries.deliveries = facts.redeliveries.deliveries
+        answer.redeliveries.retries = facts.redeliveries.retries
+        convert.set_ms(answer.redeliveries.over, facts.redeliveries.over_ms)
+    answer.hints.extend(facts.hints)
+    return answer
+
+
+def _consumer(consumer: Consumer) -> wire.Consumer:
+    return wire.Consumer(
+        client_id=consumer.client_id,
+        client_type=settings.client_type(consumer.kind),
+        last_seen=convert.timestamp(consumer.last_seen_ms),
+        connected=consumer.is_connected,
+        subscriptions=map(convert.subscription_entry, consumer.subscription.wants),
+        more_subscriptions=consumer.subscription.more,
+    )
+
+
+def lag(lag: Lag) -> wire.GroupLag:
+    return wire.GroupLag(
+        group=convert.as_resource(lag.group),
+        topic=convert.as_resource(lag.topic),
+        ready=lag.ready,
+        inflight=lag.inflight,
+        waiting_retry=lag.waiting_retry,
+        dead_letters=lag.dead_letters,
+        oldest_ready=convert.timestamp(lag.oldest_ready_ms),
+    )
+
+
+def scheduled(found: Scheduled) -> wire.ScheduledMessage:
+    return wire.ScheduledMessage(
+        id=found.pending_id,
+        message=found_message(found.stored),
+        kind=found.kind,
+        due_at=convert.timestamp(found.due_at_ms),
+        checks=found.checks,
+        transaction_id=found.transaction_id,
+    )
+
+
+def match(match: Match, topic: Resource) -> pb.Message:
+    """What a filter saw of a message."""
+    return pb.Message(
+        topic=convert.as_resource(topic),
+        user_properties=match.properties,
+        system_properties=pb.SystemProperties(
+            message_id=match.message_id,
+            tag=match.tag,
+            store_timestamp=convert.timestamp(match.stored_at_ms),
+            queue_id=match.queue_number,
+            queue_offset=match.offset,
+        ),
+    )
+
+
+def state(standing: Standing) -> wire.MessageState:
+    return wire.MessageState(
+        group=convert.as_resource(standing.group),
+        state=standing.state,
+        delivery_attempt=standing.attempt,
+        client_id=standing.client_id,
+        visible_at=convert.timestamp(standing.visible_at_ms),
+    )
+
+
+def step(step: Step) -> wire.HistoryEntry:
+    return wire.HistoryEntry(
+        group=convert.as_resource(step.group),
+        event=step.event,
+        from_state=step.from_state,
+        to_state=step.to_state,
+        delivery_attempt=step.attempt,
+        client_id=step.client_id,
+        reason=step.reason,
+        at=convert.timestamp(step.at_ms),
+    )
+
+
+def budget(budget: Budget) -> wire.Budget:
+    return wire.Budget(
+        name=budget.name,
+        option=budget.option,
+        unit=budget.unit,
+        limit=budget.limit,
+        used=budget.used,
+        peak=budget.peak,
+        refused=budget.refused,
+    )

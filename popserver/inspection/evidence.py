@@ -1,0 +1,168 @@
+"""The evidence about one message in one group: what `popmq why` is told. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, and_, select
+
+from popserver.catalog import facts as catalog_facts
+from popserver.database import states_of
+from popserver.database.schema import dead_letter, delivery, message, pending, progress, queue, redrive
+from popserver.database.schema import topic as topic_table
+from popserver.delivery import history
+from popserver.delivery.history import Step
+from popserver.delivery.retry_topic import Copy, copies_of, first_place
+from popserver.inspection.why import Death, Evidence, Hold, Redriven, Retry, Scheduled
+from popserver.messages import origins, read
+from popserver.model.errors import MessageNotFound
+from popserver.model.group import Group, Mode
+from popserver.model.message import id_from_bytes, id_to_bytes
+from popserver.model.names import Resource
+from popserver.model.states import LetterState, PendingKind, State
+from popserver.model.topic import offset_of, queue_of
+
+
+class _AtRow(NamedTuple):
+    """Where a group stands in a queue."""
+
+    next_offset: int
+    resets: int
+    min_offset: int
+
+
+def evidence(
+    conn: Connection, group_name: Resource, topic_name: Resource | None, message_id: str
+) -> tuple[Evidence, list[Step]]:
+    """What bears on that message in that group, and its steps there.
+
+    Raises `MessageNotFound`, `ConsumerGroupNotFound`, `TopicNotFound`.
+    """
+    group = catalog_facts.group(conn, group_name)
+    scheduled = _scheduled(conn, topic_name, message_id)
+    try:
+        place = read.find_place(conn, topic_name, message_id)
+    except MessageNotFound:
+        if scheduled is None:
+            raise
+        return Evidence(group, None, scheduled=scheduled), []
+    copies = _copies(conn, group, place.message_key)
+    origin_key = _first_place(conn, group, place.message_key)
+    back = _redriven(conn, group, origin_key)
+    keys = [place.message_key, *(each.message_key for each in copies)]
+    places = {*keys, origin_key, *origins.places_of(conn, origin_key)}
+    steps = [each for each in history.steps(conn, places) if each.group == group.name]
+    words = next((each.reason for each in reversed(steps) if each.reason), "")
+    if back is not None and group.mode is not Mode.PULL:
+        return _sent_back(conn, group, origin_key, back)._replace(last_words=words), steps
+    found = of_stored(conn, group, keys[-1])._replace(redriven=back)
+    if copies:
+        # From then on the copy stands for the message.
+        newest = copies[-1]
+        found = found._replace(retry=Retry(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures))
+    return found._replace(last_words=words), steps
+
+
+def _copies(conn: Connection, group: Group, key: int) -> list[Copy]:
+    """What stands for the message after it; nothing where an operator has let the group read it again since."""
+    copies = copies_of(conn, group, key)
+    at = _at(conn, group, key)
+    if not copies or at is None or offset_of(key) < at.next_offset:
+        return copies
+    # The newest of those made of the message itself: a chain starts over with it.
+    failures = min(each.lineage.failures for each in copies)
+    own = [each for each in copies if each.lineage.failures == failures][-1]
+    return [] if own.lineage.resets < at.resets else copies
+
+
+def _first_place(conn: Connection, group: Group, key: int) -> int:
+    """Where a message stood first: of one that was redriven elsewhere, and of a retry, what it comes from."""
+    now = origins.of_places(conn, [key]).get(key)
+    return first_place(conn, group, key) if now is None else now.origin_key
+
+
+def _redriven(conn: Connection, group: Group, origin_key: int) -> Redriven | None:
+    """How it came back, where it has not died again since, nor been reset."""
+    names = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == origin_key
+    row = conn.execute(_BACK.where(*names)).first()
+    if row is None:
+        return None
+    return Redriven(row.plan_id, row.redriven_at_ms, row.target)
+
+
+def _sent_back(conn: Connection, group: Group, origin_key: int, back: Redriven) -> Evidence:
+    """What bears on a message that was redriven in mode POP: it has a delivery of its own, or is done."""
+    at = origins.delivered_at(conn, group, origin_key)
+    hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
+    return Evidence(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
+
+
+def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
+    """What bears on a message that is in a queue."""
+    at = _at(conn, group, key)
+    names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
+    first_key = first_place(conn, group, key)
+    death = _death(conn, group, first_key)
+    hold = _first_hold(conn, group, delivery.c.message_key == key)
+    state = states_of.state_of(conn, group.group_id, key, first_key)
+    if at is None:
+        # A group that owns whole queues may have committed nothing yet.
+        return Evidence(group, state, hold=hold, death=death, message_group=names.message_group)
+    ahead = head = None
+    if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
+        ahead = offset_of(key) - max(at.next_offset, at.min_offset)
+    if names.message_group is not None:
+        in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
+        head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
+    return Evidence(group, state, ahead, hold, death, names.message_group, head)
+
+
+def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
+    of_queue = progress.c.group_id == group.group_id, progress.c.queue_id == queue_of(key)
+    places = select(progress.c.next_offset, progress.c.resets, queue.c.min_offset)
+    row = conn.execute(places.join(queue, queue.c.queue_id == progress.c.queue_id).where(*of_queue)).first()
+    return None if row is None else _AtRow._make(row)
+
+
+def _first_hold(conn: Connection, group: Group, *conditions: Any) -> Hold | None:
+    rows = _HOLDS.where(delivery.c.group_id == group.group_id, *conditions).order_by(delivery.c.message_key).limit(1)
+    row = conn.execute(rows).first()
+    if row is None:
+        return None
+    message_id = id_from_bytes(row.message_id)
+    return Hold(message_id, State(row.state), row.attempt, row.client_id, row.visible_at_ms)
+
+
+def _death(conn: Connection, group: Group, key: int) -> Death | None:
+    of_group = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == key
+    row = conn.execute(select(dead_letter).where(*of_group, dead_letter.c.redrive_state.is_(None))).first()
+    return None if row is None else Death(row.dead_at_ms, row.attempt, row.reason)
+
+
+def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -> Scheduled | None:
+    wanted = [pending.c.message_id == id_to_bytes(message_id)]
+    if topic_name is not None:
+        wanted += [topic_table.c.namespace == topic_name.namespace, topic_table.c.name == topic_name.name]
+    rows = select(pending.c.due_at_ms, pending.c.kind, pending.c.checks)
+    rows = rows.join(topic_table, topic_table.c.topic_id == pending.c.topic_id)
+    row = conn.execute(rows.where(topic_table.c.deleted_at_ms.is_(None), *wanted).limit(1)).first()
+    return None if row is None else Scheduled(row.due_at_ms, row.kind == PendingKind.HALF, row.checks)
+
+
+_BACK = (
+    select(redrive.c.plan_id, redrive.c.redriven_at_ms, topic_table.c.name.label("target"))
+    .select_from(dead_letter)
+    .join(
+        redrive,
+        and_(redrive.c.plan_id == dead_letter.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id),
+    )
+    .outerjoin(topic_table, topic_table.c.topic_id == redrive.c.target_topic_id)
+    .where(dead_letter.c.redrive_state == LetterState.REDRIVEN.value)
+)
+_HOLDS = select(
+    message.c.message_id,
+    delivery.c.state,
+    delivery.c.attempt,
+    delivery.c.client_id,
+    delivery.c.visible_at_ms,
+).join(message, message.c.message_key == delivery.c.message_key)

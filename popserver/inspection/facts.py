@@ -1,0 +1,143 @@
+"""What an operator asks the store: counts, lag, one message's states. It reads, and changes nothing.
+
+No look costs more for a larger backlog: counts are offset arithmetic, lists are pages, and one answer carries at most
+`PAGE_BYTES_MAX` of bodies (always at least one message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select, text
+
+from popserver.catalog.facts import _topic
+from popserver.database.schema import consumer_group, dead_letter, queue
+from popserver.database.schema import topic as topic_table
+from popserver.delivery.history import Step, steps
+from popserver.messages import origins
+from popserver.messages.read import find_place, load
+from popserver.model.message import StoredMessage
+from popserver.model.names import Resource
+from popserver.model.states import State
+from popserver.producing import enter
+from popserver.settling import expire
+
+
+class Lag(NamedTuple):
+    """How far a group is behind in one topic, in messages.
+
+    `oldest_ready_ms`: when the oldest of those it has never received was stored; what came back is not asked.
+    """
+
+    group: Resource
+    topic: Resource
+    ready: int
+    inflight: int
+    waiting_retry: int
+    dead_letters: int
+    oldest_ready_ms: int | None
+
+
+class Standing(NamedTuple):
+    """Where one message stands in one group; `attempt` is 0 where no delivery of it is remembered."""
+
+    group: Resource
+    state: State
+    attempt: int
+    visible_at_ms: int | None
+    client_id: str
+
+
+class FoundMessage(NamedTuple):
+    """A message by its id, with its life in every group that has met its topic."""
+
+    stored: StoredMessage
+    standings: Sequence[Standing]
+    steps: Sequence[Step]
+
+
+class Counts(NamedTuple):
+    """How much the store holds, the revision of its schema, and when the first thing that waits is due."""
+
+    topics: int
+    groups: int
+    messages: int
+    dead_letters: int
+    revision: str
+    next_due_ms: int | None
+
+
+def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
+    """Lag per group and topic, of one group or (None) of all."""
+    rows = conn.execute(_LAG if group_id is None else _LAG_OF_GROUP, {"group_id": group_id, "limit": limit})
+    return [
+        Lag(
+            Resource(row.group_namespace, row.consumer_group),
+            Resource(row.topic_namespace, row.topic),
+            # Postgres sums integers to decimals.
+            int(row.ready),
+            int(row.inflight),
+            int(row.waiting_retry),
+            int(row.dead_letters),
+            row.oldest_ready_ms,
+        )
+        for row in rows
+    ]
+
+
+def find_message(conn: Connection, topic_name: Resource | None, message_id: str) -> FoundMessage:
+    """One message by id, in one topic or (None) in whichever has it; raises `MessageNotFound`.
+
+    The message itself comes before its copies, dead ones and retries. Where several topics hold the id, `BadRequest`
+    asks for one.
+    """
+    place = find_place(conn, topic_name, message_id)
+    topic = _topic(conn, Resource(place.namespace, place.name))
+    (stored,) = load(conn, topic, [place.message_key])
+    keys = {place.message_key, *origins.places_of(conn, place.message_key)}
+    return FoundMessage(stored, _standings(conn, place.message_key), steps(conn, keys))
+
+
+def counts(conn: Connection) -> Counts:
+    topics = conn.execute(_COUNT_TOPICS).scalar_one()
+    groups = conn.execute(_COUNT_GROUPS).scalar_one()
+    messages = conn.execute(_COUNT_MESSAGES).scalar_one()
+    dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
+    revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+    next_ms = [each for each in (expire.next_due_ms(conn), enter.next_due_ms(conn)) if each is not None]
+    return Counts(topics, groups, int(messages), dead_letters, revision, min(next_ms, default=None))
+
+
+def _standings(conn: Connection, key: int) -> list[Standing]:
+    return [
+        Standing(
+            Resource(row.group_namespace, row.consumer_group),
+            State(row.state),
+            row.attempt or 0,
+            row.visible_at_ms if row.state in {State.INFLIGHT, State.WAITING_RETRY} else None,
+            row.client_id if row.state == State.INFLIGHT else "",
+        )
+        for row in conn.execute(_STANDINGS, {"message_key": key})
+    ]
+
+
+_LAG_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic LIMIT :limit"
+_LAG = text(f"SELECT * FROM group_lag {_LAG_ORDER}")  # noqa: S608
+_LAG_OF_GROUP = text(f"SELECT * FROM group_lag WHERE group_id = :group_id {_LAG_ORDER}")  # noqa: S608
+_STANDINGS = text(
+    "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
+    " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"
+)
+_COUNT_TOPICS = select(func.count()).select_from(topic_table).where(topic_table.c.deleted_at_ms.is_(None))
+_COUNT_GROUPS = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
+_COUNT_MESSAGES = (
+    select(func.coalesce(func.sum(queue.c.next_offset - queue.c.min_offset), 0))
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
+)
+_COUNT_DEAD_LETTERS = (
+    select(func.count(dead_letter.c.dead_letter_id))
+    .join(consumer_group, consumer_group.c.group_id == dead_letter.c.group_id)
+    .where(consumer_group.c.deleted_at_ms.is_(None), dead_letter.c.redrive_state.is_(None))
+)

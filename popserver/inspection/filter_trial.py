@@ -1,0 +1,162 @@
+"""A SQL filter tried on stored messages: who would get what, before anybody does."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, select
+
+from popserver.database.schema import message
+from popserver.engine.reader import Reader
+from popserver.filters import SqlFilter
+from popserver.messages.ranges import Work
+from popserver.model.message import id_from_bytes
+from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
+
+EXAMINED_MAX = 100_000
+# What all of it may cost, in units of about 0.1 µs: a filter that asks for much is tried on fewer messages.
+UNITS_MAX = 20_000_000
+SHOWN_DEFAULT = 10
+SHOWN_MAX = 100  # their properties, of at most 16 KiB each, travel in one answer
+
+
+class FilterTrial(NamedTuple):
+    """Of `examined` messages `matched` are wanted.
+
+    `incomparable` more are not, because a property is not what the expression takes it for. Not `complete`: there are
+    older messages that were left out. `newest` are some of the matches, newest first.
+    """
+
+    examined: int
+    matched: int
+    incomparable: int
+    complete: bool
+    newest: list[Match]
+
+
+async def run_trial(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: int, limit: int) -> FilterTrial:
+    """Judge what the topic stored since then, at most the newest 100,000 and what 2 s are enough for: of each queue
+    its share."""
+    share = max(1, EXAMINED_MAX // len(topic.queues))
+    units = UNITS_MAX // len(topic.queues)
+    parts = [await _try_on_queue(reader, each, wanted, since_ms, limit, share, units) for each in topic.queues]
+    newest = sorted(
+        (match for part in parts for match in part.newest),
+        key=lambda each: (each.stored_at_ms, each.offset),
+        reverse=True,
+    )
+    return FilterTrial(
+        sum(part.examined for part in parts),
+        sum(part.matched for part in parts),
+        sum(part.incomparable for part in parts),
+        all(part.complete for part in parts),
+        newest[:limit],
+    )
+
+
+async def _try_on_queue(
+    reader: Reader, queue: MessageQueue, wanted: SqlFilter, since_ms: int, limit: int, share: int, units: int
+) -> FilterTrial:
+    """In steps, each a read of its own: other reads come in between."""
+    examined = matched = incomparable = 0
+    newest: list[Match] = []
+    end_key: int | None = end_of(queue)
+    work = Work()
+    while end_key is not None and examined < share and units > 0:
+        work.again()
+        look = partial(
+            trial_step,
+            wanted=wanted,
+            queue=queue,
+            end_key=end_key,
+            since_ms=since_ms,
+            limit=min(STEP_MESSAGES, share - examined),
+            work=work,
+        )
+        step = await reader.read(look)
+        units -= work.used
+        examined += step.examined
+        matched += len(step.matches)
+        incomparable += step.incomparable
+        newest += step.matches[: limit - len(newest)]
+        end_key = step.next_key
+    return FilterTrial(examined, matched, incomparable, end_key is None, newest)
+
+
+# What a SQL filter would have said of messages that are stored: it reads, and changes nothing.
+#
+# From the newest message of a queue backwards, a step at a time, so that no statement is long; bodies are not read.
+
+STEP_MESSAGES = 1_000
+
+
+class Match(NamedTuple):
+    """A message that the filter wants, without its body."""
+
+    message_id: str
+    queue_number: int
+    offset: int
+    stored_at_ms: int
+    tag: str | None
+    properties: dict[str, str]
+
+
+class Step(NamedTuple):
+    """What became of one step's messages.
+
+    `incomparable` ones are no matches, because a property is not what the expression takes it for. `next_key` is where
+    the next step ends, None at the last one.
+    """
+
+    examined: int
+    incomparable: int
+    matches: list[Match]
+    next_key: int | None
+
+
+def end_of(queue: MessageQueue) -> int:
+    """Where the first step through a queue ends: beyond its newest message."""
+    return message_key(queue.queue_id + 1, 0)
+
+
+def trial_step(
+    conn: Connection, wanted: SqlFilter, queue: MessageQueue, end_key: int, since_ms: int, limit: int, work: Work
+) -> Step:
+    """Judge up to `limit` messages before `end_key`, newest first; none that was stored before `since_ms`.
+
+    It ends early where the work it may do is done, and judges one message at least.
+    """
+    limit = min(limit, work.messages(wanted))
+    names = {"from_key": message_key(queue.queue_id, 0), "end_key": end_key, "limit": limit}
+    rows = conn.execute(_BACKWARDS, names).all()
+    recent = [row for row in rows if row.stored_at_ms >= since_ms]
+    examined, incomparable, matches = 0, 0, []
+    for examined, row in enumerate(recent, start=1):  # noqa: B007 - how many they were is told
+        properties = json.loads(row.properties) if row.properties else {}
+        verdict = wanted.verdict(row.tag, properties)
+        incomparable += verdict is None
+        if verdict:
+            message_id, offset = id_from_bytes(row.message_id), offset_of(row.message_key)
+            matches.append(Match(message_id, queue.number, offset, row.stored_at_ms, row.tag, properties))
+        work.spend(wanted.cost(row.tag, properties))
+        if work.is_done:
+            break
+    # Times within a queue hardly ever go back: what lies before an old one is older.
+    has_more = len(recent) == limit or examined < len(recent)
+    return Step(examined, incomparable, matches, rows[examined - 1].message_key if has_more else None)
+
+
+_BACKWARDS = (
+    select(
+        message.c.message_key,
+        message.c.message_id,
+        message.c.stored_at_ms,
+        message.c.tag,
+        message.c.properties,
+    )
+    .where(message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("end_key"))
+    .order_by(message.c.message_key.desc())
+    .limit(bindparam("limit"))
+)

@@ -1,0 +1,353 @@
+"""What an operator asks for: topics and groups made, changed and removed; single messages looked at.
+
+Nothing here is on a message's way, and nothing here makes a topic or a group that was not asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from sqlalchemy import Connection
+
+from popserver.catalog import facts as catalog_facts
+from popserver.catalog.facts import TopicFacts
+from popserver.catalog.flow import Catalog
+from popserver.catalog.groups import UpdateGroup
+from popserver.clients.clients import Client, Clients
+from popserver.database.database import Database
+from popserver.delivery.history import Step
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.filters import sql as filters_sql
+from popserver.filters.subscription import Kind, Subscription
+from popserver.inspection import evidence, facts, filter_trial
+from popserver.inspection import why as inspection_why
+from popserver.inspection.facts import Counts, FoundMessage, Lag, Standing
+from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
+from popserver.maintenance.timekeeper import Timekeeper
+from popserver.members.flow import GroupMembers
+from popserver.messages import read
+from popserver.model.budget import Budget, Budgets
+from popserver.model.errors import BadRequest, Forbidden, IllegalMessageId
+from popserver.model.group import Group, HistoryLevel, NewGroup, check_interval, check_intervals, check_max_attempts
+from popserver.model.message import StoredMessage
+from popserver.model.names import Resource, check_group, check_topic, is_system_derived, owner_of
+from popserver.model.retry import Intervals
+from popserver.model.times import moment
+from popserver.model.topic import OFFSET_BITS, MessageType, NewTopic, check_queue_count
+from popserver.producing import pending_facts
+from popserver.producing.checks import Transactions
+from popserver.producing.pending_facts import After, Scheduled
+from popserver.producing.scheduled import Pending
+from popserver.receiving import flow as receiving_flow
+from popserver.receiving.flow import Redeliveries, Share
+
+# The door speaks of what was found without knowing the store.
+__all__ = [
+    "Consumer",
+    "FilterTrial",
+    "FoundMessage",
+    "GroupFacts",
+    "Lag",
+    "Match",
+    "Operations",
+    "Scheduled",
+    "Share",
+    "Standing",
+    "Status",
+    "Step",
+    "TopicFacts",
+    "Why",
+]
+
+PAGE_DEFAULT = 32
+PAGE_MAX = 1_000
+HINTS_MAX = 10
+OFFSET_MAX = (1 << OFFSET_BITS) - 1
+
+T = TypeVar("T")
+
+
+class GroupFacts(NamedTuple):
+    """A group, its lag in every topic it has met, who works for it with this server, and what deserves a look."""
+
+    group: Group
+    lag: list[Lag]
+    consumers: list[Consumer]
+    redeliveries: Share
+    hints: list[str]
+
+
+class Consumer(NamedTuple):
+    """A client that works for a group, as this server knows it."""
+
+    client_id: str
+    kind: Kind
+    last_seen_ms: int
+    is_connected: bool
+    subscription: Subscription
+
+
+class Why(NamedTuple):
+    """Why a message is where it is: one sentence, what it rests on as (name, value), and the group's history of it."""
+
+    sentence: str
+    facts: list[tuple[str, str]]
+    steps: list[Step]
+
+
+class Status(NamedTuple):
+    """The server at this moment."""
+
+    store: str
+    durability: str
+    started_at_ms: int
+    now_ms: int
+    counts: Counts
+    parked_polls: int
+    connected_clients: int
+    discarded_transactions: int
+    lag: list[Lag]
+    oldest_overdue_ms: int
+    hints: list[str]
+    budgets: list[Budget]
+
+
+class Operations:
+    """An operator's verbs over one broker. Every refusal is a `PopError`."""
+
+    def __init__(
+        self,
+        database: Database,
+        reader: Reader,
+        catalog: Catalog,
+        clock: Clock,
+        clients: Clients,
+        group_members: GroupMembers,
+        pending: Pending,
+        transactions: Transactions,
+        redeliveries: Redeliveries,
+        timekeeper: Timekeeper,
+        budgets: Budgets,
+        parked: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._reader = reader
+        self._catalog = catalog
+        self._clock = clock
+        self._clients = clients
+        self._group_members = group_members
+        self._pending = pending
+        self._transactions = transactions
+        self._redeliveries = redeliveries
+        self._timekeeper = timekeeper
+        self._budgets = budgets
+        self._parked = parked
+        self._started_at_ms = clock.now_ms()
+
+    async def create_topic(self, new: NewTopic) -> TopicFacts:
+        """1 to 1,024 queues; raises `AlreadyExists`."""
+        check_queue_count(new.queue_count)
+        await self._catalog.create_topic(new)
+        return await self.topic(new.name)
+
+    async def update_topic(
+        self, name: Resource, queue_count: int | None, accepts: tuple[MessageType, ...] | None
+    ) -> TopicFacts:
+        """Add queues, or change what the topic accepts, as in `create_topic`; None leaves a value as it is."""
+        _check_own_topic(name)
+        if queue_count is not None:
+            check_queue_count(queue_count)
+        await self._catalog.update_topic(name, queue_count=queue_count, accepts=accepts)
+        return await self.topic(name)
+
+    async def delete_topic(self, name: Resource) -> None:
+        _check_own_topic(name)
+        await self._catalog.delete_topic(name)
+
+    async def topic(self, name: Resource) -> TopicFacts:
+        check_topic(name)
+        return await self._reader.read(lambda conn: catalog_facts.topic_facts(conn, name))
+
+    async def topics(self, namespace: str | None) -> tuple[list[TopicFacts], int]:
+        """The first 1,000 topics by name, and how many there are."""
+        return await self._reader.read(lambda conn: catalog_facts.list_topics(conn, namespace, PAGE_MAX))
+
+    async def create_group(self, new: NewGroup) -> Group:
+        """1 to 1,000 attempts, 1 to 64 intervals of 0 ms to 12 h or exponential ones, one for message groups; raises
+        `AlreadyExists`."""
+        check_max_attempts(new.retry.max_attempts)
+        check_intervals(new.retry.intervals_ms)
+        check_interval(new.retry.fifo_interval_ms)
+        return await self._catalog.create_group(new)
+
+    async def update_group(
+        self,
+        name: Resource,
+        max_attempts: int | None,
+        intervals_ms: Intervals | None,
+        history: HistoryLevel | None,
+        fifo_interval_ms: int | None = None,
+    ) -> Group:
+        """Change a group's attempts, intervals, interval in order or history; None leaves a value as it is."""
+        check_group(name)
+        if max_attempts is not None:
+            check_max_attempts(max_attempts)
+        if intervals_ms is not None:
+            check_intervals(intervals_ms)
+        if fifo_interval_ms is not None:
+            check_interval(fifo_interval_ms)
+        return await self._catalog.update_group(
+            UpdateGroup(name, max_attempts, intervals_ms, history, fifo_interval_ms)
+        )
+
+    async def delete_group(self, name: Resource) -> None:
+        check_group(name)
+        await self._catalog.delete_group(name)
+
+    async def group(self, name: Resource) -> GroupFacts:
+        check_group(name)
+        group, lag = await self._reader.read(lambda conn: _group_and_lag(conn, name))
+        clients = self._clients
+        share = self._redeliveries.share(group.group_id, self._clock.now_ms())
+        idle = await self._group_members.idle_hint(name)
+        hints = [clients.disagreement(name), receiving_flow.hint(group.name, share), idle]
+        consumers = [_consumer(each) for each in clients.consumers_of(name)]
+        return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint])
+
+    async def groups(self, namespace: str | None) -> tuple[list[Group], int]:
+        """The first 1,000 groups by name, and how many there are."""
+        return await self._reader.read(lambda conn: catalog_facts.list_groups(conn, namespace, PAGE_MAX))
+
+    async def peek(
+        self, topic: Resource, queue_number: int | None, from_offset: int | None, limit: int
+    ) -> list[StoredMessage]:
+        """The oldest messages of a topic, or of one queue from an offset on; `limit` 0 is 32, at most 1,000."""
+        check_topic(topic)
+        page = _page(limit)
+        if from_offset is not None and queue_number is None:
+            raise BadRequest(f"offset {from_offset} is an offset of one queue; name the queue as well")
+        if from_offset is not None and not 0 <= from_offset <= OFFSET_MAX:
+            raise BadRequest(f"an offset is 0 to {OFFSET_MAX}, not {from_offset}")
+        return await self._reader.read(lambda conn: read.peek(conn, topic, queue_number, from_offset, page))
+
+    async def message(self, topic: Resource | None, message_id: str) -> FoundMessage:
+        if topic is not None:
+            check_topic(topic)
+        _check_message_id(message_id)
+        return await self._reader.read(lambda conn: facts.find_message(conn, topic, message_id))
+
+    async def why(self, group: Resource, topic: Resource | None, message_id: str) -> Why:
+        """Why a message is where it is in the group; raises `MessageNotFound` for one that is nowhere."""
+        check_group(group)
+        if topic is not None:
+            check_topic(topic)
+        _check_message_id(message_id)
+        found, steps = await self._reader.read(lambda conn: evidence.evidence(conn, group, topic, message_id))
+        when = partial(moment, now_ms=self._clock.now_ms())
+        return Why(inspection_why.sentence(found, when), inspection_why.facts(found, when), steps)
+
+    async def try_filter(self, topic: Resource, expression: str, last_ms: int | None, limit: int) -> FilterTrial:
+        """What a SQL filter says of the messages stored in the last `last_ms`, or (None) of all; see `filter_trial`.
+
+        `limit` of the matches are shown, at most 100; 0 is 10.
+        """
+        check_topic(topic)
+        wanted = filters_sql.parse(expression)
+        if not 0 <= limit <= filter_trial.SHOWN_MAX:
+            raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} of the matches, not {limit}")
+        if last_ms is not None and last_ms <= 0:
+            raise BadRequest(f"the time to look back is {last_ms} ms; give one above 0 ms, or none for all messages")
+        since_ms = 0 if last_ms is None else self._clock.now_ms() - last_ms
+        facts = await self.topic(topic)
+        return await filter_trial.run_trial(self._reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
+
+    async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[Scheduled]:
+        """A page of what is in no queue yet, by due time, after the one with this time and id."""
+        check_topic(topic)
+        page = _page(limit)
+        return await self._reader.read(
+            lambda conn: pending_facts.scheduled(conn, topic, After(after_ms, after_id), page)
+        )
+
+    async def cancel(self, topic: Resource, message_ids: Sequence[str], key: str | None) -> list[str]:
+        """Remove what is in no queue yet, by id or by key, at most 1,000 at once; the ids of what was there."""
+        check_topic(topic)
+        if bool(message_ids) == (key is not None):
+            raise BadRequest("name either message ids or a key")
+        if len(message_ids) > PAGE_MAX:
+            raise BadRequest(f"one request cancels at most {PAGE_MAX} messages, not {len(message_ids)}; use several")
+        for each in message_ids:
+            _check_message_id(each)
+        if key is not None:
+            message_ids = await self._reader.read(lambda conn: pending_facts.pending_with_key(conn, topic, key))
+        return await self._pending.cancel(topic, message_ids) if message_ids else []
+
+    async def confirm_clock(self) -> str:
+        """The system clock is right: what is old by it is removed; a sentence that says what this changes."""
+        return await self._timekeeper.confirm()
+
+    async def status(self) -> Status:
+        now_ms = self._clock.now_ms()
+        high = self._redeliveries.high(now_ms)
+        counts, lag, groups = await self._reader.read(
+            lambda conn: (
+                facts.counts(conn),
+                facts.group_lag(conn, None, PAGE_MAX),
+                catalog_facts.groups_by_id(conn, high, HINTS_MAX),
+            )
+        )
+        return Status(
+            store=self._database.name,
+            durability=self._database.durability,
+            started_at_ms=self._started_at_ms,
+            now_ms=now_ms,
+            counts=counts,
+            parked_polls=self._parked(),
+            connected_clients=len(self._clients),
+            discarded_transactions=self._transactions.discarded,
+            lag=lag,
+            oldest_overdue_ms=0 if counts.next_due_ms is None else max(0, now_ms - counts.next_due_ms),
+            hints=[
+                *self._timekeeper.hints(),
+                *self._clients.disagreements(HINTS_MAX),
+                *(self._hint(each, now_ms) for each in groups),
+            ],
+            budgets=list(self._budgets),
+        )
+
+    def _hint(self, group: Group, now_ms: int) -> str:
+        return receiving_flow.hint(group.name, self._redeliveries.share(group.group_id, now_ms))
+
+
+def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag]]:
+    found = catalog_facts.group(conn, name)
+    return found, facts.group_lag(conn, found.group_id, PAGE_MAX)
+
+
+def _consumer(client: Client) -> Consumer:
+    assert client.role is not None, "only who has a role is a consumer"
+    kind, subscription = client.role.kind, client.role.subscription
+    return Consumer(client.client_id, kind, client.last_seen_ms, client.stream is not None, subscription)
+
+
+def _check_own_topic(name: Resource) -> None:
+    """Raise unless the topic is a user's to change: a group's own topics come and go with the group."""
+    check_topic(name)
+    if is_system_derived(name.name):
+        owner = owner_of(name)
+        way_out = f"; it goes with its group: popmq group delete {owner.name}" if owner else ""
+        raise Forbidden(f"topic '{name}' is kept by the server{way_out}")
+
+
+def _check_message_id(message_id: str) -> None:
+    if not message_id.strip():
+        raise IllegalMessageId("the message id is blank; name the one that the send or the receive reported")
+
+
+def _page(limit: int) -> int:
+    if not 0 <= limit <= PAGE_MAX:
+        raise BadRequest(f"one request lists 1 to {PAGE_MAX} entries, not {limit}; ask for the rest in further ones")
+    return limit or PAGE_DEFAULT

@@ -1,0 +1,203 @@
+"""popmq.v1.Admin: the administration of this server, on the same port as the messages.
+
+The calls need no client id: an operator is not a client of the protocol. Every list is bounded; where the answer holds
+less than there is, the sentence of its status says so.
+"""
+
+from __future__ import annotations
+
+from popproto.v1 import admin_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from popserver.inspection import convert as inspection_convert
+from popserver.inspection.flow import Operations
+from popserver.model.errors import AlreadyExists, BadRequest
+from popserver.model.group import ConsumeFrom, HistoryLevel, NewGroup
+from popserver.model.retry import RetryPolicy
+from popserver.model.topic import NewTopic
+from popserver.transport import convert, status
+from popserver.transport.calls import Caller
+
+
+class Admin:
+    """One method per RPC, in the proto's order."""
+
+    def __init__(self, operations: Operations, version: str) -> None:
+        self._operations = operations
+        self._version = version
+
+    async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
+        default = NewTopic(caller.resource(request.topic))
+        new = default._replace(
+            queue_count=request.queue_count or default.queue_count,
+            accepts=convert.accepted_types(request.accept_message_types) or default.accepts,
+        )
+        try:
+            facts = await self._operations.create_topic(new)
+        except AlreadyExists as refusal:
+            raise BadRequest(refusal.sentence) from None
+        return wire.CreateTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
+
+    async def update_topic(self, request: wire.UpdateTopicRequest, caller: Caller) -> wire.UpdateTopicResponse:
+        facts = await self._operations.update_topic(
+            caller.resource(request.topic),
+            request.queue_count if request.HasField("queue_count") else None,
+            convert.accepted_types(request.accept_message_types) or None,
+        )
+        return wire.UpdateTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
+
+    async def delete_topic(self, request: wire.DeleteTopicRequest, caller: Caller) -> wire.DeleteTopicResponse:
+        await self._operations.delete_topic(caller.resource(request.topic))
+        return wire.DeleteTopicResponse(status=status.OK)
+
+    async def get_topic(self, request: wire.GetTopicRequest, caller: Caller) -> wire.GetTopicResponse:
+        facts = await self._operations.topic(caller.resource(request.topic))
+        answer = wire.GetTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
+        answer.topic.queues.extend(
+            wire.Queue(id=each.number, min_offset=each.min_offset, max_offset=each.next_offset) for each in facts.ranges
+        )
+        return answer
+
+    async def list_topics(self, _request: wire.ListTopicsRequest, caller: Caller) -> wire.ListTopicsResponse:
+        """Those of the namespace in the call's header, or all."""
+        topics, count = await self._operations.topics(caller.namespace or None)
+        return wire.ListTopicsResponse(
+            status=_listed(len(topics), count, "topics"), topics=map(inspection_convert.topic, topics)
+        )
+
+    async def create_group(self, request: wire.CreateGroupRequest, caller: Caller) -> wire.CreateGroupResponse:
+        default, fifo_ms = (
+            NewGroup(caller.resource(request.group)),
+            inspection_convert.fifo_interval_ms(request),
+        )
+        new = NewGroup(
+            default.name,
+            RetryPolicy(
+                request.max_attempts or default.retry.max_attempts,
+                inspection_convert.intervals_ms(request) or default.retry.intervals_ms,
+                default.retry.fifo_interval_ms if fifo_ms is None else fifo_ms,
+            ),
+            convert.choice("consume_from", request.consume_from, ConsumeFrom)
+            if request.consume_from
+            else default.consume_from,
+            convert.choice("history", request.history, HistoryLevel) if request.history else default.history,
+        )
+        try:
+            group = await self._operations.create_group(new)
+        except AlreadyExists as refusal:
+            raise BadRequest(refusal.sentence) from None
+        return wire.CreateGroupResponse(status=status.OK, group=inspection_convert.group(group))
+
+    async def update_group(self, request: wire.UpdateGroupRequest, caller: Caller) -> wire.UpdateGroupResponse:
+        group = await self._operations.update_group(
+            caller.resource(request.group),
+            request.max_attempts if request.HasField("max_attempts") else None,
+            inspection_convert.intervals_ms(request),
+            convert.choice("history", request.history, HistoryLevel) if request.history else None,
+            inspection_convert.fifo_interval_ms(request),
+        )
+        return wire.UpdateGroupResponse(status=status.OK, group=inspection_convert.group(group))
+
+    async def delete_group(self, request: wire.DeleteGroupRequest, caller: Caller) -> wire.DeleteGroupResponse:
+        await self._operations.delete_group(caller.resource(request.group))
+        return wire.DeleteGroupResponse(status=status.OK)
+
+    async def get_group(self, request: wire.GetGroupRequest, caller: Caller) -> wire.GetGroupResponse:
+        facts = await self._operations.group(caller.resource(request.group))
+        return wire.GetGroupResponse(status=status.OK, group=inspection_convert.group_facts(facts))
+
+    async def list_groups(self, _request: wire.ListGroupsRequest, caller: Caller) -> wire.ListGroupsResponse:
+        """Those of the namespace in the call's header, or all."""
+        groups, count = await self._operations.groups(caller.namespace or None)
+        return wire.ListGroupsResponse(
+            status=_listed(len(groups), count, "groups"), groups=map(inspection_convert.group, groups)
+        )
+
+    async def peek_messages(self, request: wire.PeekMessagesRequest, caller: Caller) -> wire.PeekMessagesResponse:
+        found = await self._operations.peek(
+            caller.resource(request.topic),
+            request.queue_id if request.HasField("queue_id") else None,
+            request.from_offset if request.HasField("from_offset") else None,
+            request.max,
+        )
+        return wire.PeekMessagesResponse(status=status.OK, messages=map(convert.found_message, found))
+
+    async def get_message(self, request: wire.GetMessageRequest, caller: Caller) -> wire.GetMessageResponse:
+        topic = caller.resource(request.topic) if request.HasField("topic") else None
+        found = await self._operations.message(topic, request.message_id)
+        return wire.GetMessageResponse(
+            status=status.OK,
+            message=convert.found_message(found.stored),
+            states=map(inspection_convert.state, found.standings),
+            history=map(inspection_convert.step, found.steps),
+        )
+
+    async def why(self, request: wire.WhyRequest, caller: Caller) -> wire.WhyResponse:
+        topic = caller.resource(request.topic) if request.HasField("topic") else None
+        group = caller.resource(request.group)
+        found = await self._operations.why(group, topic, request.message_id)
+        return wire.WhyResponse(
+            status=status.OK,
+            sentence=found.sentence,
+            evidence=[wire.Fact(name=name, value=value) for name, value in found.facts],
+            history=map(inspection_convert.step, found.steps),
+        )
+
+    async def try_filter(self, request: wire.TryFilterRequest, caller: Caller) -> wire.TryFilterResponse:
+        last_ms = convert.duration_ms(request.last) if request.HasField("last") else None
+        topic = caller.resource(request.topic)
+        trial = await self._operations.try_filter(topic, request.expression, last_ms, request.max)
+        return wire.TryFilterResponse(
+            status=status.OK,
+            examined=trial.examined,
+            matched=trial.matched,
+            incomparable=trial.incomparable,
+            complete=trial.complete,
+            messages=[inspection_convert.match(each, topic) for each in trial.newest],
+        )
+
+    async def list_scheduled(self, request: wire.ListScheduledRequest, caller: Caller) -> wire.ListScheduledResponse:
+        after_ms = convert.time_ms(request.after_due_at, "after_due_at") if request.HasField("after_due_at") else 0
+        found = await self._operations.scheduled(
+            caller.resource(request.topic), after_ms, request.after_id, request.max
+        )
+        return wire.ListScheduledResponse(status=status.OK, messages=map(inspection_convert.scheduled, found))
+
+    async def cancel_scheduled(
+        self, request: wire.CancelScheduledRequest, caller: Caller
+    ) -> wire.CancelScheduledResponse:
+        cancelled = await self._operations.cancel(
+            caller.resource(request.topic),
+            request.message_ids,
+            request.key if request.HasField("key") else None,
+        )
+        return wire.CancelScheduledResponse(status=status.OK, message_ids=cancelled)
+
+    async def get_status(self, _request: wire.GetStatusRequest, _caller: Caller) -> wire.GetStatusResponse:
+        now = await self._operations.status()
+        return wire.GetStatusResponse(
+            status=status.OK,
+            version=self._version,
+            store=now.store,
+            durability=now.durability,
+            schema_revision=now.counts.revision,
+            topics=now.counts.topics,
+            groups=now.counts.groups,
+            messages=now.counts.messages,
+            dead_letters=now.counts.dead_letters,
+            parked_polls=now.parked_polls,
+            connected_clients=now.connected_clients,
+            discarded_transactions=now.discarded_transactions,
+            lag=map(inspection_convert.lag, now.lag),
+            hints=now.hints,
+            budgets=map(inspection_convert.budget, now.budgets),
+            started_at=convert.timestamp(now.started_at_ms),
+            now=convert.timestamp(now.now_ms),
+            oldest_overdue=convert.duration(now.oldest_overdue_ms),
+        )
+
+    async def confirm_clock(self, _request: wire.ConfirmClockRequest, _caller: Caller) -> wire.ConfirmClockResponse:
+        return wire.ConfirmClockResponse(status=status.OK, sentence=await self._operations.confirm_clock())
+
+
+def _listed(shown: int, count: int, what: str) -> pb.Status:
+    return status.OK if shown == count else pb.Status(code=pb.OK, message=f"the first {shown} of {count} {what}")

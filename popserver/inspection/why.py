@@ -1,0 +1,246 @@
+"""Why a message is where it is, in one sentence.
+
+The store gathers the evidence about one message in one group; what it means is said here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from popserver.model.group import Group, HistoryLevel, Mode
+from popserver.model.states import ACKED, State
+
+When = Callable[[int], str]  # epoch milliseconds
+
+
+class Hold(NamedTuple):
+    """A delivery that is stored: of the message itself, or of the one its message group waits for."""
+
+    message_id: str
+    state: State
+    attempt: int
+    client_id: str
+    visible_at_ms: int
+
+
+class Death(NamedTuple):
+    """What is known of a dead letter."""
+
+    at_ms: int
+    attempt: int
+    reason: str
+
+
+class Scheduled(NamedTuple):
+    """A message that is in no queue yet: delayed, or half sent (`is_half`)."""
+
+    due_at_ms: int
+    is_half: bool
+    checks: int
+
+
+class Retry(NamedTuple):
+    """The newest copy of a message that its consumer handed back."""
+
+    topic_name: str
+    offset: int
+    failures: int
+
+
+class Redriven(NamedTuple):
+    """How a dead letter went back: `target` None is to its group alone."""
+
+    plan_id: str
+    at_ms: int
+    target: str | None
+
+
+class Evidence(NamedTuple):
+    """Everything that bears on one message in one group; where a `retry` stands for it, on that copy.
+
+    `ahead` is how many messages the group looks at first; None where it has come to this one. `head` is the message
+    that its message group waits for, `last_words` the reason of the last step that the history keeps.
+    """
+
+    group: Group
+    state: State | None  # None: the group has not met the topic
+    ahead: int | None = None
+    hold: Hold | None = None
+    death: Death | None = None
+    message_group: str | None = None
+    head: Hold | None = None
+    last_words: str = ""
+    scheduled: Scheduled | None = None
+    retry: Retry | None = None
+    redriven: Redriven | None = None
+
+
+def sentence(found: Evidence, when: When) -> str:
+    """The one sentence; `when` says when a moment is, for people."""
+    words = _sentence(found, when)
+    if found.retry is not None and found.death is None:
+        words = f"{_handed_back(found.retry)}, {words}"
+    return words if found.redriven is None or found.death is not None else f"{_sent_back(found, when)}, {words}"
+
+
+def _sentence(found: Evidence, when: When) -> str:
+    if found.scheduled is not None:
+        return _scheduled(found.scheduled, when)
+    if found.state is None and found.retry is not None:
+        return f"READY: group '{found.group.name}' has committed nothing there yet"
+    if found.state is None:
+        return (
+            f"READY for group '{found.group.name}', which has not received from this topic yet; it will start at the"
+            f" {found.group.consume_from.lower()} message"
+        )
+    return _SAYS[found.state](found, when)
+
+
+def facts(found: Evidence, when: When) -> list[tuple[str, str]]:
+    """What the sentence rests on, as (name, value)."""
+    listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state and found.state.shown)]
+    listed += [("message group", found.message_group), ("messages ahead", found.ahead)]
+    if found.retry is not None:
+        listed += [("failed", f"{found.retry.failures} times"), ("retry topic", found.retry.topic_name)]
+        listed.append(("offset there", found.retry.offset))
+    if found.redriven is not None:
+        listed += [("redriven by plan", found.redriven.plan_id), ("redriven", when(found.redriven.at_ms))]
+        listed.append(("redriven to topic", found.redriven.target))
+    listed += _of_hold("", found.hold, found.group, when)
+    if found.head is not None and found.head != found.hold:
+        listed.append(("first of its message group", found.head.message_id))
+        listed += [("its state", found.head.state.shown), *_of_hold("its ", found.head, found.group, when)]
+    if found.death is not None:
+        listed += [("died", when(found.death.at_ms)), ("attempt", found.death.attempt)]
+        listed.append(("reason", found.death.reason))
+    if found.scheduled is not None:
+        listed += [("kind", "HALF" if found.scheduled.is_half else "DELAY")]
+        listed.append(("due", when(found.scheduled.due_at_ms)))
+    return [(name, str(value)) for name, value in listed if value not in (None, "")]
+
+
+def _of_hold(whose: str, hold: Hold | None, group: Group, when: When) -> list[tuple[str, object]]:
+    if hold is None:
+        return []
+    facts: list[tuple[str, object]] = [(f"{whose}attempt", f"{hold.attempt} of {group.retry.max_attempts}")]
+    if hold.state in ACKED:
+        return [*facts, (f"{whose}ack", "provisional")]
+    if hold.state is not State.READY:
+        facts.append((f"{whose}hold or pause ends", when(hold.visible_at_ms)))
+    return [*facts, (f"{whose}client", hold.client_id if hold.state is State.INFLIGHT else None)]
+
+
+def _scheduled(found: Scheduled, when: When) -> str:
+    if not found.is_half:
+        return f"not in a queue yet: delayed until {when(found.due_at_ms)}"
+    return (
+        f"not in a queue yet: half of a transaction that nobody has committed; its producers were asked {found.checks}"
+        f" times, the next time is {when(found.due_at_ms)}"
+    )
+
+
+def _ready(found: Evidence, when: When) -> str:
+    if found.head is not None and found.head != found.hold:
+        return f"READY, but {_its_group(found)} is locked: {_head(found, when)}"
+    if found.hold is not None and not found.hold.attempt:
+        return f"READY: the next receive of group '{found.group.name}' may take it"
+    if found.hold is not None:
+        return f"READY again after attempt {found.hold.attempt}{_because(found)}; the next receive may take it"
+    if found.ahead:
+        return f"READY: group '{found.group.name}' has {found.ahead} messages to look at before it"
+    verb = "pull" if found.group.mode is Mode.PULL else "receive"
+    return f"READY: the next {verb} of group '{found.group.name}' may take it"
+
+
+def _sent_back(found: Evidence, when: When) -> str:
+    assert found.redriven is not None, "only of what was redriven"
+    to = "" if found.redriven.target is None else f" to topic '{found.redriven.target}'"
+    return f"redriven{to} by plan '{found.redriven.plan_id}' {when(found.redriven.at_ms)}"
+
+
+def _handed_back(retry: Retry) -> str:
+    if not retry.failures:
+        return f"it is at offset {retry.offset} of topic '{retry.topic_name}'"
+    times = "once" if retry.failures == 1 else f"{retry.failures} times"
+    return f"handed back {times}, its retry is at offset {retry.offset} of topic '{retry.topic_name}'"
+
+
+def _inflight(found: Evidence, when: When) -> str:
+    assert found.hold is not None, "what is held is stored"
+    return _held(found.hold, found.group, when)
+
+
+def _acked_provisionally(found: Evidence, when: When) -> str:
+    return f"acked, and committed as soon as everything before it in {_its_group(found)} ends: {_head(found, when)}"
+
+
+def _acked_in_transaction(_found: Evidence, _when: When) -> str:
+    return f"INFLIGHT: {_ACKED_IN_TRANSACTION}"
+
+
+def _waiting_retry(found: Evidence, when: When) -> str:
+    assert found.hold is not None, "what waits is stored"
+    attempts = f"attempt {found.hold.attempt} of {found.group.retry.max_attempts}"
+    return f"WAITING_RETRY: {attempts} failed{_because(found)}; it comes again {when(found.hold.visible_at_ms)}"
+
+
+def _commit(found: Evidence, _when: When) -> str:
+    if found.group.mode is Mode.PULL:
+        return f"COMMIT: group '{found.group.name}' has committed an offset beyond it"
+    if found.group.history is HistoryLevel.ALL:
+        return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
+    return (
+        f"COMMIT: acked, or refused by the filter of a consumer of group '{found.group.name}', or skipped by an"
+        f" operator; which of these is not remembered with history '{found.group.history}'"
+    )
+
+
+def _dead(found: Evidence, when: When) -> str:
+    if found.death is None:
+        return f"DLQ: a dead letter of group '{found.group.name}'"
+    return (
+        f"DLQ: a dead letter of group '{found.group.name}' since {when(found.death.at_ms)}, after attempt"
+        f" {found.death.attempt}: {found.death.reason}"
+    )
+
+
+def _head(found: Evidence, when: When) -> str:
+    if found.head is None:
+        return "nothing of it is held any more"
+    return f"message {found.head.message_id} comes first, {_held(found.head, found.group, when)}"
+
+
+def _held(hold: Hold, group: Group, when: When) -> str:
+    attempts = f"attempt {hold.attempt} of {group.retry.max_attempts}"
+    if hold.state is State.INFLIGHT:
+        return f"INFLIGHT: {_holder(hold)} has it, {attempts}, until {when(hold.visible_at_ms)}"
+    if hold.state is State.WAITING_RETRY:
+        return f"WAITING_RETRY: {attempts} failed, it comes again {when(hold.visible_at_ms)}"
+    if hold.state is State.ACKED_IN_TRANSACTION:
+        return _ACKED_IN_TRANSACTION
+    return f"READY again after {attempts}"
+
+
+def _holder(hold: Hold) -> str:
+    return f"client '{hold.client_id}'" if hold.client_id else "a client that is gone"
+
+
+def _its_group(found: Evidence) -> str:
+    return f"message group '{found.message_group}'"
+
+
+def _because(found: Evidence) -> str:
+    return f" ({found.last_words})" if found.last_words else ""
+
+
+_ACKED_IN_TRANSACTION = "its consumer acked it in a transaction of its own, and the server commits it at once"
+_SAYS = {
+    State.READY: _ready,
+    State.INFLIGHT: _inflight,
+    State.WAITING_RETRY: _waiting_retry,
+    State.COMMIT: _commit,
+    State.DLQ: _dead,
+    State.ACKED_PROVISIONALLY: _acked_provisionally,
+    State.ACKED_IN_TRANSACTION: _acked_in_transaction,
+}

@@ -1,0 +1,1 @@
+"""What the server does by itself: retention, the purge of deleted topics, watching the clock."""

@@ -1,0 +1,139 @@
+"""Setting the server's time back to the system's clock, at once; while no server runs.
+
+What lasts a given time keeps what is left of it; the stored times that lie ahead of the system's clock become now. The
+order of messages stays, and times within a queue do not go back. Idempotency keys keep their ends, for they may have
+been given by the right clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, case, delete, select, text, update
+
+from popserver.cluster.sql import newest_beat_ms
+from popserver.database.database import Database
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import (
+    IS_HALF,
+    client,
+    delivery,
+    in_states,
+    message,
+    message_group_progress,
+    pending,
+    queue,
+    queue_lock,
+    server,
+)
+from popserver.database.schema import clock as clock_table
+from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.maintenance import clock_notes
+from popserver.members.locks import newest_lock_ms
+from popserver.messages.append import newest_stored_at_ms
+from popserver.model.errors import StoreUnavailable
+from popserver.model.states import State, shown_as
+from popserver.model.topic import message_key
+
+
+class Standing(NamedTuple):
+    """The system's clock, and where the server's time would begin: at the latest time that is stored, or there."""
+
+    system_ms: int
+    server_ms: int
+
+    @property
+    def ahead_ms(self) -> int:
+        return self.server_ms - self.system_ms
+
+
+def standing(conn: Connection, system_ms: int) -> Standing:
+    """Where the clocks stand while no server runs."""
+    last = clock_notes.last(conn) or clock_notes.Reading(0, 0)
+    newest_ms = max(each(conn) for each in (newest_stored_at_ms, newest_beat_ms, newest_lock_ms))
+    return Standing(system_ms, max(system_ms, last.server_ms, newest_ms))
+
+
+def reset(database: Database, conn: Connection, before: Standing) -> int:
+    """Let the server's time begin at the system's clock; how many messages get another time of storing.
+
+    Raises `StoreUnavailable` while a server uses the database. It may be broken off and repeated.
+    """
+    if database.is_shared and (count := conn.execute(_OTHERS).scalar_one()):
+        raise StoreUnavailable(
+            f"{database.name} is in use: popmq has {count} connections to it; stop every server, and repeat"
+        )
+    names = {"now_ms": before.system_ms, "by_ms": before.ahead_ms}
+    messages = 0
+    # In steps, the last first: so far as it has come, no time goes back within a queue.
+    for queue_id in conn.execute(_AHEAD, names).scalars().all():
+        messages += _reset_queue(database, conn, queue_id, before.system_ms)
+    database.begin(conn)
+    for statement in _SHIFTS:
+        conn.execute(statement, names)
+    database.commit(conn)
+    return messages
+
+
+def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: int) -> int:
+    end, changed = message_key(queue_id + 1, 0), 0
+    while True:
+        names = {"first": message_key(queue_id, 0), "end": end}
+        rows = conn.execute(_LAST, names).all()
+        keys = [row.message_key for row in rows if row.stored_at_ms > now_ms]
+        if not keys:
+            return changed
+        database.begin(conn)
+        changed += conn.execute(_NOW, {"these_keys": encode_rows((key,) for key in keys), "now_ms": now_ms}).rowcount
+        database.commit(conn)
+        end = keys[-1]
+
+
+def _sooner(
+    table: Table, column: Column[Any], *only: ColumnElement[bool], ready: ColumnElement[bool] | None = None
+) -> Any:
+    """What ends at a time ahead of now ends as much sooner as the clock goes back, but not before now."""
+    moved = column - bindparam("by_ms")
+    is_now = moved < bindparam("now_ms") if ready is None else ready | (moved < bindparam("now_ms"))
+    later = case((is_now, bindparam("now_ms", type_=column.type)), else_=moved)
+    return update(table).where(column > bindparam("now_ms"), *only).values({column: later})
+
+
+_OTHERS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'popmq'"
+    " AND pid <> pg_backend_pid()"
+)
+_AHEAD = select(queue.c.queue_id).where(queue.c.newest_stored_at_ms > bindparam("now_ms")).order_by(queue.c.queue_id)
+_LAST = (
+    select(message.c.message_key, message.c.stored_at_ms)
+    .where(message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
+    .order_by(message.c.message_key.desc())
+    .limit(STEP_ROWS_MAX)
+)
+_KEYS = rows_parameter("these_keys", "message_key")
+_NOW = (
+    update(message)
+    .where(message.c.message_key.in_(select(_KEYS.c.message_key)))
+    .values(stored_at_ms=bindparam("now_ms"))
+)
+_SHIFTS = (
+    update(queue)
+    .where(queue.c.newest_stored_at_ms > bindparam("now_ms"))
+    .values(newest_stored_at_ms=bindparam("now_ms")),
+    update(message_group_progress)
+    .where(message_group_progress.c.open_since_ms > bindparam("now_ms"))
+    .values(open_since_ms=bindparam("now_ms")),
+    _sooner(delivery, delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY))),
+    _sooner(pending, pending.c.due_at_ms, IS_HALF),
+    _sooner(queue_lock, queue_lock.c.locked_until_ms),
+    # Of servers that were killed: their times lie ahead.
+    delete(client),
+    delete(server),
+    update(clock_table).values(
+        system_ms=bindparam("now_ms"),
+        server_ms=bindparam("now_ms"),
+        doubted_ms=0,
+        doubt_left_ms=0,
+        confirmed=clock_table.c.confirmed + 1,
+    ),
+)

@@ -1,0 +1,194 @@
+"""The duties nobody asks for: ending what is due, removing what is too old or deleted.
+
+Each duty goes in steps of at most 1,000 rows with the users' requests in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from popserver.cluster.sql import unattended_push_clients
+from popserver.database.notifications import DUE
+from popserver.engine.clock import Alarm, Clock
+from popserver.engine.reader import Reader
+from popserver.engine.timers import Sleeper
+from popserver.engine.writer import Writer
+from popserver.maintenance import retention
+from popserver.maintenance.purge import Purge
+from popserver.maintenance.retention import Removed
+from popserver.messages import keys
+from popserver.model.errors import PopError
+from popserver.model.retry import MINUTE_MS, SECOND_MS
+from popserver.model.times import utc
+from popserver.settling import expire
+
+RETRY_MS = 1 * SECOND_MS  # when the store did not answer
+RETENTION_BEAT_MS = 1 * MINUTE_MS  # so long may a message outstay its retention
+KEYS_BEAT_MS = 1 * MINUTE_MS  # so long may the row of an idempotency key outstay its window, which no one notices
+
+log = structlog.get_logger("popserver.maintenance")
+
+
+class Maintenance:
+    """Keeps the store in step with time."""
+
+    def __init__(self, reader: Reader, writer: Writer, clock: Clock, *, retention_ms: int, key_window_ms: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._clock = clock
+        self._retention_ms = retention_ms
+        self._key_window_ms = key_window_ms
+        self._removals = Removals(clock)
+        self._sleeper = Sleeper(clock, self._end_due)
+        writer.effects.on_due(DUE, self._sleeper.tell)
+        self._retainer = Sleeper(clock, self._retain)
+        self._key_keeper = Sleeper(clock, self._expire_keys)
+        self._purging: asyncio.Task[None] | None = None
+        self._purge_again: Alarm | None = None
+
+    async def start(self) -> list[str]:
+        """Take up what fell due while nobody was there; returns the clients whose push holds are open
+        and that no server answers for."""
+        self._sleeper.tell(await self._reader.read(expire.next_due_ms))
+        self.purge()
+        self.age()
+        return await self._reader.read(unattended_push_clients)
+
+    def look(self) -> None:
+        """Something may be due of which nobody told this server."""
+        self._sleeper.look()
+
+    def age(self) -> None:
+        """Something may be old that was not known to be: at a start, or when a jump of the clock is believed."""
+        if self._retention_ms:
+            self._retainer.tell(self._clock.now_ms())
+        if self._key_window_ms:
+            self._key_keeper.tell(self._clock.now_ms())
+
+    def purge(self) -> None:
+        """Something was deleted: remove its rows, step by step, behind everybody's back."""
+        if self._purging is None or self._purging.done():
+            self._purging = asyncio.get_running_loop().create_task(self._purge())
+
+    async def idle(self) -> None:
+        await self._sleeper.idle()
+        await self._retainer.idle()
+        await self._key_keeper.idle()
+        if self._purging is not None:
+            await asyncio.gather(self._purging, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._sleeper.close()
+        await self._retainer.close()
+        await self._key_keeper.close()
+        if self._purging is not None:
+            self._purging.cancel()
+            await asyncio.gather(self._purging, return_exceptions=True)
+        if self._purge_again is not None:
+            self._purge_again.cancel()
+        self._removals.say()
+
+    async def _end_due(self) -> int | None:
+        try:
+            ended = await self._writer.submit(expire.EndDue())
+        except PopError as error:
+            log.warning("due deliveries wait", reason=error.sentence)
+            return self._clock.now_ms() + RETRY_MS
+        return ended.next_due_ms
+
+    async def _retain(self) -> int | None:
+        """One step; then at once the next, or when the oldest message left is old enough.
+
+        With nothing stored that is a whole retention away: what comes later cannot be old before.
+        """
+        now_ms, cutoff_ms = self._clock.now_ms(), self._clock.aged_ms() - self._retention_ms
+        try:
+            retained = await self._writer.submit(retention.Retain(cutoff_ms))
+        except PopError as error:
+            log.warning("old messages wait", reason=error.sentence)
+            return now_ms + RETENTION_BEAT_MS
+        if retained.of_topic is not None:
+            self._removals.messages(retained.of_topic)
+        elif retained.removed:
+            self._removals.rows("old history", retained.removed)
+        if retained.removed:
+            return now_ms
+        self._removals.say()
+        oldest_ms = now_ms if retained.oldest_ms is None else retained.oldest_ms
+        return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_BEAT_MS)
+
+    async def _expire_keys(self) -> int | None:
+        """One step; then at once the next, or when the next window is over. What comes later is not over before."""
+        now_ms = self._clock.now_ms()
+        try:
+            expired = await self._writer.submit(keys.Expire())
+        except PopError as error:
+            log.warning("expired keys wait", reason=error.sentence)
+            return now_ms + KEYS_BEAT_MS
+        if expired.removed:
+            self._removals.rows("expired idempotency keys", expired.removed)
+            return now_ms
+        self._removals.say()
+        return max(expired.next_ms or now_ms + self._key_window_ms, now_ms + KEYS_BEAT_MS)
+
+    async def _purge(self) -> None:
+        try:
+            removed = 1
+            while removed:
+                removed = await self._writer.submit(Purge())
+                if removed:
+                    self._removals.rows("rows of deleted topics and groups", removed)
+            self._removals.say()
+        except PopError as error:
+            log.warning("deleted rows wait", reason=error.sentence)
+            self._purge_again = self._clock.call_at(self._clock.now_ms() + RETRY_MS, self.purge)
+
+
+# The log's account of what the server removed by itself: one line for each topic and run, not for each step.
+
+SAID_AFTER_MS = 10 * SECOND_MS  # of a long run: what a crash may keep from the log
+
+
+class Removals:
+    """Counts, and says so when a run of steps ends or has lasted for a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._messages: dict[str, Removed] = {}
+        self._rows: dict[str, int] = {}
+        self._since_ms: int | None = None
+
+    def messages(self, removed: Removed) -> None:
+        """A step has removed old messages of a topic."""
+        name = str(removed.topic)
+        before = self._messages.get(name, removed._replace(messages=0))
+        self._messages[name] = Removed(
+            removed.topic,
+            before.messages + removed.messages,
+            min(before.oldest_ms, removed.oldest_ms),
+            max(before.newest_ms, removed.newest_ms),
+        )
+        self._go_on()
+
+    def rows(self, what: str, count: int) -> None:
+        """A step has removed so many rows of another kind."""
+        self._rows[what] = self._rows.get(what, 0) + count
+        self._go_on()
+
+    def say(self) -> None:
+        """Write a line for each topic and each kind."""
+        for name, each in sorted(self._messages.items()):
+            oldest, newest = utc(each.oldest_ms), utc(each.newest_ms)
+            log.info("old messages removed", topic=name, count=each.messages, oldest=oldest, newest=newest)
+        for what, count in sorted(self._rows.items()):
+            log.info(f"{what} removed", count=count)
+        self._messages, self._rows, self._since_ms = {}, {}, None
+
+    def _go_on(self) -> None:
+        now_ms = self._clock.now_ms()
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        elif now_ms - self._since_ms >= SAID_AFTER_MS:
+            self.say()

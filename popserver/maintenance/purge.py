@@ -1,0 +1,190 @@
+"""What deleted topics and groups have left, removed step by step behind everybody's back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import Column, ColumnElement, Text, bindparam, delete, func, select, tuple_
+
+from popserver.catalog.lookup import queue_rows
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import (
+    consumer_group,
+    dead_letter,
+    delivery,
+    history,
+    idempotency,
+    member,
+    message,
+    message_group_progress,
+    pending,
+    progress,
+    queue,
+    queue_lock,
+    redrive,
+    redrive_plan,
+)
+from popserver.database.schema import topic as topic_table
+from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError, TooManyRequests
+from popserver.model.topic import message_key
+
+
+@dataclass(frozen=True, slots=True)
+class Purge(Request[int]):
+    """One step of removing what deleted topics and groups have left."""
+
+    phase: ClassVar = Phase.PURGE
+
+
+@carries_out(Purge)
+def purge(tx: Transaction, requests: Sequence[Purge]) -> list[int | PopError]:
+    """Remove one step of what is deleted; the number of rows removed, 0 when nothing is left.
+
+    Refused, to be asked again, while somebody's own transaction has the last of the deliveries under its hands.
+    """
+    try:
+        return [_purge_groups(tx) or _purge_topics(tx)] * len(requests)
+    except TooManyRequests as refusal:
+        return [refusal] * len(requests)
+
+
+def _purge_groups(tx: Transaction) -> int:
+    group_id = tx.conn.execute(_A_DELETED_GROUP).scalar()
+    if group_id is None:
+        return 0
+    # Progress first, as with a queue: on another server the group may still be granted something.
+    tx.conn.execute(_END_PROGRESS_OF_GROUP, {"of_group": group_id})
+    if left := tx.conn.execute(_COUNT_PROGRESS_OF_GROUP, {"of_group": group_id}).scalar_one():
+        return int(left)  # in use on another server, for as long as a transaction takes
+    removed = _purge_deliveries(tx, delivery.c.group_id == group_id)
+    if removed:
+        return removed
+    removed = _purge_rows(tx, dead_letter.c.dead_letter_id, dead_letter.c.group_id == group_id)
+    removed = removed or _purge_plan(tx, group_id)
+    if removed:
+        return removed
+    for key in (message_group_progress.c.message_group, member.c.client_id, queue_lock.c.queue_id):
+        removed = _purge_rows(tx, key, key.table.c.group_id == group_id)
+        if removed:
+            return removed
+    return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
+
+
+def _purge_plan(tx: Transaction, group_id: int) -> int:
+    """One plan of the group, its records first: they are found by the plan alone."""
+    plan_id = tx.conn.execute(_A_PLAN, {"of_group": group_id}).scalar()
+    if plan_id is None:
+        return 0
+    of_plan = {"of_plan": plan_id}
+    ids = tx.conn.execute(_ITS_RECORDS, of_plan).scalars().all()
+    if ids:
+        return tx.conn.execute(_END_RECORDS, of_plan | {"last": ids[-1]}).rowcount
+    return tx.conn.execute(_END_PLAN, of_plan).rowcount
+
+
+def _purge_topics(tx: Transaction) -> int:
+    topic_id = tx.conn.execute(_A_DELETED_TOPIC).scalar()
+    if topic_id is None:
+        return 0
+    removed = _purge_rows(tx, pending.c.pending_id, pending.c.topic_id == topic_id)
+    removed = removed or _purge_rows(tx, idempotency.c.idempotency_key, idempotency.c.topic_id == topic_id)
+    if removed:
+        return removed
+    for each in queue_rows(tx.conn, topic_id):
+        removed = _purge_queue(tx, each.queue_id)
+        if removed:
+            return removed
+        return tx.conn.execute(delete(queue).where(queue.c.queue_id == each.queue_id)).rowcount
+    # What was redriven to a group has its delivery at a place in another topic; looked for once, at the end.
+    if removed := _purge_deliveries(tx, delivery.c.topic_id == topic_id):
+        return removed
+    return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
+
+
+def _purge_queue(tx: Transaction, queue_id: int) -> int:
+    """Progress first: nobody is granted anything any more. What falls due or is looked up goes before its message."""
+    tx.conn.execute(_END_PROGRESS, {"of_queue": queue_id})
+    if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
+        return int(left)  # in use on another server, for as long as a transaction takes
+    of_queue = message_group_progress.c.queue_id == queue_id
+    removed = _purge_rows(tx, message_group_progress.c.message_group, of_queue)
+    if removed:
+        return removed
+    tx.conn.execute(_END_LOCKS, {"of_queue": queue_id})
+    first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)
+    removed = _purge_deliveries(tx, delivery.c.message_key >= first, delivery.c.message_key < end)
+    if removed:
+        return removed
+    for key in (dead_letter.c.copy_key, message.c.message_key, history.c.message_key):
+        removed = _purge_rows(tx, key, key >= first, key < end)
+        if removed:
+            return removed
+    return 0
+
+
+def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnElement[bool]) -> int:
+    """A step of the key's table, the keys first: a look with a limit might be repeated for every row."""
+    keys = tx.conn.execute(select(key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)).scalars().all()
+    if not keys:
+        return 0
+    these = _NAMES if isinstance(key.type, Text) else _KEYS
+    removed = tx.conn.execute(
+        delete(key.table).where(*of_what_is_gone, key.in_(select(these.c.key))),
+        {"keys": encode_rows((each,) for each in keys)},
+    )
+    return removed.rowcount
+
+
+def _purge_deliveries(tx: Transaction, *of_what_is_gone: ColumnElement[bool]) -> int:
+    """A step of them, waiting for none that is locked: it may be so for as long as its holder likes."""
+    these = select(delivery.c.group_id, delivery.c.message_key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)
+    free = [tuple(row) for row in tx.conn.execute(these.with_for_update(skip_locked=True))]
+    if not free and tx.conn.execute(these.limit(1)).first() is not None:
+        raise TooManyRequests("a delivery of what is deleted is locked by another transaction; ask again")
+    tx.conn.execute(_END_DELIVERIES, {"deliveries": encode_rows(free)})
+    return len(free)
+
+
+_KEYS = rows_parameter("keys", "key")
+_NAMES = rows_parameter("keys", text=("key",))
+_DELIVERIES = rows_parameter("deliveries", "group_id", "message_key")
+_END_DELIVERIES = delete(delivery).where(
+    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
+)
+_A_PLAN = select(redrive_plan.c.plan_id).where(redrive_plan.c.group_id == bindparam("of_group")).limit(1)
+_ITS_RECORDS = (
+    select(redrive.c.dead_letter_id)
+    .where(redrive.c.plan_id == bindparam("of_plan"))
+    .order_by(redrive.c.dead_letter_id)
+    .limit(STEP_ROWS_MAX)
+)
+_END_RECORDS = delete(redrive).where(
+    redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id <= bindparam("last")
+)
+_END_PLAN = delete(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
+# Each is one server's to remove.
+_A_DELETED_GROUP = (
+    select(consumer_group.c.group_id)
+    .where(consumer_group.c.deleted_at_ms.is_not(None))
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+_A_DELETED_TOPIC = (
+    select(topic_table.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_not(None))
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+# Without waiting: whoever uses one may be waiting for what this transaction has.
+_IN_QUEUE = progress.c.queue_id == bindparam("of_queue")
+_FREE = select(progress.c.group_id).where(_IN_QUEUE).with_for_update(skip_locked=True).correlate(None)
+_END_PROGRESS = delete(progress).where(_IN_QUEUE, progress.c.group_id.in_(_FREE))
+_END_LOCKS = delete(queue_lock).where(queue_lock.c.queue_id == bindparam("of_queue"))
+_COUNT_PROGRESS = select(func.count()).select_from(progress).where(_IN_QUEUE)
+_OF_GROUP = progress.c.group_id == bindparam("of_group")
+_FREE_OF_GROUP = select(progress.c.queue_id).where(_OF_GROUP).with_for_update(skip_locked=True).correlate(None)
+_END_PROGRESS_OF_GROUP = delete(progress).where(_OF_GROUP, progress.c.queue_id.in_(_FREE_OF_GROUP))
+_COUNT_PROGRESS_OF_GROUP = select(func.count()).select_from(progress).where(_OF_GROUP)

@@ -1,0 +1,193 @@
+"""Removing what is older than the retention: a prefix of each queue, in steps.
+
+A message that somebody holds or that waits for its retry stays, and what stands behind it in its queue: also where it
+waits for a group that owns whole queues and has committed nothing in this one, so has no progress there; and where a
+redriven message stands whose delivery lives. One that is ready again goes with its delivery. Dead letters stay until
+they are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import and_, bindparam, delete, func, select, update
+
+from popserver.catalog import groups, lookup
+from popserver.database.rows import RowStatement
+from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, history, in_states, message, queue
+from popserver.database.schema import topic as topic_table
+from popserver.delivery import message_groups
+from popserver.delivery.message_groups import Member
+from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.messages import origins
+from popserver.messages.append import lock_queue
+from popserver.model.errors import PopError
+from popserver.model.group import Mode
+from popserver.model.names import DLQ_PREFIX, Resource
+from popserver.model.states import State, shown_as
+from popserver.model.topic import message_key, offset_of, queue_of
+
+
+class Retained(NamedTuple):
+    """Rows removed (0: nothing left to remove now), and when the oldest message left was stored (None: none).
+
+    The rows are the messages of `of_topic`, or of the history where that is None.
+    """
+
+    removed: int
+    oldest_ms: int | None
+    of_topic: Removed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retain(Request[Retained]):
+    """Remove one step of what was stored before `cutoff_ms`."""
+
+    phase: ClassVar = Phase.RETAIN
+    cutoff_ms: int
+
+
+class Removed(NamedTuple):
+    """Messages of one topic that were removed, and when the first and the last of them were stored."""
+
+    topic: Resource
+    messages: int
+    oldest_ms: int
+    newest_ms: int
+
+
+class _QueueRow(NamedTuple):
+    queue_id: int
+    min_offset: int
+    namespace: str
+    name: str
+    oldest_ms: int | None
+
+
+@carries_out(Retain)
+def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
+    """One step for all requests: of messages while there are any to remove, then of history."""
+    cutoff_ms = max(request.cutoff_ms for request in requests)
+    if not lookup.lock_if_free(tx):
+        return [Retained(0, cutoff_ms)] * len(requests)
+    queues = _OLDEST.rows(tx.conn, {})
+    old = (each for each in queues if each.oldest_ms is not None and each.oldest_ms < cutoff_ms)
+    of_topic = next((removed for each in old if (removed := _trim(tx, each, cutoff_ms))), None)
+    count = of_topic.messages if of_topic else tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
+    oldest_ms = min((each.oldest_ms for each in queues if each.oldest_ms is not None), default=None)
+    return [Retained(count, oldest_ms, of_topic)] * len(requests)
+
+
+def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int) -> Removed | None:
+    """Remove the queue's oldest messages, up to one that must stay; None where nothing was removed."""
+    groups = lock_queue(tx, place.queue_id)
+    if groups is None:
+        return None
+    bounds = {"first": message_key(place.queue_id, place.min_offset), "end": message_key(place.queue_id + 1, 0)}
+    keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms}).scalars().all()
+    if not keys:
+        return None
+    bounds["end"] = keys[-1] + 1
+    needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in groups]
+    needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
+    needed.append(origins.first_delivered(tx.conn, bounds["first"], bounds["end"]))
+    bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
+    for group_id in groups:
+        _remove_ready(tx, group_id, bounds)
+    newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
+    removed = tx.conn.execute(_REMOVE, bounds).rowcount
+    tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
+    if not removed:
+        return None
+    oldest_ms = place.oldest_ms or 0
+    return Removed(Resource(place.namespace, place.name), removed, oldest_ms, newest_ms or oldest_ms)
+
+
+def _first_needed(tx: Transaction, bounds: dict[str, int]) -> int | None:
+    """The first message that must stay for the group: held, waiting, or being granted just now."""
+    ready_again = set(tx.conn.execute(_LOCK_READY_AGAIN, bounds).scalars())
+    return next((key for key in tx.conn.execute(_ALL, bounds).scalars() if key not in ready_again), None)
+
+
+def _remove_ready(tx: Transaction, group_id: int, bounds: dict[str, int]) -> None:
+    """Remove the deliveries of what is ready again; for their message groups these have ended."""
+    names = bounds | {"for_group": group_id}
+    in_order = tx.conn.execute(_READY_IN_ORDER, names).all()
+    tx.conn.execute(_READY_AGAIN_TOO, names)
+    members = {Member(row.topic_id, queue_of(bounds["first"]), row.message_group) for row in in_order}
+    found = groups.groups_by_id(tx.conn, [group_id]) if members else {}
+    if group_id in found:
+        message_groups.settle_removed(tx, found[group_id].group, members)
+
+
+_FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset)
+_END_KEY = (queue.c.queue_id + 1).op("<<")(KEY_SHIFT)
+_OLDEST = RowStatement(
+    _QueueRow,
+    select(
+        queue.c.queue_id,
+        queue.c.min_offset,
+        topic_table.c.namespace,
+        topic_table.c.name,
+        select(message.c.stored_at_ms)
+        .where(message.c.message_key >= _FIRST_KEY, message.c.message_key < _END_KEY)
+        .order_by(message.c.message_key)
+        .limit(1)
+        .scalar_subquery()
+        .label("oldest_ms"),
+    )
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(
+        topic_table.c.deleted_at_ms.is_(None),
+        func.substr(topic_table.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
+        queue.c.min_offset < queue.c.next_offset,
+    ),
+)
+_INSIDE = (message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
+_OLD = (
+    select(message.c.message_key)
+    .where(*_INSIDE, message.c.stored_at_ms < bindparam("cutoff_ms"))
+    .order_by(message.c.message_key)
+    .limit(STEP_ROWS_MAX)
+)
+_OF_GROUP = (
+    delivery.c.group_id == bindparam("for_group"),
+    delivery.c.message_key >= bindparam("first"),
+    delivery.c.message_key < bindparam("end"),
+)
+_ALL = select(delivery.c.message_key).where(*_OF_GROUP).order_by(delivery.c.message_key)
+_FIRST_HANDED_BACK = (
+    select(func.min(delivery.c.message_key))
+    .select_from(consumer_group)
+    .join(
+        delivery,
+        and_(
+            delivery.c.group_id == consumer_group.c.group_id,
+            delivery.c.message_key >= bindparam("first"),
+            delivery.c.message_key < bindparam("end"),
+        ),
+    )
+    .where(consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None))
+)
+_LOCK_READY_AGAIN = (
+    select(delivery.c.message_key)
+    .where(*_OF_GROUP, in_states(delivery.c.state, *shown_as(State.READY)))
+    .with_for_update(skip_locked=True)
+)
+_READY_IN_ORDER = (
+    select(delivery.c.topic_id, delivery.c.message_group)
+    .where(*_OF_GROUP, delivery.c.message_group.is_not(None), in_states(delivery.c.state, *shown_as(State.READY)))
+    .distinct()
+)
+_READY_AGAIN_TOO = delete(delivery).where(*_OF_GROUP, in_states(delivery.c.state, *shown_as(State.READY)))
+_NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.message_key.desc()).limit(1)
+_REMOVE = delete(message).where(*_INSIDE)
+_MOVE_MIN = update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(min_offset=bindparam("to_offset"))
+_FIRST_HISTORY = (
+    select(history.c.history_id, history.c.at_ms).order_by(history.c.history_id).limit(STEP_ROWS_MAX).subquery()
+)
+_FORGET = delete(history).where(
+    history.c.history_id.in_(select(_FIRST_HISTORY.c.history_id).where(_FIRST_HISTORY.c.at_ms < bindparam("cutoff_ms")))
+)

@@ -1,0 +1,1 @@
+"""Members of groups that own whole queues: their shares and their queue locks."""

@@ -1,0 +1,237 @@
+"""The members of groups that own whole queues, as far as they are at this server (requirements J1, J2, G6).
+
+A member is there once the store says so, on every server alike. What this server still has to write is taken from what
+is so when it is written: a client that went and came back meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from popserver.catalog import lookup
+from popserver.catalog.flow import Catalog
+from popserver.database.notifications import MEMBERS, RESETS
+from popserver.engine.reader import Reader
+from popserver.engine.timers import Errands
+from popserver.engine.writer import Writer
+from popserver.filters.subscription import Want
+from popserver.members import locks, rules, sql
+from popserver.members.notices import GroupNotices, Listener
+from popserver.members.rules import Member
+from popserver.model.errors import ConsumerGroupNotFound, PopError
+from popserver.model.group import Group, Mode, Model
+from popserver.model.names import Resource
+from popserver.model.topic import MessageQueue, QueueName, Topic, queue_numbered
+
+IDLE_NAMED_MAX = 5
+
+
+class Membership(NamedTuple):
+    """What a client is a member of, how it shares, and all that it wants."""
+
+    group: Group
+    model: Model
+    wants: tuple[Want, ...]
+
+
+class GroupMembers:
+    """Notes who comes and goes; knows the members of a group wherever they are.
+
+    `is_attached` says whether a client is a member with a stream at this server.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        writer: Writer,
+        catalog: Catalog,
+        errands: Errands,
+        notices: GroupNotices,
+        is_attached: Callable[[str], bool],
+    ) -> None:
+        self.notices = notices
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._errands = errands
+        self._is_attached = is_attached
+        self._server_id = ""
+        self._here: dict[str, Membership] = {}
+        self._roll = Roll(reader, errands, notices, self._miss)
+        for kind in (MEMBERS, RESETS):
+            writer.effects.on_outdated(kind, notices.changed)
+
+    async def start(self, server_id: str, *, shared: bool) -> None:
+        """A server that has the database for itself begins without members: they come again."""
+        self._server_id = server_id
+        if not shared:
+            await self._writer.submit(sql.Empty())
+
+    async def join(self, client_id: str, membership: Membership) -> None:
+        """The client is a member; when this returns every server lists it. Raises `ConsumerGroupNotFound`."""
+        before = self._here.get(client_id)
+        self._note(client_id, membership)
+        try:
+            await self._writer.submit(self._joining(client_id, membership))
+        except PopError:
+            if self._here.get(client_id) is membership:
+                self._note(client_id, before)
+            raise
+        if before is not None and before.group.group_id != membership.group.group_id:
+            self._part(client_id, before)
+
+    def leave(self, client_id: str) -> None:
+        """The client is gone here, or no member any more; one that is none is left alone."""
+        membership = self._here.get(client_id)
+        if membership is not None:
+            self._note(client_id, None)
+            self._part(client_id, membership)
+
+    def come_back(self, client_id: str, membership: Membership) -> None:
+        """The client was taken for gone, here or by the other servers, and is not."""
+        self._note(client_id, membership)
+        self._errands.do(client_id, lambda: self._write_again(client_id))
+
+    async def of(self, group: Resource) -> list[Member]:
+        """The group's members by client id. Raises `ConsumerGroupNotFound`."""
+        return await self._reader.read(lambda conn: sql.members_of(conn, group))
+
+    async def share_of(self, client_id: str, group: Resource, topic: Topic) -> list[MessageQueue]:
+        """The topic's queues that the client is to consume; see `sharing.share_of`."""
+        return rules.share_of(client_id, topic, await self.of(group))
+
+    async def idle_hint(self, group: Resource) -> str:
+        """Which members have nothing to do, in a sentence; empty where all have something (requirement J10)."""
+        members = await self.of(group)
+        names = {want.topic for member in members for want in member.wants}
+        topics = [topic for name in sorted(names) if (topic := await self._catalog.known_topic(name)) is not None]
+        idle = rules.idle(members, topics)
+        if not idle:
+            return ""
+        shown = ", ".join(idle[:IDLE_NAMED_MAX]) + (", …" if len(idle) > IDLE_NAMED_MAX else "")
+        queues = ", ".join(f"{len(topic.queues)} of topic '{topic.name}'" for topic in topics) or "none"
+        return (
+            f"{len(idle)} of the {len(members)} members of group '{group}' have no queue to consume ({shown});"
+            f" the queues they share: {queues}; add queues, or run fewer members"
+        )
+
+    def _note(self, client_id: str, membership: Membership | None) -> None:
+        """What the client is a member of from now on, None for nothing."""
+        before = self._here.pop(client_id, None)
+        if membership is not None:
+            self._here[client_id] = membership
+            self._roll.add(membership.group.name, client_id)
+        if before is not None and (membership is None or membership.group.name != before.group.name):
+            self._roll.remove(before.group.name, client_id)
+
+    def _miss(self, client_id: str, group: Group) -> None:
+        """The group, made again perhaps, does not list the client."""
+        here = self._here.get(client_id)
+        if here is not None and here.group.name == group.name and self._is_attached(client_id):
+            self.come_back(client_id, here._replace(group=group))
+
+    def _part(self, client_id: str, membership: Membership) -> None:
+        self._errands.do(client_id, lambda: self._write_parting(client_id, membership))
+
+    async def _write_parting(self, client_id: str, left: Membership) -> None:
+        here = self._here.get(client_id)
+        if here is None or here.group.group_id != left.group.group_id:
+            await self._writer.submit(sql.Part(left.group, client_id, self._server_id))
+
+    async def _write_again(self, client_id: str) -> None:
+        here = self._here.get(client_id)
+        if here is None:
+            return
+        try:
+            await self._writer.submit(self._joining(client_id, here))
+        except ConsumerGroupNotFound:
+            # Deleted meanwhile. Where it is made again, and when it will be, the client comes back into that one.
+            await self._roll.call(here.group.name)
+
+    def _joining(self, client_id: str, membership: Membership) -> sql.Join:
+        return sql.Join(membership.group, client_id, self._server_id, membership.model, membership.wants)
+
+
+# Locks of queues for members that consume them in order: one holder at a time, for 60 s from its last renewal.
+
+
+class QueueLocks:
+    """Takes, renews and gives up. The first lock fixes the group's mode to PULL."""
+
+    def __init__(self, writer: Writer, catalog: Catalog) -> None:
+        self._writer = writer
+        self._catalog = catalog
+
+    async def lock(self, group_name: Resource, client_id: str, queues: Sequence[QueueName]) -> list[QueueName]:
+        """Those of the queues that the client has now, in the order given.
+
+        Raises `BadRequest` for a group that consumes message by message and for a queue that is not there,
+        `ConsumerGroupNotFound`, `TopicNotFound`; then nothing is locked.
+        """
+        places = await self._places(queues)
+        group = await self._catalog.group(group_name)
+        await self._catalog.fix_mode(group, Mode.PULL)
+        locked = set(await self._writer.submit(locks.Lock(group, client_id, list(places.values()))))
+        return [name for name, place in places.items() if place in locked]
+
+    async def unlock(self, group_name: Resource, client_id: str, queues: Sequence[QueueName]) -> None:
+        """Free those of the queues that the client has; raises as `lock` does, but for the group's mode."""
+        places = await self._places(queues)
+        group = await self._catalog.group(group_name)
+        await self._writer.submit(locks.Unlock(group, client_id, list(places.values())))
+
+    async def _places(self, queues: Sequence[QueueName]) -> dict[QueueName, MessageQueue]:
+        """Each queue once. No topic is made for the sake of a lock."""
+        places: dict[QueueName, MessageQueue] = {}
+        for name in queues:
+            topic = await self._catalog.known_topic(name.topic)
+            if topic is None:
+                raise lookup.topic_not_found(name.topic)
+            places[name] = queue_numbered(topic, name.number)
+        return places
+
+
+# Calling the roll of a group whenever its members change: who is a member here and not in the list comes back into it.
+#
+# A row belongs to one server, and another may have removed it: the one to which the client had a second stream, or had
+# moved for a while. A group that is deleted and created again begins without members (requirement J1).
+
+
+class Roll:
+    """The members at this server, by the name of their group; `missed` is told of each that is not in the list."""
+
+    def __init__(
+        self, reader: Reader, errands: Errands, notices: GroupNotices, missed: Callable[[str, Group], None]
+    ) -> None:
+        self._reader = reader
+        self._errands = errands
+        self._notices = notices
+        self._missed = missed
+        self._here: dict[Resource, set[str]] = {}
+        self._listeners: dict[Resource, Listener] = {}
+
+    def add(self, name: Resource, client_id: str) -> None:
+        if name not in self._here:
+            self._here[name] = set()
+            self._listeners[name] = self._notices.listen(name)
+            self._listeners[name].open(None, lambda _: self._changed(name))
+        self._here[name].add(client_id)
+
+    def remove(self, name: Resource, client_id: str) -> None:
+        self._here[name].discard(client_id)
+        if not self._here[name]:
+            del self._here[name]
+            self._notices.leave(self._listeners.pop(name))
+
+    async def call(self, name: Resource) -> None:
+        """Compare with the list; a group that is gone has none until somebody makes it again."""
+        listed = await self._reader.read(lambda conn: sql.listed(conn, name))
+        if listed is not None:
+            group, client_ids = listed
+            for client_id in sorted(self._here.get(name, set()) - client_ids):
+                self._missed(client_id, group)
+
+    async def _changed(self, name: Resource) -> None:
+        # As an errand: it is tried again where the database is away.
+        self._errands.do((name, "roll"), lambda: self.call(name))

@@ -1,0 +1,165 @@
+"""Which member alone consumes a queue, for those that work in the order of queues (requirements F2, F3).
+
+One statement takes a lock or renews it, comparing holder and time; so two never have one. A lock lasts 60 s from its
+last renewal, its holder's goodbye notwithstanding: what that one was doing may not be over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, cast, delete, func, or_, select, tuple_
+
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import consumer_group, queue, queue_lock
+from popserver.engine.transaction import STEP_ROWS_MAX, LockOrder, Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError
+from popserver.model.group import Group, Mode
+from popserver.model.retry import MINUTE_MS
+from popserver.model.topic import MessageQueue
+
+LAPSE_MS = 1 * MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Lock(Request[list[MessageQueue]]):
+    """Take or renew the locks of these queues, as far as no other client has them."""
+
+    phase: ClassVar = Phase.LOCK_QUEUES
+    group: Group
+    client_id: str
+    queues: Sequence[MessageQueue]
+
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.QUEUE_LOCKS, _lock_groups, (self.group.group_id,)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Unlock(Request[None]):
+    """Give up the locks of these queues, as far as the client has them."""
+
+    phase: ClassVar = Phase.UNLOCK_QUEUES
+    group: Group
+    client_id: str
+    queues: Sequence[MessageQueue]
+
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.QUEUE_LOCKS, _lock_groups, (self.group.group_id,)),)
+
+
+_Place = tuple[int, int]  # group id, queue id
+
+
+@carries_out(Lock)
+def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] | PopError]:
+    """Per request the queues whose locks its client has now. A group that is not of mode PULL, or gone, has none.
+
+    Requests for one queue are done one after the other, each in a statement that has the rows of all queues in their
+    order; what a later one touches an earlier one has locked.
+    """
+    taken: list[set[_Place]] = [set() for _ in requests]
+    for turn in _turns(requests):
+        names = {place: (*place, requests[index].client_id) for place, index in turn.items()}
+        for start in range(0, len(turn), STEP_ROWS_MAX):
+            step = [names[place] for place in sorted(turn)[start : start + STEP_ROWS_MAX]]
+            for row in tx.conn.execute(_TAKE.of(tx.conn), _parameters(tx, step)):
+                place = (row.group_id, row.queue_id)
+                taken[turn[place]].add(place)
+    return [
+        [each for each in request.queues if (request.group.group_id, each.queue_id) in places]
+        for request, places in zip(requests, taken, strict=True)
+    ]
+
+
+@carries_out(Unlock)
+def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]:
+    """Waits for who has asked for such a lock just now, though in vain: what is answered is done.
+
+    Stands before `lock` in a transaction: what its client has taken again meanwhile must not be lost to it.
+    """
+    rows = sorted({(each.group.group_id, place.queue_id, each.client_id) for each in requests for place in each.queues})
+    for start in range(0, len(rows), STEP_ROWS_MAX):
+        tx.conn.execute(_GIVE_UP, {"locks": encode_rows(rows[start : start + STEP_ROWS_MAX])})
+    return [None] * len(requests)
+
+
+def _lock_groups(tx: Transaction, group_ids: Iterable[int]) -> None:
+    """Wait until no other server gives up or takes locks of these groups.
+
+    The keys' order is not enough: a transaction that gives up some and then takes others goes through it twice.
+    """
+    numbers = sorted({each & _GROUP_MASK for each in group_ids})
+    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_rows((each,) for each in numbers)})
+
+
+def newest_lock_ms(conn: Connection) -> int:
+    """When a lock was last taken or renewed, 0 for never: a clock behind that would keep it for too long."""
+    newest: int | None = conn.execute(select(func.max(queue_lock.c.locked_until_ms))).scalar()
+    return 0 if newest is None else newest - LAPSE_MS
+
+
+def _turns(requests: Sequence[Lock]) -> list[dict[_Place, int]]:
+    """The requests' indexes by queue: in each turn at most one for a queue, in the order they came."""
+    turns: list[dict[_Place, int]] = []
+    asked: dict[_Place, int] = {}
+    for index, request in enumerate(requests):
+        for place in {(request.group.group_id, each.queue_id) for each in request.queues}:
+            turn = asked.get(place, 0)
+            asked[place] = turn + 1
+            if turn == len(turns):
+                turns.append({})
+            turns[turn][place] = index
+    return turns
+
+
+def _parameters(tx: Transaction, locks: Sequence[tuple[int, int, str]]) -> dict[str, Any]:
+    return {"locks": encode_rows(locks), "now_ms": tx.now_ms, "until_ms": tx.now_ms + LAPSE_MS}
+
+
+_LOCKS = rows_parameter("locks", "group_id", "queue_id", text=("client_id",))
+# Of a group or a queue that is gone no row is left behind.
+_WANTED = (
+    select(_LOCKS.c.group_id, _LOCKS.c.queue_id, _LOCKS.c.client_id, bindparam("until_ms", type_=BigInteger))
+    .join(consumer_group, consumer_group.c.group_id == _LOCKS.c.group_id)
+    .join(queue, queue.c.queue_id == _LOCKS.c.queue_id)
+    .where(consumer_group.c.deleted_at_ms.is_(None), consumer_group.c.mode == Mode.PULL.value)
+    .order_by(_LOCKS.c.group_id, _LOCKS.c.queue_id)
+)
+
+
+def _take(dialect: Dialect) -> Any:
+    new = dialect.upsert(queue_lock).from_select(["group_id", "queue_id", "client_id", "locked_until_ms"], _WANTED)
+    is_free = or_(
+        queue_lock.c.client_id == new.excluded.client_id,
+        queue_lock.c.locked_until_ms <= bindparam("now_ms", type_=BigInteger),
+    )
+    return new.on_conflict_do_update(
+        index_elements=[queue_lock.c.group_id, queue_lock.c.queue_id],
+        set_={"client_id": new.excluded.client_id, "locked_until_ms": new.excluded.locked_until_ms},
+        where=is_free,
+    ).returning(queue_lock.c.group_id, queue_lock.c.queue_id)
+
+
+_TAKE = PerDialect(_take)
+_OWN = (
+    select(queue_lock.c.group_id, queue_lock.c.queue_id)
+    .join(
+        _LOCKS,
+        and_(
+            queue_lock.c.group_id == _LOCKS.c.group_id,
+            queue_lock.c.queue_id == _LOCKS.c.queue_id,
+            queue_lock.c.client_id == _LOCKS.c.client_id,
+        ),
+    )
+    .order_by(queue_lock.c.group_id, queue_lock.c.queue_id)
+    .with_for_update(of=queue_lock)
+    .correlate(None)
+)
+_GIVE_UP = delete(queue_lock).where(tuple_(queue_lock.c.group_id, queue_lock.c.queue_id).in_(_OWN))
+_GROUP_MASK = (1 << 31) - 1  # two groups that share a number wait for each other, no more
+# Any first number, as long as every server takes the same and nothing else does.
+_GROUPS = rows_parameter("groups", "number")
+_ONE_AT_A_TIME = select(func.pg_advisory_xact_lock(482851945, cast(_GROUPS.c.number, Integer)))

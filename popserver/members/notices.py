@@ -1,0 +1,129 @@
+"""Telling members that something became of their group: who is in it, or where an operator has put it (requirement J6).
+
+What is told are two numbers, read from the store: whoever has heard of them already is not told again, and several
+changes at once come to one. A group is told at most every 200 ms, since its members ask for the whole list each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.engine.timers import Errands
+from popserver.members import sql
+from popserver.members.rules import Standing
+from popserver.model.names import Resource
+
+PAUSE_MS = 200
+
+# Writes the numbers to one stream; raises where that is broken.
+Tell = Callable[[Standing], Awaitable[None]]
+
+log = structlog.get_logger("popserver.group_notices")
+
+
+class Listener:
+    """One stream of a member. What it hears before it is `opened` it is told then."""
+
+    def __init__(self, group: Resource) -> None:
+        self.group = group
+        self._told: Standing | None = None
+        self._latest: Standing | None = None
+        self._tell: Tell | None = None
+        self._telling: asyncio.Task[None] | None = None
+
+    def open(self, told: Standing | None, tell: Tell) -> None:
+        """The stream has been told these numbers, and can be told others from now on."""
+        self._told, self._tell = told, tell
+        if self._latest is not None:
+            self.hear(self._latest)
+
+    def hear(self, standing: Standing) -> None:
+        self._latest = standing
+        if self._tell is not None and standing != self._told and self._telling is None:
+            self._telling = asyncio.get_running_loop().create_task(self._keep_telling(self._tell))
+
+    def close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+
+    async def _keep_telling(self, tell: Tell) -> None:
+        """A stream that takes its time is told the latest when it is done with the one before."""
+        try:
+            while self._latest is not None and self._latest != self._told:
+                self._told = self._latest
+                await tell(self._told)
+        except Exception as error:  # noqa: BLE001 - whatever broke the stream, whoever reads it finds out
+            log.debug("a member is not told", group=str(self.group), reason=str(error))
+        finally:
+            self._telling = None
+
+
+class GroupNotices:
+    """The members' streams at this server, by group."""
+
+    def __init__(self, reader: Reader, errands: Errands, clock: Clock) -> None:
+        self._reader = reader
+        self._errands = errands
+        self._clock = clock
+        self._listeners: dict[Resource, set[Listener]] = {}
+        self._waiting: set[Resource] = set()
+        self._resting: set[Resource] = set()
+
+    def listen(self, group: Resource) -> Listener:
+        """A stream hears of the group until `leave`."""
+        listener = Listener(group)
+        self._listeners.setdefault(group, set()).add(listener)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        listener.close()
+        listeners = self._listeners.get(listener.group, set())
+        listeners.discard(listener)
+        if not listeners:
+            self._listeners.pop(listener.group, None)
+
+    async def standing(self, group: Resource) -> Standing | None:
+        """The group's numbers as they are; None for a group that is gone."""
+        return await self._reader.read(lambda conn: sql.standing_of(conn, group))
+
+    def changed(self, group: Resource) -> None:
+        """Something became of the group: its members here are told."""
+        if group not in self._listeners or group in self._waiting:
+            return
+        self._waiting.add(group)
+        if group not in self._resting:
+            self._begin(group)
+
+    def all_changed(self) -> None:
+        """Something may have become of any group."""
+        for group in list(self._listeners):
+            self.changed(group)
+
+    def _begin(self, group: Resource) -> None:
+        self._resting.add(group)
+        self._errands.do(group, lambda: self._tell(group))
+
+    async def _tell(self, group: Resource) -> None:
+        # From here on a change counts as one that was not seen.
+        self._waiting.discard(group)
+        try:
+            standing = await self.standing(group)
+        except BaseException:
+            self._waiting.add(group)
+            raise
+        if standing is not None:
+            for listener in self._listeners.get(group, ()):
+                listener.hear(standing)
+        self._clock.call_at(self._clock.now_ms() + PAUSE_MS, lambda: self._rested(group))
+
+    def _rested(self, group: Resource) -> None:
+        self._resting.discard(group)
+        if group not in self._listeners:
+            self._waiting.discard(group)
+        elif group in self._waiting:
+            self._begin(group)

@@ -1,0 +1,282 @@
+"""The members of groups that own whole queues: who they are, on whatever server (requirements J1, J2).
+
+A member is written when it comes, when it wants something else, and when it goes; none is while it simply lives. Its
+row belongs to the server it came to last, which alone removes it; another that has it too writes it again. Those of a
+server that is not there any more are removed by the others (`cluster.sql`).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
+
+from popserver.catalog.groups import find_group
+from popserver.catalog.lookup import group_not_found
+from popserver.database.notifications import MEMBERS, RESETS, Outdated
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import consumer_group, member, progress, server
+from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.filters.subscription import Want
+from popserver.members.rules import Member, Standing
+from popserver.model.errors import PopError, TooManyRequests
+from popserver.model.group import Group, Model
+from popserver.model.names import Resource
+
+__all__ = [
+    "MEMBERS",
+    "RESETS",
+    "Empty",
+    "Join",
+    "Part",
+    "attend",
+    "empty",
+    "forget_unseen",
+    "listed",
+    "members_of",
+    "notify",
+    "standing_of",
+]
+
+
+# What the members of a group may say of themselves together: all of it is in every answer that lists them.
+MEMBERS_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Request[None]):
+    """A member came to this server, or says again what it wants."""
+
+    phase: ClassVar = Phase.GROUP_MEMBERS
+    group: Group
+    client_id: str
+    server_id: str
+    model: Model
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Request[None]):
+    """A member is gone as far as this server knows; one that has come to another server meanwhile is not."""
+
+    phase: ClassVar = Phase.GROUP_MEMBERS
+    group: Group
+    client_id: str
+    server_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Empty(Request[None]):
+    """A server starts that has the database for itself: nobody is a member who was one before."""
+
+    phase: ClassVar = Phase.CLEAR_MEMBERS
+
+
+class _Row(NamedTuple):
+    server_id: str
+    model: str
+    subscription: str
+
+    def looks_like(self, other: _Row) -> bool:
+        """Whether the other members would see no difference."""
+        return self[1:] == other[1:]
+
+
+class _MemberRow(NamedTuple):
+    client_id: str
+    model: str
+    subscription: str
+    joined_at_ms: int
+
+
+_Place = tuple[int, str]  # group id, client id
+
+
+def notify(tx: Transaction, group: Resource, what: str) -> None:
+    """Once committed, the group's members hear it, whichever server they are at: MEMBERS or RESETS have changed."""
+    tx.outdate(Outdated(what, *group))
+
+
+@carries_out(Join, Part)
+def attend(tx: Transaction, requests: Sequence[Join | Part]) -> list[PopError | None]:
+    """Note who has come and gone, in turn. All rows are locked first, in one order."""
+    places = sorted({_place(each) for each in requests})
+    there = _groups_there(tx.conn, {each.group.group_id for each in requests})
+    before = _rows(tx.conn, places)
+    after = dict(before)
+    others = _bytes_of_others(tx.conn, there, places)
+    answers = [_carry_out(each, after, others) for each in requests]
+    _write(tx, before, after)
+    seen_anew = {place for place in places if not _look_alike(before.get(place), after.get(place))}
+    for name in {each.group.name for each in requests if _place(each) in seen_anew}:
+        notify(tx, name, MEMBERS)
+    return answers
+
+
+@carries_out(Empty)
+def empty(tx: Transaction, requests: Sequence[Empty]) -> list[PopError | None]:
+    tx.conn.execute(delete(member))
+    return [None] * len(requests)
+
+
+def forget_unseen(tx: Transaction, since_ms: int) -> None:
+    """Remove a step of the members whose server was not seen since then."""
+    gone = set(tx.conn.execute(_FORGET, {"since_ms": since_ms}).scalars())
+    if gone:
+        for row in tx.conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(gone))):
+            notify(tx, Resource(row.namespace, row.name), MEMBERS)
+
+
+def members_of(conn: Connection, name: Resource) -> list[Member]:
+    """The group's members by client id. Raises `ConsumerGroupNotFound`."""
+    found = find_group(conn, name)
+    if found is None:
+        raise group_not_found(name)
+    # Sorted here: each database has an order of its own for texts.
+    return sorted(map(_member, _MEMBERS.rows(conn, {"of_group": found.group_id})))
+
+
+def listed(conn: Connection, name: Resource) -> tuple[Group, set[str]] | None:
+    """The group and its members' client ids; None for a group that is gone."""
+    found = find_group(conn, name)
+    return None if found is None else (found, set(conn.execute(_LISTED, {"of_group": found.group_id}).scalars()))
+
+
+def standing_of(conn: Connection, name: Resource) -> Standing | None:
+    """The numbers by which its members see that something became of the group; None for a group that is gone."""
+    found = find_group(conn, name)
+    if found is None:
+        return None
+    seen = sorted(
+        (row.client_id, row.model, row.subscription) for row in _MEMBERS.rows(conn, {"of_group": found.group_id})
+    )
+    resets = conn.execute(_RESETS, {"of_group": found.group_id}).scalar_one()
+    return Standing(zlib.crc32(json.dumps([found.group_id, seen]).encode()), int(resets))
+
+
+def _place(request: Join | Part) -> _Place:
+    return request.group.group_id, request.client_id
+
+
+def _groups_there(conn: Connection, group_ids: Collection[int]) -> set[int]:
+    return set(conn.execute(_THERE, {"groups": encode_rows((each,) for each in sorted(group_ids))}).scalars())
+
+
+def _rows(conn: Connection, places: Iterable[_Place]) -> dict[_Place, _Row]:
+    found = conn.execute(_LOCK, {"places": encode_rows(places)})
+    return {(row.group_id, row.client_id): _Row(row.server_id, row.model, row.subscription) for row in found}
+
+
+def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
+    """What the members of each group that is there say of themselves, but for those in these places."""
+    names = {"groups": encode_rows((each,) for each in sorted(there)), "places": encode_rows(places)}
+    return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
+
+
+def _carry_out(request: Join | Part, rows: dict[_Place, _Row], others: Mapping[int, int]) -> PopError | None:
+    """`others`: for each group that is there, what its members say whose rows are not among these."""
+    place = _place(request)
+    if isinstance(request, Join):
+        if request.group.group_id not in others:
+            return group_not_found(request.group.name)
+        new = _Row(request.server_id, request.model.value, _packed(request.wants))
+        among = {each: row for each, row in rows.items() if each[0] == place[0]} | {place: new}
+        size = others[place[0]] + sum(len(each[1]) + len(row.subscription) for each, row in among.items())
+        if size > MEMBERS_BYTES_MAX:
+            return TooManyRequests(
+                f"with client '{request.client_id}' the subscriptions of group '{request.group.name}' have {size}"
+                f" characters, at most {MEMBERS_BYTES_MAX} are allowed; use shorter filters, or fewer consumers"
+            )
+        rows[place] = new
+    elif place in rows and rows[place].server_id == request.server_id:
+        del rows[place]
+    return None
+
+
+def _look_alike(one: _Row | None, other: _Row | None) -> bool:
+    return one is other or (one is not None and other is not None and one.looks_like(other))
+
+
+def _write(tx: Transaction, before: dict[_Place, _Row], after: dict[_Place, _Row]) -> None:
+    if ended := sorted(before.keys() - after.keys()):
+        tx.conn.execute(_REMOVE, {"places": encode_rows(ended)})
+    if changed := sorted(
+        (*place, *after[place]) for place in before.keys() & after.keys() if before[place] != after[place]
+    ):
+        tx.conn.execute(_CHANGE, {"rows": encode_rows(changed)})
+    if begun := sorted((*place, *after[place]) for place in after.keys() - before.keys()):
+        tx.conn.execute(_INSERT, {"rows": encode_rows(begun), "now_ms": tx.now_ms})
+
+
+def _packed(wants: Iterable[Want]) -> str:
+    return json.dumps([[*want.topic, want.kind, want.expression] for want in wants], separators=(",", ":"))
+
+
+def _member(row: _MemberRow) -> Member:
+    wants = tuple(
+        Want(Resource(namespace, name), kind, expression)
+        for namespace, name, kind, expression in json.loads(row.subscription)
+    )
+    return Member(row.client_id, Model(row.model), wants, row.joined_at_ms)
+
+
+_GROUPS = rows_parameter("groups", "group_id")
+_PLACES = rows_parameter("places", "group_id", text=("client_id",))
+_ROWS = rows_parameter("rows", "group_id", text=("client_id", "server_id", "model", "subscription"))
+_THERE = select(consumer_group.c.group_id).where(
+    consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.deleted_at_ms.is_(None)
+)
+_LOCK = (
+    select(member)
+    .select_from(_PLACES)
+    .join(member, and_(member.c.group_id == _PLACES.c.group_id, member.c.client_id == _PLACES.c.client_id))
+    .order_by(member.c.group_id, member.c.client_id)
+    .with_for_update(of=member)
+)
+_REMOVE = delete(member).where(
+    tuple_(member.c.group_id, member.c.client_id).in_(select(_PLACES.c.group_id, _PLACES.c.client_id))
+)
+_CHANGE = (
+    update(member)
+    .where(member.c.group_id == _ROWS.c.group_id, member.c.client_id == _ROWS.c.client_id)
+    .values(server_id=_ROWS.c.server_id, model=_ROWS.c.model, subscription=_ROWS.c.subscription)
+)
+_INSERT = insert(member).from_select(
+    ["group_id", "client_id", "server_id", "model", "subscription", "joined_at_ms"],
+    select(
+        _ROWS.c.group_id,
+        _ROWS.c.client_id,
+        _ROWS.c.server_id,
+        _ROWS.c.model,
+        _ROWS.c.subscription,
+        bindparam("now_ms", type_=member.c.joined_at_ms.type),
+    ),
+)
+_SIZE = func.length(member.c.client_id) + func.length(member.c.subscription)
+_BYTES = (
+    select(member.c.group_id, func.sum(_SIZE).label("size"))
+    .where(
+        member.c.group_id.in_(select(_GROUPS.c.group_id)),
+        tuple_(member.c.group_id, member.c.client_id).not_in(select(_PLACES.c.group_id, _PLACES.c.client_id)),
+    )
+    .group_by(member.c.group_id)
+)
+_SEEN = select(server.c.server_id).where(server.c.last_seen_ms > bindparam("since_ms"))
+_UNSEEN = (
+    select(member.c.group_id, member.c.client_id)
+    .where(member.c.server_id.not_in(_SEEN))
+    .limit(literal_column(str(STEP_ROWS_MAX)))
+    .with_for_update(skip_locked=True)
+    .correlate(None)
+)
+_FORGET = delete(member).where(tuple_(member.c.group_id, member.c.client_id).in_(_UNSEEN)).returning(member.c.group_id)
+_MEMBERS = RowStatement(
+    _MemberRow,
+    select(*(member.c[name] for name in _MemberRow._fields)).where(member.c.group_id == bindparam("of_group")),
+)
+_LISTED = select(member.c.client_id).where(member.c.group_id == bindparam("of_group"))
+_RESETS = select(func.coalesce(func.sum(progress.c.resets), 0)).where(progress.c.group_id == bindparam("of_group"))

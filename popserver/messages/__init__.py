@@ -1,0 +1,1 @@
+"""Stored messages: appending, reading, duplicates, idempotency keys, ranges."""

@@ -1,0 +1,195 @@
+"""Messages: appending them to their queues, and reading them back as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import BigInteger, Connection, bindparam, case, exists, func, select, update
+
+from popserver.database.rows import insert_rows
+from popserver.database.schema import KEY_SHIFT, message, pending, progress, queue
+from popserver.database.schema import topic as topic_table
+from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
+from popserver.filters import tag_hash
+from popserver.messages import duplicates, keys
+from popserver.model.errors import PopError, TopicNotFound
+from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
+from popserver.model.topic import MessageQueue, Topic, message_key, queue_for
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Request[list[SendResult]]):
+    """Messages of one topic, all legal. `rotation` chooses the queue of those that are free to go to any: one per topic
+    and transaction. Their idempotency keys hold for `key_window_ms`; 0 heeds none."""
+
+    phase: ClassVar = Phase.APPEND
+    topic: Topic
+    messages: Sequence[Message]
+    rotation: int
+    key_window_ms: int = WINDOW_MS
+
+
+class Offsets(NamedTuple):
+    """Offsets of a queue that were taken, from `first` on, and the time of storing of what goes there."""
+
+    first: int
+    stored_at_ms: int
+
+
+@carries_out(Append)
+def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
+    """Store the messages; each result is its message's place. A repeated message id gets the first one's, and so does
+    a repeated idempotency key."""
+    answers: dict[int, list[SendResult] | PopError] = {}
+    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
+    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
+        several = list(indexes)
+        answers |= zip(several, _append_to_topic(tx, [requests[index] for index in several]), strict=True)
+    return [answers[index] for index in range(len(requests))]
+
+
+def newest_stored_at_ms(conn: Connection) -> int:
+    """The latest time of storing; 0 for an empty store. A server's clock never starts behind it."""
+    newest: int | None = conn.execute(_NEWEST).scalar()
+    return newest or 0
+
+
+def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
+    topic = requests[0].topic
+    batch = [each for request in requests for each in request.messages]
+    known = keys.known(tx, topic, batch) if tx.careful else {}
+    new = [each for each in batch if each.message_id not in known] if known else batch
+    new, alike = keys.firsts(new) if tx.careful else (new, {})
+    keys.claim(tx, topic, new, requests[0].key_window_ms)
+    for chosen, several in _by_queue(topic, new, requests[0].rotation):
+        taken, has_pending = _take_offsets_looking(tx, topic, chosen, len(several))
+        if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, several):
+            raise RepeatedId
+        if taken is None:
+            gone = TopicNotFound(
+                f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
+            )
+            return [gone] * len(requests)
+        first_key = message_key(chosen.queue_id, taken.first)
+        insert_rows(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
+        tx.ring(topic.topic_id)
+        places = enumerate(several, start=taken.first)
+        known |= {
+            each.message_id: SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)
+            for offset, each in places
+        }
+    known |= {repeat: known[first] for repeat, first in alike.items()}
+    return [[known[each.message_id] for each in request.messages] for request in requests]
+
+
+def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> Iterator[tuple[MessageQueue, list[Message]]]:
+    """The messages by the queue they go to, in the queues' one order: two servers must not wait in a circle."""
+    by_queue: dict[MessageQueue, list[Message]] = {}
+    for each in batch:
+        by_queue.setdefault(queue_for(topic, each.message_group, each.priority, rotation), []).append(each)
+    yield from sorted(by_queue.items())
+
+
+def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> Offsets | None:
+    """`count` offsets, taken in one statement; None when the queue is gone."""
+    names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms}
+    row = tx.conn.execute(_TAKE_OFFSETS, names).first()
+    return None if row is None else Offsets(row.next_offset - count, row.newest_stored_at_ms)
+
+
+def _take_offsets_looking(
+    tx: Transaction, topic: Topic, chosen: MessageQueue, count: int
+) -> tuple[Offsets | None, bool]:
+    """Likewise; and whether anything of the topic is pending, for which there is then no statement of its own."""
+    wish = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
+    row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, wish).first()
+    if row is None:
+        return None, False
+    return Offsets(row.next_offset - count, row.newest_stored_at_ms), bool(row.has_pending)
+
+
+def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            key,
+            topic.topic_id,
+            0,
+            id_to_bytes(each.message_id),
+            stored_at_ms,
+            each.born_at_ms,
+            tag_hash(each.tag),
+            *content(each),
+        )
+        for key, each in enumerate(batch, start=first_key)
+    ]
+
+
+def content(each: Message) -> tuple[Any, ...]:
+    """The columns from `tag` on, alike in `message` and `pending`."""
+    return (
+        each.tag,
+        _as_json(each.keys) if each.keys else None,
+        _as_json(dict(each.properties)) if each.properties else None,
+        each.message_group,
+        each.priority,
+        each.message_type.value,
+        each.body_encoding.value,
+        each.born_host,
+        each.trace_context,
+        hashlib.md5(each.body, usedforsecurity=False).digest(),
+        each.deliver_at_ms,
+        each.body,
+    )
+
+
+# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
+_NOW = bindparam("now_ms", type_=BigInteger)
+# When that is stored which takes offsets of a queue: now, but not before what is there already. Servers take their
+# moments before they have the queue, and only the row that they have then knows who was sooner.
+STORED_AT_MS = case((queue.c.newest_stored_at_ms > _NOW, queue.c.newest_stored_at_ms), else_=_NOW)
+_TAKE_OFFSETS = (
+    update(queue)
+    .where(queue.c.queue_id == bindparam("chosen"))
+    .values(next_offset=queue.c.next_offset + bindparam("count"), newest_stored_at_ms=STORED_AT_MS)
+    .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
+)
+# Not of a topic that was deleted: another server may not have heard of it yet, and would store what is never read.
+_TAKE_OFFSETS_LOOKING = _TAKE_OFFSETS.where(
+    exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
+).returning(exists().where(pending.c.topic_id == bindparam("of_topic")).label("has_pending"))
+_NEWEST = (
+    select(func.max(message.c.stored_at_ms))
+    .select_from(queue)
+    .join(message, message.c.message_key == queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.next_offset - 1))
+    .where(queue.c.next_offset > 0)
+)
+
+
+def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
+    """The groups of the queue, none of which may be granted anything now; None where another server is at work there.
+
+    It never waits, so it may come last in a transaction: whatever is in use now is tried again in a minute.
+    """
+    of_queue = {"of_queue": queue_id}
+    if tx.conn.execute(_LOCK_QUEUE, of_queue).first() is None:
+        return None
+    groups = tx.conn.execute(_LOCK_PROGRESS, of_queue).scalars().all()
+    return groups if len(groups) == tx.conn.execute(_COUNT_PROGRESS, of_queue).scalar_one() else None
+
+
+_LOCK_QUEUE = (
+    select(queue.c.queue_id).where(queue.c.queue_id == bindparam("of_queue")).with_for_update(skip_locked=True)
+)
+_LOCK_PROGRESS = (
+    select(progress.c.group_id)
+    .where(progress.c.queue_id == bindparam("of_queue"))
+    .order_by(progress.c.group_id)
+    .with_for_update(skip_locked=True)
+)
+_COUNT_PROGRESS = select(func.count()).select_from(progress).where(progress.c.queue_id == bindparam("of_queue"))

@@ -1,0 +1,107 @@
+"""Message ids that are stored already, in a queue or pending: a repeat gets the first one's result (protocol 1.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, select
+
+from popserver.database.rows import Row, RowStatement
+from popserver.database.schema import message, pending, queue
+from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.model.handles import transaction_id_of
+from popserver.model.message import Message, SendResult, id_from_bytes, id_to_bytes
+from popserver.model.topic import MessageType, Topic, offset_of, queue_of
+
+_COMMITTED = bytes(8)  # in the place of what is drawn: the first answer's id is not stored any more
+
+
+class _PendingRow(NamedTuple):
+    message_id: bytes
+    transaction_id: str | None
+    deliver_at_ms: int | None
+
+
+class _QueuedRow(NamedTuple):
+    message_id: bytes
+    message_key: int
+    deliver_at_ms: int | None
+
+
+def known(conn: Connection, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
+    """The first results of those of the messages whose ids are stored."""
+    # The half of a transaction that is committed by now: any id will do to commit it again.
+    halves = {each.message_id for each in batch if each.message_type is MessageType.TRANSACTION}
+    return of_ids(conn, topic, [each.message_id for each in batch], halves)
+
+
+def known_pending(conn: Connection, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
+    """Likewise, of those alone that are in no queue yet."""
+    return _pending_of_ids(conn, topic, [each.message_id for each in batch])
+
+
+def of_ids(conn: Connection, topic: Topic, ids: Sequence[str], halves: Collection[str]) -> dict[str, SendResult]:
+    """The first results of the messages with these ids; those of `halves` have a transaction id in any case."""
+    return _pending_of_ids(conn, topic, ids) | _in_a_queue_of_ids(conn, topic, ids, halves)
+
+
+def _pending_of_ids(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[str, SendResult]:
+    rows = _find(conn, _PENDING, topic, ids)
+    found = ((id_from_bytes(row.message_id), row) for row in rows)
+    return {known: SendResult(known, 0, 0, row.transaction_id or "", row.deliver_at_ms) for known, row in found}
+
+
+def queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int, int]:
+    """The wire's queue ids by ours; asks the store where the caller's topic is older than a queue of it."""
+    at_hand = {each.queue_id: each.number for each in topic.queues}
+    if needed <= at_hand.keys():
+        return at_hand
+    return {row.queue_id: row.number for row in conn.execute(_QUEUE_NUMBERS, {"of_topic": topic.topic_id})}
+
+
+def _in_a_queue_of_ids(
+    conn: Connection, topic: Topic, ids: Sequence[str], halves: Collection[str]
+) -> dict[str, SendResult]:
+    rows = _find(conn, _IN_A_QUEUE, topic, ids)
+    if not rows:
+        return {}
+    number_of = queue_numbers(conn, topic, {queue_of(row.message_key) for row in rows})
+    found = ((id_from_bytes(row.message_id), row.message_key, row.deliver_at_ms) for row in rows)
+    return {
+        known: SendResult(
+            known,
+            number_of[queue_of(key)],
+            offset_of(key),
+            transaction_id_of(topic.topic_id, id_to_bytes(known), _COMMITTED) if known in halves else "",
+            deliver_at,
+        )
+        for known, key, deliver_at in found
+    }
+
+
+def _find(conn: Connection, query: RowStatement[Row], topic: Topic, ids: Sequence[str]) -> list[Row]:
+    kept = [id_to_bytes(each) for each in ids]
+    return [
+        row
+        for start in range(0, len(kept), STEP_ROWS_MAX)
+        for row in query.rows(conn, {"topic_id": topic.topic_id, "ids": kept[start : start + STEP_ROWS_MAX]})
+    ]
+
+
+_IN_A_QUEUE = RowStatement(
+    _QueuedRow,
+    select(message.c.message_id, message.c.message_key, message.c.deliver_at_ms).where(
+        message.c.topic_id == bindparam("topic_id"),
+        message.c.origin_key == 0,
+        message.c.message_id.in_(bindparam("ids", expanding=True)),
+    ),
+)
+_PENDING = RowStatement(
+    _PendingRow,
+    select(pending.c.message_id, pending.c.transaction_id, pending.c.deliver_at_ms).where(
+        pending.c.topic_id == bindparam("topic_id"),
+        pending.c.message_id.in_(bindparam("ids", expanding=True)),
+    ),
+)
+_QUEUE_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.topic_id == bindparam("of_topic"))

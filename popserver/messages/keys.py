@@ -1,0 +1,214 @@
+"""Idempotency keys: which message of a topic a key belongs to, while its window lasts.
+
+A key is claimed with the message that first comes with it, in the same transaction. Like a repeated message id, a
+repeated key is met as a conflict first, and looked up only then. All claims of a transaction are made at its end and in
+one order, so that two servers do not wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import bindparam, delete, func, select, tuple_
+from sqlalchemy.exc import IntegrityError
+
+from popserver.database.rows import encode_rows, insert_rows, rows_parameter
+from popserver.database.schema import idempotency, pending
+from popserver.engine.transaction import (
+    STEP_ROWS_MAX,
+    FinishOrder,
+    Phase,
+    RepeatedId,
+    Request,
+    Transaction,
+    carries_out,
+)
+from popserver.messages import duplicates
+from popserver.model.errors import PopError
+from popserver.model.message import PROPERTY, Message, SendResult, id_from_bytes, id_to_bytes
+from popserver.model.topic import MessageType, Topic
+
+
+class Claim(NamedTuple):
+    """The message that an idempotency key is to belong to, and until when."""
+
+    message_id: bytes
+    expires_at_ms: int
+
+
+class Expired(NamedTuple):
+    """Rows removed, and when the next window is over (None: no key is kept)."""
+
+    removed: int
+    next_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expire(Request[Expired]):
+    """Remove one step of the keys whose window is over."""
+
+    phase: ClassVar = Phase.EXPIRE_KEYS
+
+
+class Enqueued(NamedTuple):
+    """A pending message that a user's transaction has enqueued."""
+
+    pending_id: int
+    topic_id: int
+    message_id: bytes
+
+
+def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
+    """The first results of those of the messages whose ids, or whose idempotency keys, are stored; by their own ids."""
+    results = duplicates.known(tx.conn, topic, batch)
+    keyed = [(each, key) for each in batch if each.message_id not in results and (key := key_of(each)) is not None]
+    if not keyed:
+        return results
+    halves = {key for each, key in keyed if each.message_type is MessageType.TRANSACTION}
+    firsts = _firsts(tx, topic, {key for _, key in keyed}, halves)
+    return results | {each.message_id: firsts[key] for each, key in keyed if key in firsts}
+
+
+def firsts(batch: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
+    """The first message of each id and of each key, and for those left out whose result is theirs."""
+    first_of: dict[tuple[str, str], Message] = {}
+    alike: dict[str, str] = {}
+    found = []
+    for each in batch:
+        names = [("id", each.message_id)] + [("key", key) for key in [key_of(each)] if key is not None]
+        first = next((first_of[name] for name in names if name in first_of), None)
+        if first is None:
+            found.append(each)
+            first_of |= dict.fromkeys(names, each)
+        elif first.message_id != each.message_id:
+            alike[each.message_id] = first.message_id
+    return found, alike
+
+
+def claim(tx: Transaction, topic: Topic, stored: Iterable[Message], window_ms: int) -> None:
+    """The messages are stored now: their keys are theirs for the window. Raises `RepeatedId` for a known repetition."""
+    for each in stored:
+        # Most messages have no key, and many no property.
+        if each.properties and (key := key_of(each)) is not None and window_ms:
+            name = topic.topic_id, key
+            claims = tx.at_end(KeyClaims).claims
+            if name in claims:
+                raise RepeatedId
+            claims[name] = Claim(id_to_bytes(each.message_id), tx.now_ms + window_ms)
+
+
+def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enqueued], window_ms: int) -> set[int]:
+    """Users' transactions have enqueued these pending messages, waiting for nobody: claim their keys now.
+
+    Returns the pending ids of those whose key is another message's.
+    """
+    rows = tx.conn.execute(_PROPERTIES, {"ids": encode_rows((row.pending_id,) for row in enqueued)})
+    keys = {row.pending_id: json.loads(row.properties)[PROPERTY] for row in rows if PROPERTY in row.properties}
+    repeated: set[int] = set()
+    claims = tx.at_end(KeyClaims).claims
+    for topic_id, several in groupby(sorted(enqueued, key=lambda row: row.topic_id), key=lambda row: row.topic_id):
+        keyed = [row for row in several if row.pending_id in keys]
+        firsts = _firsts(tx, topics[topic_id], {keys[row.pending_id] for row in keyed}, set()) if keyed else {}
+        for row in keyed:
+            key, message_id = keys[row.pending_id], row.message_id
+            claimed = id_to_bytes(firsts[key].message_id) if key in firsts else None
+            if (claimed or message_id) != message_id or (topic_id, key) in claims:
+                repeated.add(row.pending_id)
+            elif claimed is None and window_ms:
+                claims[topic_id, key] = Claim(message_id, tx.now_ms + window_ms)
+    return repeated
+
+
+class KeyClaims:
+    """What a transaction claims, by topic and key; `stale` are the rows in its way, by their messages' ids."""
+
+    order: ClassVar = FinishOrder.IDEMPOTENCY_KEYS
+
+    def __init__(self) -> None:
+        self.claims: dict[tuple[int, str], Claim] = {}
+        self.stale: dict[tuple[int, str], bytes] = {}
+
+    def finish(self, tx: Transaction) -> None:
+        """Record the claims. Raises `RepeatedId` where another transaction came first."""
+        if not self.claims:
+            return
+        for topic_id, several in groupby(sorted(self.stale), key=lambda name: name[0]):
+            keys = [key for _, key in several]
+            stale = {
+                "of_topic": topic_id,
+                "keys": encode_rows((key,) for key in keys),
+                "ids": [self.stale[topic_id, key] for key in keys],
+            }
+            tx.conn.execute(_REMOVE_STALE, stale)
+        rows = [(topic_id, key, *claimed) for (topic_id, key), claimed in sorted(self.claims.items())]
+        try:
+            insert_rows(tx.conn, idempotency, rows)
+        except IntegrityError as error:
+            raise RepeatedId from error
+
+
+@carries_out(Expire)
+def expire(tx: Transaction, requests: Sequence[Expire]) -> list[Expired | PopError]:
+    """Remove a step of what is over; several requests at once need only one step."""
+    removed = tx.conn.execute(_EXPIRE, {"now_ms": tx.aged_ms, "limit": STEP_ROWS_MAX}).rowcount
+    next_ms: int | None = tx.conn.execute(_NEXT).scalar()
+    return [Expired(removed, next_ms)] * len(requests)
+
+
+def key_of(each: Message) -> str | None:
+    return each.properties.get(PROPERTY)
+
+
+def _firsts(tx: Transaction, topic: Topic, keys: Collection[str], halves: Collection[str]) -> dict[str, SendResult]:
+    """The results of the messages whose the keys are; those of `halves` have a transaction id in any case."""
+    claimed = _claimed(tx, topic, sorted(keys))
+    ids = sorted(set(claimed.values()))
+    places = duplicates.of_ids(tx.conn, topic, ids, {claimed[key] for key in halves if key in claimed})
+    for key, first in claimed.items():
+        if first not in places:
+            # It was taken back before anybody saw it, so its key is free again.
+            tx.at_end(KeyClaims).stale[topic.topic_id, key] = id_to_bytes(first)
+    return {key: places[first] for key, first in claimed.items() if first in places}
+
+
+def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, str]:
+    """Whose the keys are: message ids. Of keys whose window is over the rows are in the way of the next claim."""
+    found: dict[str, str] = {}
+    ours = tx.at_end(KeyClaims)
+    for start in range(0, len(keys), STEP_ROWS_MAX):
+        some = encode_rows((key,) for key in keys[start : start + STEP_ROWS_MAX])
+        for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": some}):
+            if row.expires_at_ms > tx.aged_ms:
+                found[row.idempotency_key] = id_from_bytes(bytes(row.message_id))
+            else:
+                ours.stale[topic.topic_id, row.idempotency_key] = bytes(row.message_id)
+    for key in keys:
+        if (topic.topic_id, key) in ours.claims:
+            found[key] = id_from_bytes(ours.claims[topic.topic_id, key].message_id)
+    return found
+
+
+_KEYS = rows_parameter("keys", text=("idempotency_key",))
+_OF_KEYS = (
+    idempotency.c.topic_id == bindparam("of_topic"),
+    idempotency.c.idempotency_key.in_(select(_KEYS.c.idempotency_key)),
+)
+_CLAIMED = select(idempotency.c.idempotency_key, idempotency.c.message_id, idempotency.c.expires_at_ms).where(*_OF_KEYS)
+_REMOVE_STALE = delete(idempotency).where(*_OF_KEYS, idempotency.c.message_id.in_(bindparam("ids", expanding=True)))
+_IDS = rows_parameter("ids", "pending_id")
+_PROPERTIES = select(pending.c.pending_id, pending.c.properties).where(
+    pending.c.pending_id.in_(select(_IDS.c.pending_id)), pending.c.properties.is_not(None)
+)
+_over = (
+    select(idempotency.c.topic_id, idempotency.c.idempotency_key)
+    .where(idempotency.c.expires_at_ms <= bindparam("now_ms"))
+    .order_by(idempotency.c.expires_at_ms)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True)
+)
+_EXPIRE = delete(idempotency).where(tuple_(idempotency.c.topic_id, idempotency.c.idempotency_key).in_(_over))
+_NEXT = select(func.min(idempotency.c.expires_at_ms))

@@ -1,0 +1,287 @@
+"""What an operator asks the store: counts, lag, one message's states. It reads, and changes nothing.
+
+No look costs more for a larger backlog: counts are offset arithmetic, lists are pages, and one answer carries at most
+`PAGE_BYTES_MAX` of bodies (always at least one message).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, case, func, literal, select
+
+from popserver.catalog.facts import _queue, _topic
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import dead_letter, message
+from popserver.database.schema import topic as topic_table
+from popserver.messages import duplicates, origins
+from popserver.messages.origins import Redriven
+from popserver.model.errors import BadRequest, MessageNotFound
+from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage, id_from_bytes, id_to_bytes
+from popserver.model.names import Resource
+from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_of
+
+PAGE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class PlaceRow(NamedTuple):
+    """Where a message stands, and the name of its topic."""
+
+    message_key: int
+    origin_key: int
+    stored_at_ms: int
+    namespace: str
+    name: str
+
+
+class _SizeRow(NamedTuple):
+    message_key: int
+    stored_at_ms: int
+    size: int
+
+
+def peek(
+    conn: Connection, name: Resource, queue_number: int | None, from_offset: int | None, limit: int
+) -> list[StoredMessage]:
+    """The oldest `limit` messages of a topic or of one of its queues, by the time they were stored.
+
+    Raises `TopicNotFound`, and `BadRequest` for a queue the topic does not have.
+    """
+    topic = _topic(conn, name)
+    queues = topic.queues if queue_number is None else (_queue(topic, queue_number),)
+    oldest = [row for each in queues for row in _head(conn, each, from_offset or 0, limit)]
+    oldest.sort(key=lambda row: (row.stored_at_ms, row.message_key))
+    return load(conn, topic, within_a_page((row.message_key, row.size) for row in oldest[:limit]))
+
+
+def _head(conn: Connection, place: MessageQueue, from_offset: int, limit: int) -> list[_SizeRow]:
+    first, end = message_key(place.queue_id, from_offset), message_key(place.queue_id + 1, 0)
+    inside = message.c.message_key >= first, message.c.message_key < end
+    rows = conn.execute(_SIZES.where(*inside).order_by(message.c.message_key).limit(limit))
+    return [_SizeRow(*row) for row in rows]
+
+
+def within_a_page(sizes: Iterable[tuple[int, int]]) -> list[int]:
+    """The keys of as many leading messages as one answer may carry; `sizes`: (key, size of the body) of each."""
+    keys: list[int] = []
+    total = 0
+    for key, size in sizes:
+        total += size
+        if keys and total > PAGE_BYTES_MAX:
+            break
+        keys.append(key)
+    return keys
+
+
+def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = True) -> list[StoredMessage]:
+    """Messages of one topic, in the order of their keys; a key that is gone is left out."""
+    rows = BY_KEY.rows(
+        conn, {"keys": encode_rows((key,) for key in keys)}, bodies=Bodies.ALL if bodies else Bodies.NONE
+    )
+    by_key = {each.message_key: each for each in stored_messages(conn, rows, topic)}
+    return [by_key[key] for key in keys if key in by_key]
+
+
+def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> PlaceRow:
+    """Where a message stands; raises as `find_message` does."""
+    query = _PLACES.where(message.c.message_id == id_to_bytes(message_id))
+    if topic_name is not None:
+        query = query.where(message.c.topic_id == _topic(conn, topic_name).topic_id)
+    places = [PlaceRow(*row) for row in conn.execute(query)]
+    if not places:
+        where = "any topic" if topic_name is None else f"topic '{topic_name}'"
+        raise MessageNotFound(f"message '{short(message_id)}' is not in {where}")
+    originals = [each for each in places if not each.origin_key]
+    if len(originals) > 1:
+        names = ", ".join(f"'{Resource(each.namespace, each.name)}'" for each in originals)
+        raise BadRequest(f"message id '{short(message_id)}' is in the topics {names}; name one of them")
+    # Of copies the newest: what a group retries, it copies again at every failure.
+    return originals[0] if originals else max(places, key=lambda each: (each.stored_at_ms, each.message_key))
+
+
+def short(message_id: str) -> str:
+    return message_id if len(message_id) <= 64 else f"{message_id[:64]}…"
+
+
+_SIZES = select(message.c.message_key, message.c.stored_at_ms, func.length(message.c.body).label("size"))
+_PLACES = (
+    select(
+        message.c.message_key, message.c.origin_key, message.c.stored_at_ms, topic_table.c.namespace, topic_table.c.name
+    )
+    .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
+    .order_by(message.c.message_key)
+)
+
+
+# Queries for whole messages.
+
+
+class MessageRow(NamedTuple):
+    """One stored message as it lies in the table; `keys` and `properties` are JSON texts."""
+
+    message_key: int
+    origin_key: int
+    message_id: bytes
+    stored_at_ms: int
+    born_at_ms: int
+    tag: str | None
+    keys: str | None
+    properties: str | None
+    message_group: str | None
+    priority: int | None
+    message_type: str
+    body_encoding: str
+    born_host: str
+    trace_context: str | None
+    digest: bytes
+    deliver_at_ms: int | None
+    body: bytes
+
+
+class Bodies(Enum):
+    """Which bodies a query fetches."""
+
+    ALL = "all"
+    SMALL = "small"  # in place of the others is `LATER`
+    NONE = "none"  # all are empty
+
+
+class Later(bytes):
+    """Stands for a body that was not fetched."""
+
+
+LATER = Later()
+# A body up to this size costs little beside the rest of its message.
+SMALL_BODY_BYTES = 16 * 1024
+COLUMNS = tuple(message.c[name] for name in MessageRow._fields)
+_BODIES: dict[Bodies, ColumnElement[Any]] = {
+    Bodies.ALL: message.c.body,
+    Bodies.SMALL: case((func.length(message.c.body) <= SMALL_BODY_BYTES, message.c.body)).label("body"),
+    Bodies.NONE: literal(b"", LargeBinary).label("body"),
+}
+
+
+class MessageQuery:
+    """A query for messages: `narrow` adds conditions, order and limit to a select of `COLUMNS`."""
+
+    def __init__(self, narrow: Callable[[Select[Any]], Select[Any]]) -> None:
+        self._queries = {
+            bodies: RowQuery(MessageRow, narrow(select(*COLUMNS[:-1], body))) for bodies, body in _BODIES.items()
+        }
+
+    def rows(self, conn: Connection, names: Mapping[str, Any], *, bodies: Bodies = Bodies.ALL) -> list[MessageRow]:
+        """What it finds, in its order."""
+        rows = self._queries[bodies].rows(conn, names)
+        if bodies is not Bodies.SMALL:
+            return rows
+        return [row if row.body is not None else row._replace(body=LATER) for row in rows]
+
+
+_KEYS = rows_parameter("keys", "message_key")
+# The messages with these `keys`, by key.
+BY_KEY = MessageQuery(
+    lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
+)
+
+
+def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> StoredMessage:
+    """A row as the message it was; `number_of` maps queue ids to the wire's queue ids."""
+    (
+        key,
+        _origin_key,
+        message_id,
+        stored_at_ms,
+        born_at_ms,
+        tag,
+        keys,
+        properties,
+        message_group,
+        priority,
+        message_type,
+        body_encoding,
+        born_host,
+        trace_context,
+        digest,
+        deliver_at_ms,
+        body,
+    ) = row
+    sent = Message(
+        topic.name,
+        id_from_bytes(message_id),
+        body,
+        tag,
+        tuple(_from_json(keys, 0)[0]) if keys else (),
+        _from_json(properties, 0)[0] if properties else {},
+        _TYPES[message_type],
+        message_group,
+        _ENCODINGS[body_encoding],
+        born_at_ms,
+        born_host,
+        trace_context,
+        deliver_at_ms,
+        priority,
+    )
+    return StoredMessage(sent, key, number_of[queue_of(key)], offset_of(key), stored_at_ms, digest)
+
+
+def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) -> list[StoredMessage]:
+    """Rows as messages, dead copies with the message they are of."""
+    listed = list(rows)
+    number_of = duplicates.queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
+    elsewhere = [row.message_key for row in listed if queue_of(row.message_key) not in number_of]
+    if elsewhere:
+        return _with_redriven(listed, topic, number_of, origins.of_places(conn, elsewhere))
+    found = [stored_message(row, topic, number_of) for row in listed]
+    copies = [row.message_key for row in listed if row.origin_key]
+    if not copies:
+        return found
+    names = {
+        row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": encode_rows((key,) for key in copies)})
+    }
+    return [
+        each._replace(dead_letter_of=(names[each.message_key], each.message.message_id))
+        if each.message_key in names
+        else each
+        for each in found
+    ]
+
+
+def _with_redriven(
+    rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], places: dict[int, Redriven]
+) -> list[StoredMessage]:
+    """The same where some have come back to their group, and stand elsewhere: as messages of their first places.
+
+    Such a one names the dead letter that it was, and the plan by which it came back.
+    """
+    return [
+        _as_redriven(row, topic, number_of, places[row.message_key])
+        if row.message_key in places
+        else stored_message(row, topic, number_of)
+        for row in rows
+    ]
+
+
+def _as_redriven(row: MessageRow, topic: Topic, number_of: dict[int, int], now: Redriven) -> StoredMessage:
+    found = stored_message(row._replace(message_key=now.origin_key), topic, number_of)
+    properties = {**found.message.properties, REDRIVE_PLAN: now.plan_id}
+    return found._replace(
+        message=found.message._replace(properties=properties),
+        message_key=row.message_key,
+        dead_letter_of=(topic.name.name, found.message.message_id),
+    )
+
+
+# What json.loads ends in, without its looking for an encoding and for blanks: these texts are our own.
+_from_json: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
+_TYPES = {kind.value: kind for kind in MessageType}
+_ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}
+_COPIES = rows_parameter("copies", "copy_key")
+_ORIGINS = (
+    select(dead_letter.c.copy_key, topic_table.c.name)
+    .join(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
+    .where(dead_letter.c.copy_key.in_(select(_COPIES.c.copy_key)))
+)

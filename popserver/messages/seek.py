@@ -1,0 +1,111 @@
+"""Seeks: the offset of a moment. Times within a queue do not go back (`messages.STORED_AT_MS`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, ScalarSelect, Select, and_, bindparam, case, func, select
+from sqlalchemy import true as always
+
+from popserver.catalog.lookup import topic_not_found
+from popserver.database.rows import RowStatement
+from popserver.database.schema import KEY_SHIFT, message, queue
+from popserver.database.schema import topic as topic_table
+from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
+
+
+class _Stretch(NamedTuple):
+    """Twice `step` offsets from `begin` on; with a step of 0 it is none."""
+
+    begin: int
+    step: int
+
+
+class _Times(NamedTuple):
+    min_offset: int
+    next_offset: int
+    newest_stored_at_ms: int
+    oldest_ms: int | None
+
+
+def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -> int:
+    """The offset of the queue's first message that was stored at or after that time; its end where there is none.
+
+    A few probes find it, all of them in one statement: two more than there are bits in the number of offsets, and about
+    half of that where messages came evenly. Raises `TopicNotFound`.
+    """
+    row = _TIMES.first(conn, {"of_queue": place.queue_id})
+    if row is None:
+        raise topic_not_found(topic.name)
+    if row.oldest_ms is None or at_ms > row.newest_stored_at_ms:
+        return row.next_offset
+    if at_ms <= row.oldest_ms:
+        return row.min_offset
+    likely = _likely(row, row.oldest_ms, at_ms)
+    names = {
+        "from_key": message_key(place.queue_id, row.min_offset),
+        "to_key": message_key(place.queue_id, row.next_offset),
+        "step": 1 << (row.next_offset - row.min_offset).bit_length() >> 1,
+        "likely_key": message_key(place.queue_id, likely.begin),
+        "likely_step": likely.step,
+        "at_ms": at_ms,
+    }
+    return offset_of(conn.execute(_FIRST_STORED_AT, names).scalar_one())
+
+
+def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _Stretch:
+    """Where it is if messages came evenly: by chance it is a multiple of their number's root away from there."""
+    count = row.next_offset - row.min_offset
+    spread = 1 << (2 * math.isqrt(count)).bit_length()
+    if oldest_ms == row.newest_stored_at_ms or 4 * spread > count:
+        return _Stretch(row.min_offset, 0)
+    evenly = row.min_offset + count * (at_ms - oldest_ms) // (row.newest_stored_at_ms - oldest_ms)
+    return _Stretch(min(max(evenly - spread, row.min_offset + 1), row.next_offset - 2 * spread + 1), spread)
+
+
+def _stored_at(key: ColumnElement[int], end_key: ColumnElement[int]) -> ScalarSelect[int]:
+    """When the first message was stored that there is from `key` on."""
+    first = select(message.c.stored_at_ms).where(message.c.message_key >= key, message.c.message_key < end_key)
+    return first.order_by(message.c.message_key).limit(1).scalar_subquery()
+
+
+def _first_stored_at() -> Select[Any]:
+    """The key in front of which all was stored before `at_ms`: by leaps, each half the one before.
+
+    From `likely_key` on if that is so far, and twice `likely_step` would be too far; else from `from_key` on. A leap is
+    taken where the message it would just reach, or the next one that there is, is still too old.
+    """
+    at_ms, end_key, likely_key, likely_step = map(_number, ("at_ms", "to_key", "likely_key", "likely_step"))
+    is_likely = and_(
+        likely_step > 0,
+        _stored_at(likely_key - 1, end_key) < at_ms,
+        func.coalesce(_stored_at(likely_key + 2 * likely_step - 1, end_key) >= at_ms, always()),
+    )
+    begin = select(
+        case((is_likely, likely_key), else_=_number("from_key")).label("message_key"),
+        case((is_likely, likely_step), else_=_number("step")).label("step"),
+    )
+    way = begin.cte("way", recursive=True)
+    leap = case((_stored_at(way.c.message_key + way.c.step - 1, end_key) < at_ms, way.c.step), else_=0)
+    every = way.union_all(select(way.c.message_key + leap, way.c.step // 2).where(way.c.step > 0))
+    return select(every.c.message_key).where(every.c.step == 0)
+
+
+def _number(name: str) -> ColumnElement[int]:
+    return bindparam(name, type_=BigInteger)
+
+
+_FIRST_STORED_AT = _first_stored_at()
+_FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT)
+_TIMES = RowStatement(
+    _Times,
+    select(
+        queue.c.min_offset,
+        queue.c.next_offset,
+        queue.c.newest_stored_at_ms,
+        _stored_at(_FIRST_KEY.op("|")(queue.c.min_offset), _FIRST_KEY.op("|")(queue.c.next_offset)).label("oldest_ms"),
+    )
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None), queue.c.queue_id == bindparam("of_queue")),
+)

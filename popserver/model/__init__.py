@@ -1,0 +1,1 @@
+"""The nouns: names, topics, groups, messages, states, times, errors. It imports nothing but itself."""

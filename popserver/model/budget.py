@@ -1,0 +1,142 @@
+"""How much of something all callers together, or one of them, may take up at once.
+
+Every thing that a caller can make grow has a budget with a name, a limit and the option that sets it. `popmq status`
+lists them with what is used, the highest use so far, and how often a caller was refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from popserver.model.errors import TooManyRequests
+
+
+class Budget:
+    """A limit, and what is used of it. Not for several threads at once."""
+
+    def __init__(self, name: str, limit: int, unit: str, option: str) -> None:
+        """`unit`: what is counted ("bytes", "connections"); `option`: the setting of the limit ("max_connections")."""
+        self.name = name
+        self.limit = limit
+        self.unit = unit
+        self.option = option
+        self.used = 0
+        self.peak = 0
+        self.refused = 0  # how often there was no room
+
+    def __repr__(self) -> str:
+        return f"<Budget {self.name} {self.used}/{self.limit} {self.unit}, {self.refused} refused>"
+
+    def take(self, amount: int = 1) -> bool:
+        """Whether there was room; if there was, the amount is used until `give_back`. A refusal is counted."""
+        if self.used + amount > self.limit:
+            self.refused += 1
+            return False
+        self.used += amount
+        self.peak = max(self.peak, self.used)
+        return True
+
+    def give_back(self, amount: int = 1) -> None:
+        """End the use of an amount that was taken."""
+        self.used -= amount
+
+    def refusal(self, wanted: str) -> TooManyRequests:
+        """The error for a caller who got no room; `wanted` says what he asked for: "a message of 4 MiB"."""
+        flag = f"--{self.option.replace('_', '-')}"
+        return TooManyRequests(
+            f"no room for {wanted}: {self.used} of {self.limit} {self.unit} are in use ({self.name});"
+            f" try again later, or start the server with a higher {flag}"
+        )
+
+
+class Budgets:
+    """Every budget of a server, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Budget] = {}
+
+    def __iter__(self) -> Iterator[Budget]:
+        return iter(self._by_name.values())
+
+    def __getitem__(self, name: str) -> Budget:
+        return self._by_name[name]
+
+    def add(self, name: str, limit: int, unit: str, option: str) -> Budget:
+        """A new budget. Raises `ValueError` for a name that is taken."""
+        return self.include(Budget(name, limit, unit, option))
+
+    def include(self, budget: Budget) -> Budget:
+        """List a budget made elsewhere. Raises `ValueError` for a name that is taken."""
+        if budget.name in self._by_name:
+            raise ValueError(f"there is a budget named '{budget.name}' already")
+        self._by_name[budget.name] = budget
+        return budget
+
+
+class Shares:
+    """A budget of which no holder may take more than a share.
+
+    `each`: a budget for the share of one holder; it shows the holder that takes up most, and counts the refusals of
+    holders that have their whole share. Without it the refusals count for the whole budget.
+    """
+
+    def __init__(self, budget: Budget, share: int, each: Budget | None = None) -> None:
+        self.budget = budget
+        self.share = share
+        self.each = each
+        self._held: dict[str, int] = {}
+        self._holders: Counter[int] = Counter()  # how many holders have so many; tells the most without a search
+
+    def has_all(self, holder: str) -> bool:
+        """Whether the holder has its whole share."""
+        return self._held.get(holder, 0) >= self.share
+
+    def take(self, holder: str) -> bool:
+        """Whether there was room for one more of this holder."""
+        if self.has_all(holder):
+            (self.each or self.budget).refused += 1
+            return False
+        if not self.budget.take():
+            return False
+        self._hold(holder, self._held.get(holder, 0) + 1)
+        return True
+
+    def refusal(self, wanted: str, holder: str) -> TooManyRequests:
+        """The error for a holder who got no room."""
+        if self.has_all(holder):
+            wanted = f"{wanted} of {holder}, which has {self.share} of them"
+        return self.budget.refusal(wanted)
+
+    def give_back(self, holder: str) -> None:
+        """End the use of one that the holder took."""
+        self.budget.give_back()
+        self._hold(holder, self._held[holder] - 1)
+
+    def _hold(self, holder: str, now: int) -> None:
+        before = self._held.pop(holder, 0)
+        if now:
+            self._held[holder] = now
+        if self.each is None:
+            return
+        self._holders[before] -= 1
+        self._holders[now] += 1
+        if now > self.each.used or (before == self.each.used and not self._holders[before]):
+            self.each.used = now  # before and now differ by one, so no other holder has more
+            self.each.peak = max(self.each.peak, now)
+        if not self._holders[before]:
+            del self._holders[before]
+
+
+# How much the broker lets its callers take up; the limits of connections and calls are those of `transport.limits`.
+
+MIB = 1024 * 1024
+
+
+class BrokerLimits(NamedTuple):
+    """The limits of the broker's budgets."""
+
+    send_backlog_bytes: int = 128 * MIB
+    undelivered_bytes: int = 96 * MIB  # of answers that their clients have not taken
+    filter_bytes: int = 64 * MIB  # of all receives and pulls that are under way

@@ -1,0 +1,204 @@
+"""Every way in which PopMQ says no.
+
+One root, four families by whose fault it is. A class's docstring is its default sentence; the sentence that reaches a
+user names the offending value, the limit and the way out. `transport/status.py` maps each class to its wire code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PopError(Exception):
+    """PopMQ refused the request."""
+
+    def __init__(self, sentence: str | None = None) -> None:
+        super().__init__(sentence or (type(self).__doc__ or "").strip())
+
+    @property
+    def sentence(self) -> str:
+        return str(self.args[0])
+
+
+class BadRequest(PopError):
+    """The request is malformed."""
+
+
+class NotFound(PopError):
+    """What the request names does not exist."""
+
+
+class Busy(PopError):
+    """The server has no room for this request now; try again later."""
+
+
+class Internal(PopError):
+    """The server failed; whether the request took effect is unknown, repeat it."""
+
+
+class CommitUnknown(Internal):
+    """The database broke off during a commit; whether it took effect is unknown, repeat the request."""
+
+    def __init__(self, sentence: str | None = None, outcome: Any = None) -> None:
+        super().__init__(sentence)
+        self.outcome = outcome  # the request's, if it took effect
+
+
+class IllegalTopic(BadRequest):
+    """The topic's name is illegal."""
+
+
+class IllegalConsumerGroup(BadRequest):
+    """The consumer group's name is illegal."""
+
+
+class IllegalMessageTag(BadRequest):
+    """The message's tag is illegal."""
+
+
+class IllegalMessageKey(BadRequest):
+    """A key of the message is illegal."""
+
+
+class IllegalMessageGroup(BadRequest):
+    """The message group is illegal."""
+
+
+class IllegalMessagePropertyKey(BadRequest):
+    """A property of the message is illegal."""
+
+
+class IllegalMessageId(BadRequest):
+    """The message id is illegal."""
+
+
+class IllegalDeliveryTime(BadRequest):
+    """The delivery timestamp is illegal."""
+
+
+class IllegalFilterExpression(BadRequest):
+    """The filter expression is illegal."""
+
+
+class IllegalInvisibleTime(BadRequest):
+    """The invisible duration is illegal."""
+
+
+class IllegalPollingTime(BadRequest):
+    """The long-polling timeout is illegal."""
+
+
+class IllegalOffset(BadRequest):
+    """The offset lies outside of the queue."""
+
+
+class InvalidReceiptHandle(BadRequest):
+    """The receipt handle names no current hold."""
+
+
+class MessagePropertyConflictWithType(BadRequest):
+    """The message's properties conflict with its type."""
+
+
+class MessageCorrupted(BadRequest):
+    """The message is corrupted."""
+
+
+class MessageBodyEmpty(BadRequest):
+    """The message's body is empty."""
+
+
+class MessageBodyTooLarge(BadRequest):
+    """The message's body is too large."""
+
+
+class MessagePropertiesTooLarge(BadRequest):
+    """The message's properties are too large."""
+
+
+class ClientIdRequired(BadRequest):
+    """The request carries no client id; send it in the header x-mq-client-id."""
+
+
+class UnrecognizedClientType(BadRequest):
+    """The client type is not known here."""
+
+
+class InvalidClientProperties(BadRequest):
+    """The client's properties are illegal."""
+
+
+class InvalidTransactionId(BadRequest):
+    """The transaction id names no undecided half message."""
+
+
+class TooLate(BadRequest):
+    """It is too late for that."""
+
+
+class RequestTooSlow(BadRequest):
+    """The request took too long to arrive; send it again, or split it."""
+
+
+class MadeAnew(TooLate):
+    """The topic was deleted and made anew."""
+
+    def __init__(self, sentence: str | None = None, generation: int = 0) -> None:
+        super().__init__(sentence)
+        self.generation = generation  # of the topic that has the name now
+
+
+class NoAnswer(PopError):
+    """Somebody else who was asked has not answered in time."""
+
+
+class AlreadyExists(BadRequest):
+    """It exists already."""
+
+
+class Unauthorized(PopError):
+    """The caller is not known here."""
+
+
+class Forbidden(PopError):
+    """This is not allowed here."""
+
+
+class NotBuilt(PopError):
+    """This server does not offer that yet."""
+
+
+class Unsupported(PopError):
+    """This server will not offer that."""
+
+
+class TopicNotFound(NotFound):
+    """The topic does not exist."""
+
+
+class ConsumerGroupNotFound(NotFound):
+    """The consumer group does not exist."""
+
+
+class MessageNotFound(NotFound):
+    """The message does not exist."""
+
+
+class OffsetNotFound(NotFound):
+    """The group has no progress in the queue."""
+
+
+class TooManyRequests(Busy):
+    """Too many requests at once; try again later."""
+
+
+class StoreUnavailable(Internal):
+    """The database does not answer; nothing is known to be stored, repeat the request."""
+
+
+class CannotListen(Internal):
+    """The server cannot listen on its address."""
+
+
+class StoreFull(Internal):
+    """The database's disk is full; nothing was stored. Free some space, then repeat the request."""

@@ -1,0 +1,105 @@
+"""Consumer groups: the unit that owns progress, attempts and dead letters."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from popserver.model.errors import BadRequest
+from popserver.model.names import Resource
+from popserver.model.retry import HOUR_MS, Exponential, Intervals, RetryPolicy
+from popserver.model.states import Event
+
+MAX_ATTEMPTS_MAX = 1_000
+INTERVALS_MAX = 64
+INTERVAL_MS_MAX = 12 * HOUR_MS
+MULTIPLIER_MAX = 100
+
+
+class ConsumeFrom(StrEnum):
+    """Where a group starts in a topic it meets for the first time; fixed when the group is created."""
+
+    EARLIEST = "EARLIEST"
+    LATEST = "LATEST"
+
+
+class HistoryLevel(StrEnum):
+    """Which events of a group leave a row in its history."""
+
+    NONE = "none"
+    ERRORS = "errors"
+    ALL = "all"
+
+    def keeps(self, event: Event) -> bool:
+        return self is HistoryLevel.ALL or (self is HistoryLevel.ERRORS and event in _ERRORS)
+
+
+class Mode(StrEnum):
+    """How a group consumes, fixed at its first use: message by message, or queue by queue."""
+
+    POP = "POP"
+    PULL = "PULL"
+
+
+class Model(StrEnum):
+    """What the members of a group that owns queues share: the messages, or nothing (requirements G1, G2)."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class Group(NamedTuple):
+    """A consumer group."""
+
+    group_id: int
+    name: Resource
+    retry: RetryPolicy
+    consume_from: ConsumeFrom
+    history: HistoryLevel
+    mode: Mode | None
+    created_at_ms: int
+
+
+class NewGroup(NamedTuple):
+    """What a group is to be created with."""
+
+    name: Resource
+    retry: RetryPolicy = RetryPolicy()
+    consume_from: ConsumeFrom = ConsumeFrom.EARLIEST
+    history: HistoryLevel = HistoryLevel.ERRORS
+
+
+def check_max_attempts(max_attempts: int) -> None:
+    if not 1 <= max_attempts <= MAX_ATTEMPTS_MAX:
+        raise BadRequest(f"max attempts is 1 to {MAX_ATTEMPTS_MAX} deliveries, not {max_attempts}")
+
+
+def check_intervals(intervals_ms: Intervals) -> None:
+    """A ladder, or exponential intervals; raises `BadRequest`."""
+    if isinstance(intervals_ms, Exponential):
+        _check_exponential(intervals_ms)
+        return
+    if not 1 <= len(intervals_ms) <= INTERVALS_MAX:
+        raise BadRequest(f"a retry ladder has 1 to {INTERVALS_MAX} intervals, not {len(intervals_ms)}")
+    for interval in intervals_ms:
+        check_interval(interval)
+
+
+def _check_exponential(of: Exponential) -> None:
+    if not 1 <= of.initial_ms <= of.longest_ms <= INTERVAL_MS_MAX:
+        raise BadRequest(
+            f"exponential intervals grow from an initial one of at least 1 ms to a longest of at most"
+            f" {INTERVAL_MS_MAX // HOUR_MS} h, not from {of.initial_ms} ms to {of.longest_ms} ms"
+        )
+    if not 1 <= of.multiplier <= MULTIPLIER_MAX:
+        raise BadRequest(f"the multiplier of exponential intervals is 1 to {MULTIPLIER_MAX}, not {of.multiplier}")
+
+
+def check_interval(interval_ms: int) -> None:
+    if not 0 <= interval_ms <= INTERVAL_MS_MAX:
+        raise BadRequest(f"a retry interval is 0 s to {INTERVAL_MS_MAX // HOUR_MS} h, not {interval_ms} ms")
+
+
+_ERRORS = frozenset(
+    {Event.RELEASE, Event.RETRY, Event.EXHAUST, Event.FORWARD_TO_DLQ, Event.REDRIVE, Event.RESET, Event.SKIP}
+)

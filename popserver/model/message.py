@@ -1,0 +1,261 @@
+"""A message: what was sent, how it is checked, and how its id is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from popserver.model.errors import (
+    BadRequest,
+    IllegalMessageGroup,
+    IllegalMessageId,
+    IllegalMessageKey,
+    IllegalMessagePropertyKey,
+    IllegalMessageTag,
+    MessageBodyEmpty,
+    MessageBodyTooLarge,
+    MessagePropertiesTooLarge,
+)
+from popserver.model.names import CONTROL, RETRY_PREFIX, Resource
+from popserver.model.retry import HOUR_MS
+from popserver.model.topic import MessageType
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+PROPERTIES_MAX = 128
+PROPERTIES_BYTES_MAX = 16 * 1024
+MESSAGE_GROUP_BYTES_MAX = 63
+MESSAGE_ID_LENGTH_MAX = 255
+PRIORITY_MAX = 32_767
+
+# Protocol 4.2: names the wire's other side keeps for itself; a user's property may not use them.
+RESERVED_PROPERTIES = frozenset(
+    """
+    TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
+    BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES
+    CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO EXTEND_UNIQ_INFO
+    INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE
+    INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS
+    TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
+    DLQ_ORIGIN_MESSAGE_ID __CRC32#
+    """.split()
+)
+
+_ID_V1 = re.compile(r"01[0-9A-F]{32}")
+
+
+class BodyEncoding(StrEnum):
+    IDENTITY = "IDENTITY"
+    GZIP = "GZIP"
+
+
+class Message(NamedTuple):
+    """A message as its producer sent it. Times are epoch milliseconds."""
+
+    topic: Resource
+    message_id: str
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = {}
+    message_type: MessageType = MessageType.NORMAL
+    message_group: str | None = None
+    body_encoding: BodyEncoding = BodyEncoding.IDENTITY
+    born_at_ms: int = 0
+    born_host: str = ""
+    trace_context: str | None = None
+    deliver_at_ms: int | None = None  # of a delayed message
+    priority: int | None = None
+    recovery_ms: int | None = None  # of a half message: how long before its producers are first asked
+
+
+class StoredMessage(NamedTuple):
+    """A message with the place it was given. `digest` is the MD5 of the body as it was sent."""
+
+    message: Message
+    message_key: int
+    queue_number: int
+    offset: int
+    stored_at_ms: int
+    digest: bytes
+    dead_letter_of: tuple[str, str] | None = None  # (topic, message id) of the message this one is the dead copy of
+
+
+class SendResult(NamedTuple):
+    """Where a sent message stands: its producer's id, its message queue and its offset there (requirement H12).
+
+    A delayed or half message is in no queue yet, which queue 0 and offset 0 stand for.
+    """
+
+    message_id: str
+    queue_number: int
+    offset: int
+    transaction_id: str = ""  # of a half message
+    deliver_at_ms: int | None = None  # of a delayed one
+
+
+class Delivery(NamedTuple):
+    """A message in a consumer's hands."""
+
+    stored: StoredMessage
+    receipt_handle: str
+    attempt: int
+    visible_at_ms: int
+
+
+def check(message: Message) -> None:
+    """Raise the error of the first rule of protocol 4.2 that the message breaks.
+
+    Limits: body 1 byte to 4 MiB; at most 128 properties; properties, tag and keys together at most 16 KiB of UTF-8.
+    """
+    _check_id(message.message_id)
+    _check_body(message.body)
+    if message.tag is not None:
+        _check_tag(message.tag)
+    for key in message.keys:
+        _check_key(key)
+    if message.properties:
+        _check_properties(message.properties)
+        check_key(message.properties)
+    if message.priority is not None and not 0 <= message.priority <= PRIORITY_MAX:
+        raise BadRequest(f"the priority is {message.priority}, allowed: 0 to {PRIORITY_MAX}, the highest first")
+    _check_size(message)
+
+
+def id_to_bytes(message_id: str) -> bytes:
+    """How an id is stored: 17 bytes for the v1 layout, a zero byte and the text for any other."""
+    if _ID_V1.fullmatch(message_id):
+        return bytes.fromhex(message_id)
+    return b"\x00" + message_id.encode()
+
+
+def id_from_bytes(stored: bytes) -> str:
+    """The id as its producer wrote it."""
+    return stored[1:].decode() if stored[:1] == b"\x00" else stored.hex().upper()
+
+
+def check_message_group(message_group: str) -> None:
+    """Raise `IllegalMessageGroup` unless it may key an order: not blank, under 64 bytes, no control characters."""
+    size = len(message_group.encode())
+    if not message_group.strip():
+        raise IllegalMessageGroup("the message group is blank; leave it out or name one of 1 to 63 bytes")
+    if size > MESSAGE_GROUP_BYTES_MAX:
+        raise IllegalMessageGroup(
+            f"message group '{message_group[:16]}…' has {size} bytes, at most {MESSAGE_GROUP_BYTES_MAX} are allowed"
+        )
+    if CONTROL.search(message_group):
+        raise IllegalMessageGroup(f"message group {message_group!r} holds a control character")
+
+
+def _check_id(message_id: str) -> None:
+    if not message_id.strip():
+        raise IllegalMessageId("the message id is blank; a producer gives every message an id of its own")
+    if len(message_id) > MESSAGE_ID_LENGTH_MAX:
+        raise IllegalMessageId(
+            f"message id '{message_id[:32]}…' has {len(message_id)} characters, at most {MESSAGE_ID_LENGTH_MAX} may be"
+        )
+    if "\x00" in message_id:
+        raise IllegalMessageId(f"message id {message_id!r} holds a zero byte, which not every database can keep")
+
+
+def _check_body(body: bytes) -> None:
+    if not body:
+        raise MessageBodyEmpty("the message's body is empty; send at least one byte")
+    if len(body) > BODY_BYTES_MAX:
+        raise MessageBodyTooLarge(
+            f"the message's body has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed; send a reference instead"
+        )
+
+
+def _check_tag(tag: str) -> None:
+    if not tag.strip():
+        raise IllegalMessageTag("the tag is blank; leave it out or give it a visible character")
+    if "|" in tag:
+        raise IllegalMessageTag(f"tag '{tag[:64]}' holds '|', which separates tags in a filter expression")
+    if CONTROL.search(tag):
+        raise IllegalMessageTag(f"tag {tag[:64]!r} holds a control character")
+
+
+def _check_key(key: str) -> None:
+    if not key.strip():
+        raise IllegalMessageKey("a key is blank; leave it out or give it a visible character")
+    if CONTROL.search(key):
+        raise IllegalMessageKey(f"key {key[:64]!r} holds a control character")
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    if len(properties) > PROPERTIES_MAX:
+        raise MessagePropertiesTooLarge(
+            f"the message has {len(properties)} properties, at most {PROPERTIES_MAX} are allowed"
+        )
+    for key, value in properties.items():
+        if not key.strip():
+            raise IllegalMessagePropertyKey("a property's name is blank")
+        if key in RESERVED_PROPERTIES:
+            raise IllegalMessagePropertyKey(f"property name '{key}' is reserved for the system; choose another")
+        if CONTROL.search(key):
+            raise IllegalMessagePropertyKey(f"property name {key[:64]!r} holds a control character")
+        if CONTROL.search(value):
+            raise IllegalMessagePropertyKey(f"the value of property '{key[:64]}' holds a control character")
+
+
+def _check_size(message: Message) -> None:
+    size = sum(map(_utf8_size, message.keys)) + _utf8_size(message.tag or "")
+    size += sum(_utf8_size(key) + _utf8_size(value) for key, value in message.properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise MessagePropertiesTooLarge(
+            f"properties, tag and keys have {size} bytes together, at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+BATCH_SIZE_MAX = 32
+
+
+class Held(NamedTuple):
+    """A message that a receive holds, by its key, and which attempt it is."""
+
+    message_key: int
+    attempt: int
+
+
+# Idempotency keys: a producer's own name for what a message says (complaint U18).
+#
+# Within a window a topic stores one message of a key; whoever sends another gets the first one's result.
+
+PROPERTY = "popmq.idempotency-key"  # how any client gives it
+KEY_BYTES_MAX = 255
+WINDOW_MS = 24 * HOUR_MS
+
+
+def check_key(properties: Mapping[str, str]) -> None:
+    """Raise `IllegalMessagePropertyKey` for a key that is blank or longer than 255 bytes."""
+    key = properties.get(PROPERTY)
+    if key is None:
+        return
+    if not key.strip():
+        raise IllegalMessagePropertyKey(f"property {PROPERTY} is blank; leave it out, or name what the message says")
+    size = len(key.encode())
+    if size > KEY_BYTES_MAX:
+        raise IllegalMessagePropertyKey(
+            f"property {PROPERTY} '{key[:32]}…' has {size} bytes, at most {KEY_BYTES_MAX} are allowed"
+        )
+
+
+RECONSUME_TIME = "RECONSUME_TIME"  # the property of a retry copy that says how often it failed
+
+
+def attempt_of(stored: StoredMessage) -> int:
+    """Which attempt this is of a message that is pulled: a retry copy knows how often it failed before."""
+    if not stored.message.topic.name.startswith(RETRY_PREFIX):
+        return 1
+    return 1 + int(stored.message.properties.get(RECONSUME_TIME, "0"))
+
+
+# What tells of a redriven message where it comes from, among its properties.
+REDRIVE_OF = "popmq.redrive-of"
+REDRIVE_PLAN = "popmq.redrive-plan"

@@ -1,0 +1,112 @@
+"""Legal names of topics and consumer groups, and the names PopMQ derives from them (protocol 4.1)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from popserver.model.errors import IllegalConsumerGroup, IllegalTopic
+
+TOPIC_LENGTH_MAX = 127
+GROUP_LENGTH_MAX = 120
+NAMESPACE_LENGTH_MAX = 127
+DLQ_PREFIX = "%DLQ%"
+RETRY_PREFIX = "%RETRY%"
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LEGAL_NAMESPACE = re.compile(rf"[%|a-zA-Z0-9_.-]{{0,{NAMESPACE_LENGTH_MAX}}}")
+_SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+_SYSTEM_TOPIC_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+
+class Resource(NamedTuple):
+    """A topic or group as the wire names it: a name inside a namespace ("" is the default one)."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def check_topic(topic: Resource) -> None:
+    """Raise `IllegalTopic` unless the name may be subscribed to or administered."""
+    name = topic.name
+    limit = 255 if is_system_derived(name) else TOPIC_LENGTH_MAX
+    if not name.strip():
+        raise IllegalTopic("the topic's name is blank; give one of 1 to 127 characters out of % | A-Z a-z 0-9 _ -")
+    if len(name) > limit:
+        raise IllegalTopic(f"topic name '{name[:32]}…' has {len(name)} characters, at most {limit} are allowed")
+    if not _LEGAL.fullmatch(name):
+        raise IllegalTopic(f"topic name '{name}' holds a character outside % | A-Z a-z 0-9 _ -")
+    if name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_TOPIC_PREFIXES):
+        raise IllegalTopic(f"topic name '{name}' is reserved for the system; choose another")
+    if not _LEGAL_NAMESPACE.fullmatch(topic.namespace):
+        raise IllegalTopic(f"topic '{name}': {_namespace_rule(topic)}")
+
+
+def check_topic_to_send(topic: Resource) -> None:
+    """Raise `IllegalTopic` unless a producer may send there: `%DLQ%…` and `%RETRY%…` are filled by the server alone."""
+    check_topic(topic)
+    if is_system_derived(topic.name):
+        raise IllegalTopic(f"topic '{topic.name}' is filled by the server; send to the topic its messages came from")
+
+
+def check_group(group: Resource) -> None:
+    """Raise `IllegalConsumerGroup` unless the name may be a consumer group."""
+    name = group.name
+    if not name.strip():
+        raise IllegalConsumerGroup(
+            "the consumer group's name is blank; give one of 1 to 120 characters out of % | A-Z a-z 0-9 _ -"
+        )
+    if len(name) > GROUP_LENGTH_MAX:
+        raise IllegalConsumerGroup(
+            f"consumer group name '{name[:32]}…' has {len(name)} characters, at most {GROUP_LENGTH_MAX} are allowed"
+        )
+    if not _LEGAL.fullmatch(name):
+        raise IllegalConsumerGroup(f"consumer group name '{name}' holds a character outside % | A-Z a-z 0-9 _ -")
+    if name.startswith(_SYSTEM_GROUP_PREFIX):
+        raise IllegalConsumerGroup(f"consumer group name '{name}' is reserved for the system; choose another")
+    if not _LEGAL_NAMESPACE.fullmatch(group.namespace):
+        raise IllegalConsumerGroup(f"consumer group '{name}': {_namespace_rule(group)}")
+
+
+def is_system_derived(name: str) -> bool:
+    return name.startswith((DLQ_PREFIX, RETRY_PREFIX))
+
+
+def dead_letter_topic(group: Resource) -> Resource:
+    """The topic that holds the group's dead letters: `%DLQ%` + group, in the group's namespace."""
+    return Resource(group.namespace, DLQ_PREFIX + group.name)
+
+
+def retry_topic(group: Resource) -> Resource:
+    """The topic that holds what the members of the group handed back and is to come again: `%RETRY%` + group."""
+    return Resource(group.namespace, RETRY_PREFIX + group.name)
+
+
+def owner_of(topic: Resource) -> Resource | None:
+    """The group whose dead letters or retries the topic holds; None for an ordinary topic."""
+    for prefix in (DLQ_PREFIX, RETRY_PREFIX):
+        if topic.name.startswith(prefix):
+            return Resource(topic.namespace, topic.name.removeprefix(prefix))
+    return None
+
+
+def _namespace_rule(named: Resource) -> str:
+    return (
+        f"namespace {named.namespace[:32]!r} is not one of up to {NAMESPACE_LENGTH_MAX} characters"
+        " out of % | A-Z a-z 0-9 _ . -"
+    )

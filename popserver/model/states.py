@@ -1,0 +1,163 @@
+"""The law of a delivery: one message's life in one consumer group.
+
+`TRANSITIONS` is the only place that says what may happen. An event names its destination: each has exactly one target,
+whatever state it starts from. Where there is a choice (retry or dead letter?), pure code decides *which event happened*
+(`model.retry`); this table alone decides the state. The SQL guards, the CHECK constraints, the views, the grid test
+and the diagram in docs/lifecycle.md are made from it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """The states of a delivery: five that everyone sees (requirement L1), and two that are shown as one of these.
+
+    A simple consumer never sees WAITING_RETRY (requirement L2).
+    """
+
+    READY = "READY"
+    INFLIGHT = "INFLIGHT"
+    WAITING_RETRY = "WAITING_RETRY"
+    COMMIT = "COMMIT"
+    DLQ = "DLQ"
+    # Acked while a message before it in its message group is not: READY until that one ends.
+    ACKED_PROVISIONALLY = "ACKED_PROVISIONALLY"
+    # Of a message group, acked in its consumer's own database transaction: INFLIGHT until the server has seen that.
+    ACKED_IN_TRANSACTION = "ACKED_IN_TRANSACTION"
+
+    @property
+    def shown(self) -> State:
+        """The state that users see: in views, in the history, on the wire."""
+        return SHOWN_AS.get(self, self)
+
+
+SHOWN_AS = {State.ACKED_PROVISIONALLY: State.READY, State.ACKED_IN_TRANSACTION: State.INFLIGHT}
+SHOWN = tuple(state for state in State if state not in SHOWN_AS)
+# The states that have a row; the others are implied.
+STORED = (
+    State.READY,
+    State.INFLIGHT,
+    State.WAITING_RETRY,
+    State.ACKED_PROVISIONALLY,
+    State.ACKED_IN_TRANSACTION,
+)
+# These end at a time, or as soon as the server sees them; the others stay until somebody acts.
+TIMED = frozenset({State.INFLIGHT, State.WAITING_RETRY, State.ACKED_IN_TRANSACTION})
+# Its consumer is done with it, and its message group is not.
+ACKED = frozenset(SHOWN_AS)
+
+
+class Event(StrEnum):
+    """What can happen to a delivery."""
+
+    RECEIVE = "RECEIVE"  # a consumer takes it: a new hold, a new receipt handle, attempt + 1
+    ACK = "ACK"  # its holder is done with it
+    ACK_IN_TRANSACTION = "ACK_IN_TRANSACTION"  # its holder acks it by SQL; the server does the rest after the commit
+    PROVISIONAL_ACK = "PROVISIONAL_ACK"  # its holder is done with it, but not with one before it in its message group
+    SETTLE = "SETTLE"  # everything before it in its message group has ended: its provisional ack counts
+    CHANGE_INVISIBLE = "CHANGE_INVISIBLE"  # its holder extends or shortens the hold: a new receipt handle
+    RELEASE = "RELEASE"  # the hold's time is over (simple consumer), or its holder is gone
+    GIVE_BACK = "GIVE_BACK"  # its holder returns it unused: the attempt does not count
+    RETRY = "RETRY"  # a push consumer failed or its hold ended, attempts remain
+    BACKOFF_ELAPSED = "BACKOFF_ELAPSED"  # the interval before the retry is over
+    EXHAUST = "EXHAUST"  # it failed and no attempt remains
+    FORWARD_TO_DLQ = "FORWARD_TO_DLQ"  # its holder gives it up
+    REDRIVE = "REDRIVE"  # an operator sends a dead letter back
+    RESET = "RESET"  # an operator moves the group's progress: a hold is over, what was done is to be done again
+    SKIP = "SKIP"  # an operator passes it over
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.READY, Event.RECEIVE): State.INFLIGHT,
+    (State.READY, Event.SKIP): State.COMMIT,
+    (State.INFLIGHT, Event.ACK): State.COMMIT,
+    (State.INFLIGHT, Event.ACK_IN_TRANSACTION): State.ACKED_IN_TRANSACTION,
+    (State.INFLIGHT, Event.PROVISIONAL_ACK): State.ACKED_PROVISIONALLY,
+    (State.INFLIGHT, Event.CHANGE_INVISIBLE): State.INFLIGHT,
+    (State.INFLIGHT, Event.RELEASE): State.READY,
+    (State.INFLIGHT, Event.GIVE_BACK): State.READY,
+    (State.INFLIGHT, Event.RETRY): State.WAITING_RETRY,
+    (State.INFLIGHT, Event.EXHAUST): State.DLQ,
+    (State.INFLIGHT, Event.FORWARD_TO_DLQ): State.DLQ,
+    (State.INFLIGHT, Event.RESET): State.READY,
+    (State.ACKED_PROVISIONALLY, Event.RECEIVE): State.INFLIGHT,
+    (State.ACKED_PROVISIONALLY, Event.SETTLE): State.COMMIT,
+    (State.ACKED_PROVISIONALLY, Event.RESET): State.READY,
+    (State.ACKED_PROVISIONALLY, Event.SKIP): State.COMMIT,
+    (State.ACKED_IN_TRANSACTION, Event.ACK): State.COMMIT,
+    (State.ACKED_IN_TRANSACTION, Event.PROVISIONAL_ACK): State.ACKED_PROVISIONALLY,
+    (State.ACKED_IN_TRANSACTION, Event.RESET): State.READY,
+    (State.WAITING_RETRY, Event.BACKOFF_ELAPSED): State.READY,
+    (State.WAITING_RETRY, Event.RESET): State.READY,
+    (State.WAITING_RETRY, Event.SKIP): State.COMMIT,
+    (State.COMMIT, Event.RESET): State.READY,
+    (State.DLQ, Event.REDRIVE): State.READY,
+    (State.DLQ, Event.RESET): State.READY,
+}
+
+
+def shown_as(state: State) -> frozenset[State]:
+    """The states that users see as this one."""
+    return frozenset(each for each in State if each.shown is state)
+
+
+def sources(event: Event) -> frozenset[State]:
+    """The states in which the event may happen."""
+    return frozenset(state for state, legal in TRANSITIONS if legal is event)
+
+
+def target(event: Event) -> State:
+    """The one state the event leads to."""
+    return _TARGETS[event]
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram, edges in the table's order."""
+    edges = [f"    {source} --> {end}: {event}" for (source, event), end in TRANSITIONS.items()]
+    return "\n".join(["stateDiagram-v2", "    [*] --> READY", *edges, ""])
+
+
+_TARGETS = {event: end for (_, event), end in TRANSITIONS.items()}
+assert all(_TARGETS[event] is end for (_, event), end in TRANSITIONS.items()), "an event names its one destination"
+assert set(_TARGETS) == set(Event), "every event leads somewhere"
+
+
+class PendingKind(StrEnum):
+    """What a pending message waits for."""
+
+    DELAY = "DELAY"  # its time
+    HALF = "HALF"  # its producer's decision
+
+
+class PlanState(StrEnum):
+    """Where a plan is: a DRAFT while its messages are being written down; PLANNED before the first one goes."""
+
+    DRAFT = "DRAFT"
+    PLANNED = "PLANNED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    CANCELLED = "CANCELLED"
+
+
+class RedriveState(StrEnum):
+    """What became of one message of a plan; SKIPPED: it was no dead letter any more when its turn came."""
+
+    PLANNED = "PLANNED"
+    REDRIVEN = "REDRIVEN"
+    SKIPPED = "SKIPPED"
+
+
+class LetterState(StrEnum):
+    """How a dead letter ceased to be one: by a redrive, or because its group was reset to read the message again."""
+
+    REDRIVEN = "REDRIVEN"
+    RESET = "RESET"
+
+
+class Change(StrEnum):
+    """Whether it is sent back as it was."""
+
+    NONE = "NONE"
+    REPAIR = "REPAIR"

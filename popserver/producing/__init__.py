@@ -1,0 +1,1 @@
+"""SendMessage, delayed messages, transactions, recall."""

@@ -1,0 +1,208 @@
+"""Transactions: what producers decide about their half messages, and asking them when they do not.
+
+An undecided half message is asked about by a server that has a producer of its topic on a stream: one producer at a
+time, another one at the next check. Where there is none, nobody is asked and no check is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+import structlog
+
+from popserver.catalog import lookup
+from popserver.catalog.flow import Catalog
+from popserver.catalog.topics import topics_by_id
+from popserver.database.notifications import CHECKS
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.engine.timers import Sleeper
+from popserver.engine.writer import Writer
+from popserver.model.errors import InvalidTransactionId, PopError
+from popserver.model.names import Resource
+from popserver.model.retry import SECOND_MS
+from popserver.model.topic import Topic
+from popserver.producing import halves
+from popserver.producing.halves import Check
+from popserver.producing.rules import CheckPolicy, Resolution, check_transaction_id, whom_to_ask
+
+RETRY_MS = 1 * SECOND_MS  # when the store did not answer
+BESIDE_ANOTHER_S = 0.005  # before another try, when another server had the queue in its hands
+ASK_TIMEOUT_S = 5.0  # a stream that takes nothing for so long is broken
+
+log = structlog.get_logger("popserver.transactions")
+
+
+class Transactions:
+    """Decisions and checks. `discarded` counts half messages that nobody decided about."""
+
+    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, policy: CheckPolicy) -> None:
+        self.policy = policy
+        self.producers = Producers()
+        self.discarded = 0
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = clock
+        self._sleeper = Sleeper(clock, self._check)
+        writer.effects.on_due(CHECKS, self._sleeper.tell)
+        self._rotation = itertools.count()
+
+    async def end(
+        self, topic_name: Resource, message_id: str, transaction_id: str, resolution: Resolution | None
+    ) -> None:
+        """Commit or roll back a half message; None decides nothing. The first decision counts.
+
+        Raises `InvalidTransactionId` for a blank id and for a transaction that cannot be committed any more.
+        """
+        check_transaction_id(transaction_id, message_id)
+        topic = await self._catalog.known_topic(topic_name)
+        if topic is None:
+            raise lookup.topic_not_found(topic_name)
+        if resolution is None:
+            return
+        if not message_id.strip():
+            raise InvalidTransactionId(f"transaction '{transaction_id[:64]}' names no message; send its message id")
+        while True:
+            rotation = next(self._rotation)
+            request = halves.EndTransaction(topic, message_id, transaction_id, resolution, rotation)
+            if await self._writer.submit(request):
+                return
+            await asyncio.sleep(BESIDE_ANOTHER_S)
+
+    async def joined(self, client_id: str, stream: object, topics: Iterable[Resource], ask: Ask) -> None:
+        """A producer told on its stream what it publishes: it can be asked, also about what it has left undecided."""
+        self.producers.joined(client_id, stream, topics, ask)
+        try:
+            left = await self._reader.read(lambda conn: topics_by_id(conn, halves.topics_of_sender(conn, client_id)))
+        except PopError as error:
+            log.warning("what a producer has left undecided is unknown", reason=error.sentence)
+        else:
+            for each in left.values():
+                self.producers.sends(client_id, each.name)
+        self.look()
+
+    def look(self) -> None:
+        """See whether a check is due: a producer came, or another server may have stored a half message."""
+        if len(self.producers):
+            self._sleeper.look()
+
+    async def idle(self) -> None:
+        await self._sleeper.idle()
+
+    async def close(self) -> None:
+        await self._sleeper.close()
+
+    async def _check(self) -> int | None:
+        """One step: take what is due, ask, and say when the next check is."""
+        try:
+            topics = await self._topics()
+            if not topics:
+                return None
+            wish = halves.TakeChecks(frozenset(each.topic_id for each in topics), self.policy)
+            taken = await self._writer.submit(wish)
+            for each in taken.discarded:
+                self.discarded += 1
+                log.warning(
+                    "a half message was discarded",
+                    topic=str(each.topic),
+                    message_id=each.message_id,
+                    checks=each.checks,
+                )
+            reached = await asyncio.gather(*(self._ask(each) for each in taken.checks))
+            missed = [each.pending_id for each, ok in zip(taken.checks, reached, strict=True) if not ok]
+            if missed:
+                await self._writer.submit(halves.GiveBack(missed))
+        except PopError as error:
+            log.warning("transaction checks wait", reason=error.sentence)
+            return self._clock.now_ms() + RETRY_MS
+        return taken.next_check_ms
+
+    async def _topics(self) -> list[Topic]:
+        """The existing topics that have a producer here."""
+        found = [await self._catalog.known_topic(name) for name in sorted(self.producers.topics)]
+        return [each for each in found if each is not None]
+
+    async def _ask(self, check: Check) -> bool:
+        """Ask the first producer that can be reached; False when none can."""
+        candidates = self.producers.of_topic(check.stored.message.topic)
+        for client_id in whom_to_ask(candidates, check.client_id, check.checks_before):
+            way = self.producers.stream_of(client_id)
+            if way is None:
+                continue
+            stream, ask = way
+            try:
+                await asyncio.wait_for(ask(check), ASK_TIMEOUT_S)
+            except PopError as error:
+                # Its stream is sound: it may be asked about other topics, and about this one once it names it again.
+                log.debug("a producer was passed over", client_id=client_id, reason=error.sentence)
+                self.producers.may_not(client_id, stream, check.stored.message.topic)
+            except Exception as error:  # noqa: BLE001 - however a stream breaks, another producer can be asked
+                log.debug("a producer could not be asked", client_id=client_id, reason=repr(error))
+                self.producers.left(client_id, stream)
+            else:
+                return True
+        return False
+
+
+# Which producers of a topic are on a stream here, and can be asked about a half message (protocol 8.1).
+
+# Sends one check to a producer; raises `PopError` when it may not be asked, anything else when its stream is broken.
+Ask = Callable[[Check], Awaitable[None]]
+
+
+class _Producer(NamedTuple):
+    stream: object
+    ask: Ask
+    topics: set[Resource]
+
+
+class Producers:
+    """Every producer that has told its settings on a stream of this server."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def joined(self, client_id: str, stream: object, topics: Iterable[Resource], ask: Ask) -> None:
+        """The producer said what it publishes; the newest of its streams counts, and what it has sent before stays."""
+        before = self._known.get(client_id)
+        named = set(topics) | (before.topics if before is not None else set())
+        self._known[client_id] = _Producer(stream, ask, named)
+
+    def sends(self, client_id: str, topic: Resource) -> None:
+        """The producer sent a half message to a topic that its settings may not name (protocol 8.1)."""
+        known = self._known.get(client_id)
+        if known is not None:
+            known.topics.add(topic)
+
+    def may_not(self, client_id: str, stream: object, topic: Resource) -> None:
+        """The producer on that stream may not be asked about the topic, until it names it or sends there again."""
+        known = self._known.get(client_id)
+        if known is not None and known.stream is stream:
+            known.topics.discard(topic)
+
+    def left(self, client_id: str, stream: object | None = None) -> None:
+        """The stream ended (None: whichever it is); the producer cannot be asked any more."""
+        known = self._known.get(client_id)
+        if known is not None and stream in (None, known.stream):
+            del self._known[client_id]
+
+    @property
+    def topics(self) -> set[Resource]:
+        """Those with a producer here."""
+        return set[Resource]().union(*(each.topics for each in self._known.values()))
+
+    def of_topic(self, topic: Resource) -> list[str]:
+        """Client ids, in an order that stays the same."""
+        return sorted(client_id for client_id, each in self._known.items() if topic in each.topics)
+
+    def stream_of(self, client_id: str) -> tuple[object, Ask] | None:
+        """How to ask the producer; None when it has left."""
+        known = self._known.get(client_id)
+        return None if known is None else (known.stream, known.ask)

@@ -1,0 +1,231 @@
+"""How pending messages enter their queues: the bodies stay in the database, only places travel.
+
+A queue's counter is never waited for here: where another server has it in its hands just now, the messages stay behind
+and are tried again in another step, free ones in another queue.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
+
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, literal_column, select, update
+
+from popserver.catalog.topics import topics_by_id
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import IS_DELAYED, IS_HALF, message, pending, queue
+from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.filters import tag_hash
+from popserver.messages import keys
+from popserver.messages.append import STORED_AT_MS
+from popserver.model.errors import PopError
+from popserver.model.message import WINDOW_MS
+from popserver.model.topic import MessageType, Topic, message_key, queue_for
+from popserver.producing.pending import PENDING_COLUMNS, PendingRow, remove
+
+# Of bodies that one step moves.
+STEP_BYTES_MAX = 32 * 1024 * 1024
+
+
+class _HasSize(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+Sized = TypeVar("Sized", bound=_HasSize)
+
+
+class Entered(NamedTuple):
+    """How many are no longer pending, and when the next is due: at once where some were left behind."""
+
+    entered: int
+    next_due_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnterDue(Request[Entered]):
+    """A step of at most 1,000 delayed messages that are due. `rotation` chooses their queues, as in `Append`; the
+    idempotency keys of those that users' transactions have enqueued hold for `key_window_ms` from now."""
+
+    phase: ClassVar = Phase.ENQUEUE_DUE
+    rotation: int
+    key_window_ms: int = WINDOW_MS
+
+
+@carries_out(EnterDue)
+def enter_due(tx: Transaction, requests: Sequence[EnterDue]) -> list[Entered | PopError]:
+    """Let what is due into its queue; several requests at once need only one step."""
+    due = _DUE.rows(tx.conn, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
+    rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
+    entered = len(rows) - enter(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else 0
+    if entered < len(due) or len(due) == STEP_ROWS_MAX:
+        return [Entered(entered, tx.calendar_ms)] * len(requests)
+    # Of what is due now another server has the rest in its hands; and the index need not be searched through all that
+    # has just left it.
+    next_due_ms: int | None = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).scalar()
+    return [Entered(entered, next_due_ms)] * len(requests)
+
+
+def next_due_ms(conn: Connection) -> int | None:
+    """When the earliest delayed message enters its queue."""
+    due_ms: int | None = conn.execute(_FIRST_DUE).scalar()
+    return due_ms
+
+
+def enter(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> int:
+    """Give the messages their places, now; returns how many of the rows had to be left behind.
+
+    A message whose id or idempotency key is in a queue already was sent again meanwhile, and one whose topic was
+    deleted goes with it: these only cease to be pending.
+    """
+    topics = topics_by_id(tx.conn, {row.topic_id for row in rows})
+    known = _in_a_queue_already(tx, rows) if tx.careful else set()
+    enqueued = [
+        keys.Enqueued(row.pending_id, row.topic_id, bytes(row.message_id))
+        for row in rows
+        if row.enqueued and row.topic_id in topics and row.pending_id not in known
+    ]
+    known |= keys.enter(tx, topics, enqueued, key_window_ms) if enqueued else set()
+    gone = [row for row in rows if row.topic_id not in topics or row.pending_id in known]
+    remove(tx, (row.pending_id for row in gone))
+    live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
+    placed = list(_placed(tx, topics, live, rotation))
+    if placed:
+        tx.conn.execute(_ENTER, {"places": encode_rows(placed)})
+        remove(tx, (pending_id for pending_id, *_ in placed))
+    return len(live) - len(placed)
+
+
+def within_a_step(rows: Iterable[Sized], bytes_max: int) -> list[Sized]:
+    """As many leading rows as one step may carry, at least one."""
+    found: list[Sized] = []
+    size = 0
+    for row in rows:
+        size += row.size
+        if found and size > bytes_max:
+            break
+        found.append(row)
+    return found
+
+
+def _placed(
+    tx: Transaction, topics: dict[int, Topic], rows: Sequence[PendingRow], rotation: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """(pending id, message key, time of storing, tag hash) of each message whose queue could be had."""
+    by_queue: dict[int, list[PendingRow]] = defaultdict(list)
+    for row in rows:
+        chosen = queue_for(topics[row.topic_id], row.message_group, row.priority, rotation)
+        by_queue[chosen.queue_id].append(row)
+    counts = encode_rows((queue_id, len(several)) for queue_id, several in by_queue.items())
+    names = {"counts": counts, "now_ms": tx.now_ms}
+    for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS, names):
+        several = by_queue[queue_id]
+        tx.ring(several[0].topic_id)
+        first_key = message_key(queue_id, next_offset - len(several))
+        for key, row in enumerate(several, start=first_key):
+            yield row.pending_id, key, stored_at_ms, tag_hash(row.tag)
+
+
+def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
+    """The rows that may go now: none of a message group whose earlier ones another server is just letting in."""
+    last: dict[tuple[int, str], int] = {}
+    for row in rows:
+        if row.message_group is not None:
+            member = row.topic_id, row.message_group
+            last[member] = max(row.pending_id, last.get(member, 0))
+    if not last:
+        return list(rows)
+    groups = encode_rows((topic_id, pending_id, name) for (topic_id, name), pending_id in last.items())
+    ids = encode_rows((row.pending_id,) for row in rows)
+    missing = {
+        (each.topic_id, each.message_group): each.pending_id
+        for each in tx.conn.execute(_MISSING, {"groups": groups, "ids": ids})
+    }
+    return list(_before_the_missing(rows, missing))
+
+
+def _before_the_missing(rows: Sequence[PendingRow], missing: dict[tuple[int, str], int]) -> Iterator[PendingRow]:
+    """Without those that come after their group's first missing one, and without what is behind such a row."""
+    held_up: set[tuple[int, str]] = set()
+    for row in rows:
+        if row.message_group is None:
+            yield row
+            continue
+        member = row.topic_id, row.message_group
+        if row.pending_id > missing.get(member, row.pending_id):
+            held_up.add(member)
+        if member not in held_up:
+            yield row
+
+
+def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]:
+    """The pending ids of repeats: of what is in a queue, or of a row of this step that goes there now."""
+    first: dict[tuple[int, bytes], int] = {}
+    for row in rows:
+        first.setdefault((row.topic_id, bytes(row.message_id)), row.pending_id)
+    repeats = {row.pending_id for row in rows} - set(first.values())
+    return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_rows((row.pending_id,) for row in rows)}).scalars())
+
+
+_DUE = RowStatement(
+    PendingRow,
+    select(*PENDING_COLUMNS)
+    .where(IS_DELAYED, pending.c.due_at_ms <= bindparam("now_ms"))
+    .order_by(pending.c.due_at_ms, pending.c.pending_id)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True),
+)
+_FIRST_DUE = select(func.min(pending.c.due_at_ms)).where(IS_DELAYED)
+_NEXT_DUE = _FIRST_DUE.where(pending.c.due_at_ms > bindparam("now_ms"))
+_IDS = rows_parameter("ids", "pending_id")
+_GROUPS = rows_parameter("groups", "topic_id", "last_id", text=("message_group",))
+# The first of each group that is not in the step, as far as the step reaches.
+_MISSING = (
+    select(_GROUPS.c.topic_id, _GROUPS.c.message_group, func.min(pending.c.pending_id).label("pending_id"))
+    .join(
+        pending,
+        and_(
+            pending.c.topic_id == _GROUPS.c.topic_id,
+            pending.c.message_group == _GROUPS.c.message_group,
+            pending.c.pending_id < _GROUPS.c.last_id,
+        ),
+    )
+    .where(pending.c.pending_id.not_in(select(_IDS.c.pending_id)))
+    .group_by(_GROUPS.c.topic_id, _GROUPS.c.message_group)
+)
+_KNOWN = (
+    select(pending.c.pending_id)
+    .join(_IDS, _IDS.c.pending_id == pending.c.pending_id)
+    .join(message, (message.c.message_id == pending.c.message_id) & (message.c.topic_id == pending.c.topic_id))
+    .where(message.c.origin_key == 0)
+)
+_COUNTS = rows_parameter("counts", "queue_id", "count")
+_FREE = (
+    select(queue.c.queue_id)
+    .where(queue.c.queue_id.in_(select(_COUNTS.c.queue_id)))
+    .with_for_update(skip_locked=True)
+    .cte("free")
+)
+_TAKE_OFFSETS = (
+    update(queue)
+    .where(queue.c.queue_id == _COUNTS.c.queue_id, queue.c.queue_id.in_(select(_FREE.c.queue_id)))
+    .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
+    .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
+)
+_PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
+# What a column becomes; all others are the pending row's own. A committed half is an ordinary message (protocol 8.1).
+_BECOMES = {
+    "message_key": _PLACES.c.message_key,
+    "origin_key": literal_column("0"),
+    "stored_at_ms": _PLACES.c.stored_at_ms,
+    "tag_hash": _PLACES.c.tag_hash,
+    "message_type": case((IS_HALF, MessageType.NORMAL.value), else_=pending.c.message_type),
+}
+_ENTER = insert(message).from_select(
+    [column.name for column in message.columns],
+    select(*(_BECOMES[c.name] if c.name in _BECOMES else pending.c[c.name] for c in message.columns))
+    .join_from(_PLACES, pending, pending.c.pending_id == _PLACES.c.pending_id)
+    .order_by(_PLACES.c.message_key),
+)

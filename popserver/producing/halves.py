@@ -1,0 +1,249 @@
+"""The halves of transactions: committed or rolled back by their producers, and who is to be asked about them.
+
+Deciding names its rows and waits for them; asking chooses, and passes over what another server has in its hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, select, update
+
+from popserver.catalog.topics import topics_by_id
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import IS_HALF, message, pending
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.model.errors import InvalidTransactionId, PopError
+from popserver.model.handles import is_transaction_of
+from popserver.model.message import StoredMessage, id_from_bytes, id_to_bytes
+from popserver.model.names import Resource
+from popserver.model.states import PendingKind
+from popserver.model.topic import Topic
+from popserver.producing.enter import enter, within_a_step
+from popserver.producing.pending import PendingRow, locked, remove
+from popserver.producing.pending_facts import stored_pending
+from popserver.producing.rules import CheckPolicy, Resolution
+
+# What one step asks about: whole messages, which travel through here.
+CHECKS_PER_STEP_MAX = 100
+CHECKED_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction(Request[bool]):
+    """A producer's decision about its half message. `rotation` chooses the queue, as in `Append`."""
+
+    phase: ClassVar = Phase.END_TRANSACTION
+    topic: Topic
+    message_id: str
+    transaction_id: str
+    resolution: Resolution
+    rotation: int
+
+
+class Taken(NamedTuple):
+    """What to ask now, what was given up, and when the next check of these topics is due."""
+
+    checks: list[Check]
+    discarded: list[Discarded]
+    next_check_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeChecks(Request[Taken]):
+    """Half messages of these topics that are due for a check, to be asked about now."""
+
+    phase: ClassVar = Phase.CLAIM_CHECKS
+    topic_ids: frozenset[int]
+    policy: CheckPolicy
+
+
+class Check(NamedTuple):
+    """A half message to ask its producers about. `checks_before` says how often they were asked already."""
+
+    pending_id: int
+    topic_id: int
+    stored: StoredMessage
+    transaction_id: str
+    client_id: str
+    checks_before: int
+
+
+class _DueRow(NamedTuple):
+    pending_id: int
+    topic_id: int
+    message_id: bytes
+    transaction_id: str
+    client_id: str
+    checks: int
+    size: int
+
+
+class Discarded(NamedTuple):
+    """A half message that nobody decided about."""
+
+    topic: Resource
+    message_id: str
+    checks: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack(Request[None]):
+    """Checks that reached no producer: they do not count, and are due at once."""
+
+    phase: ClassVar = Phase.RETURN_CHECKS
+    pending_ids: Sequence[int]
+
+
+@carries_out(EndTransaction)
+def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list[bool | PopError]:
+    """Commit or roll back half messages; the first decision counts (protocol 8.1).
+
+    False where the message's queue was in another server's hands: nothing is decided, ask again.
+    """
+    answers: dict[int, bool | PopError] = {}
+    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
+    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
+        several = list(indexes)
+        answers |= zip(several, _end_in_topic(tx, [requests[index] for index in several]), strict=True)
+    return [answers[index] for index in range(len(requests))]
+
+
+@carries_out(TakeChecks)
+def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken | PopError]:
+    """The half messages to ask about now; they are due again an interval later, and given up after the last check.
+
+    Of several requests the first gets them all.
+    """
+    policy = requests[0].policy
+    topics = encode_rows((each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests))))
+    wish = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
+    due = within_a_step(_DUE.rows(tx.conn, wish), CHECKED_BYTES_MAX)
+    names = topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
+    discarded = [row for row in due if row.checks >= policy.checks_max]
+    remove(tx, (row.pending_id for row in discarded))
+    asked = [row for row in due if row.checks < policy.checks_max]
+    if asked:
+        ids = encode_rows((row.pending_id,) for row in asked)
+        tx.conn.execute(_COUNT, {"ids": ids, "at_ms": tx.now_ms + policy.interval_ms})
+    next_check_ms = tx.conn.execute(_NEXT_CHECK, {"topics": topics}).scalar()
+    first = Taken(
+        _checks(tx.conn, asked, names),
+        [_discarded(row, names) for row in discarded if row.topic_id in names],
+        next_check_ms,
+    )
+    return [first, *[Taken([], [], next_check_ms)] * (len(requests) - 1)]
+
+
+@carries_out(GiveBack)
+def give_back(tx: Transaction, requests: Sequence[GiveBack]) -> list[PopError | None]:
+    """Take back what was counted for nothing."""
+    ids = encode_rows((each,) for request in requests for each in request.pending_ids)
+    tx.conn.execute(_UNCOUNT, {"ids": ids, "at_ms": tx.now_ms})
+    return [None] * len(requests)
+
+
+def topics_of_sender(conn: Connection, client_id: str) -> set[int]:
+    """The topics in which the client has left half messages undecided."""
+    return set(conn.execute(_OF_SENDER, {"of_client": client_id}).scalars())
+
+
+def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[bool | PopError]:
+    topic = requests[0].topic
+    rows = _halves_first(locked(tx, topic, (each.message_id for each in requests)))
+    decided: dict[bytes, Resolution] = {}
+    answers = [_decide(tx, each, rows, decided) for each in requests]
+    remove(tx, (rows[each].pending_id for each, said in decided.items() if said is Resolution.ROLLBACK))
+    committed = [rows[each] for each, said in decided.items() if said is Resolution.COMMIT]
+    if committed and enter(tx, committed, requests[0].rotation):
+        # They would all have gone to one queue.
+        return [
+            False if decided.get(id_to_bytes(each.message_id)) is Resolution.COMMIT else answer
+            for each, answer in zip(requests, answers, strict=True)
+        ]
+    return answers
+
+
+def _halves_first(rows: dict[bytes, list[PendingRow]]) -> dict[bytes, PendingRow]:
+    """One row of each id: its half message, unless there is none."""
+    return {each: min(several, key=lambda row: row.kind != PendingKind.HALF) for each, several in rows.items()}
+
+
+def _decide(
+    tx: Transaction, request: EndTransaction, rows: dict[bytes, PendingRow], decided: dict[bytes, Resolution]
+) -> bool | PopError:
+    """Note the decision in `decided`, unless there is one already; True, or why it cannot be."""
+    message_id = id_to_bytes(request.message_id)
+    row = rows.get(message_id)
+    if row is not None and message_id not in decided:
+        if row.kind != PendingKind.HALF or row.transaction_id != request.transaction_id:
+            return _unknown(request)
+        decided[message_id] = request.resolution
+        return True
+    is_given = row is not None and row.transaction_id == request.transaction_id  # by an older server, in another form
+    if not is_given and not is_transaction_of(request.transaction_id, request.topic.topic_id, message_id):
+        return _unknown(request)
+    first = decided.get(message_id)
+    if first is None and _is_stored(tx, request.topic, message_id):
+        first = Resolution.COMMIT
+    if first is Resolution.COMMIT and request.resolution is Resolution.ROLLBACK:
+        return _committed(request)
+    # A half message that is gone, and in no queue, was rolled back or given up.
+    return True if request.resolution in (first, Resolution.ROLLBACK) else _unknown(request)
+
+
+def _is_stored(tx: Transaction, topic: Topic, message_id: bytes) -> bool:
+    return tx.conn.execute(_STORED, {"topic_id": topic.topic_id, "message_id": message_id}).first() is not None
+
+
+def _committed(request: EndTransaction) -> InvalidTransactionId:
+    return InvalidTransactionId(
+        f"the half message '{request.message_id[:64]}' of topic '{request.topic.name}' was committed before and cannot"
+        " be rolled back; the first decision counts"
+    )
+
+
+def _unknown(request: EndTransaction) -> InvalidTransactionId:
+    return InvalidTransactionId(
+        f"topic '{request.topic.name}' has no undecided half message '{request.message_id[:64]}' with transaction id"
+        f" '{request.transaction_id[:64]}': it was rolled back, given up after the last check, or never sent"
+    )
+
+
+def _checks(conn: Connection, asked: Sequence[_DueRow], topics: dict[int, Topic]) -> list[Check]:
+    messages = stored_pending(conn, {row.pending_id: topics[row.topic_id] for row in asked if row.topic_id in topics})
+    return [
+        Check(row.pending_id, row.topic_id, messages[row.pending_id], row.transaction_id, row.client_id, row.checks)
+        for row in asked
+        if row.pending_id in messages
+    ]
+
+
+def _discarded(row: _DueRow, topics: dict[int, Topic]) -> Discarded:
+    return Discarded(topics[row.topic_id].name, id_from_bytes(bytes(row.message_id)), row.checks)
+
+
+_STORED = select(message.c.message_key).where(
+    message.c.topic_id == bindparam("topic_id"),
+    message.c.message_id == bindparam("message_id"),
+    message.c.origin_key == 0,
+)
+_TOPICS = rows_parameter("topics", "topic_id")
+_DUE = RowStatement(
+    _DueRow,
+    select(*(pending.c[name] for name in _DueRow._fields if name != "size"), func.length(pending.c.body).label("size"))
+    .where(IS_HALF, pending.c.topic_id.in_(select(_TOPICS.c.topic_id)), pending.c.due_at_ms <= bindparam("now_ms"))
+    .order_by(pending.c.topic_id, pending.c.due_at_ms)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True),
+)
+_EARLIEST = select(func.min(pending.c.due_at_ms)).where(IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id)
+_NEXT_CHECK = select(func.min(_EARLIEST.scalar_subquery())).select_from(_TOPICS)
+_IDS = rows_parameter("ids", "pending_id")
+_THESE = (IS_HALF, pending.c.pending_id.in_(select(_IDS.c.pending_id)))
+_COUNT = update(pending).where(*_THESE).values(checks=pending.c.checks + 1, due_at_ms=bindparam("at_ms"))
+_UNCOUNT = update(pending).where(*_THESE).values(checks=pending.c.checks - 1, due_at_ms=bindparam("at_ms"))
+_OF_SENDER = select(pending.c.topic_id).where(IS_HALF, pending.c.client_id == bindparam("of_client")).distinct()

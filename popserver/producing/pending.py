@@ -1,0 +1,230 @@
+"""Messages in no queue yet: stored, and taken back before their time.
+
+What locks a pending row holds no delivery and waits for no queue's counter (`producing.enter`): so these verbs stand
+behind `messages.append` and before all that deals with deliveries, and no two servers wait in a circle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import bindparam, delete, func, select
+
+from popserver.database.notifications import CHECKS, PENDING
+from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
+from popserver.database.schema import message, pending
+from popserver.database.schema import topic as topic_table
+from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.messages import keys
+from popserver.messages.append import content
+from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate, TopicNotFound
+from popserver.model.handles import transaction_id_of
+from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
+from popserver.model.states import PendingKind
+from popserver.model.times import apart
+from popserver.model.topic import MessageType, Topic
+from popserver.producing.rules import CheckPolicy, first_check_at_ms
+
+
+class PendingRow(NamedTuple):
+    """What is needed of a pending message to decide about it; its body stays where it is."""
+
+    pending_id: int
+    topic_id: int
+    message_id: bytes
+    kind: str
+    transaction_id: str | None
+    checks: int
+    enqueued: int
+    tag: str | None
+    message_group: str | None
+    priority: int | None
+    deliver_at_ms: int | None
+    size: int
+
+
+PENDING_COLUMNS = [
+    *(pending.c[name] for name in PendingRow._fields if name != "size"),
+    func.length(pending.c.body).label("size"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Pend(Request[list[SendResult]]):
+    """Delayed and half messages of one topic, all legal. `client_id` is their producer. Their idempotency keys hold for
+    `key_window_ms`; 0 heeds none."""
+
+    phase: ClassVar = Phase.STORE_PENDING
+    topic: Topic
+    messages: Sequence[Message]
+    client_id: str
+    policy: CheckPolicy
+    key_window_ms: int = WINDOW_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Recall(Request[None]):
+    """Take a delayed message back; `deliver_at_ms` as its recall handle says."""
+
+    phase: ClassVar = Phase.RECALL
+    topic: Topic
+    message_id: str
+    deliver_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Request[list[str]]):
+    """Take pending messages of either kind back, as an operator may."""
+
+    phase: ClassVar = Phase.CANCEL_PENDING
+    topic: Topic
+    message_ids: Sequence[str]
+
+
+@carries_out(Pend)
+def pend(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
+    """Store the messages outside of any queue. A repeated message id gets the first one's result."""
+    answers: dict[int, list[SendResult] | PopError] = {}
+    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
+    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
+        several = list(indexes)
+        answers |= zip(several, _pend_in_topic(tx, [requests[index] for index in several]), strict=True)
+    return [answers[index] for index in range(len(requests))]
+
+
+@carries_out(Recall)
+def recall(tx: Transaction, requests: Sequence[Recall]) -> list[PopError | None]:
+    """Take delayed messages back, each by its handle. With a refusal nothing is changed."""
+    return [_recall(tx, request) for request in requests]
+
+
+@carries_out(Cancel)
+def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[list[str] | PopError]:
+    """Remove pending messages, at most 1,000 a request; the ids of those that were there."""
+    return [_cancel(tx, request) for request in requests]
+
+
+def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[bytes, list[PendingRow]]:
+    """The pending rows of these messages by id, ours until the transaction ends.
+
+    There may be two of one id: it was sent, and a user's own transaction has enqueued it.
+    """
+    ids = sorted({id_to_bytes(each) for each in message_ids})
+    found: dict[bytes, list[PendingRow]] = {}
+    for start in range(0, len(ids), STEP_ROWS_MAX):
+        wish = {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]}
+        for row in _LOCK.rows(tx.conn, wish):
+            found.setdefault(bytes(row.message_id), []).append(row)
+    return found
+
+
+def remove(tx: Transaction, pending_ids: Iterable[int]) -> None:
+    """Delete pending rows."""
+    ids = [(each,) for each in pending_ids]
+    if ids:
+        tx.conn.execute(_REMOVE, {"ids": encode_rows(ids)})
+
+
+def _pend_in_topic(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
+    topic = requests[0].topic
+    if tx.conn.execute(_EXISTS, {"topic_id": topic.topic_id}).first() is None:
+        gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
+        return [gone] * len(requests)
+    batch = [each for request in requests for each in request.messages]
+    results = keys.known(tx, topic, batch)
+    new, alike = keys.firsts([each for each in batch if each.message_id not in results])
+    keys.claim(tx, topic, new, requests[0].key_window_ms)
+    rows = []
+    for request in requests:
+        for each in request.messages:
+            if each.message_id not in results and each.message_id not in alike:
+                row = _row(tx, request, each)
+                rows.append(row)
+                results[each.message_id] = SendResult(each.message_id, 0, 0, row[5] or "", each.deliver_at_ms)
+    insert_rows(tx.conn, pending, rows)
+    results |= {repeat: results[first] for repeat, first in alike.items()}
+    return [[results[each.message_id] for each in request.messages] for request in requests]
+
+
+def _row(tx: Transaction, request: Pend, each: Message) -> tuple[Any, ...]:
+    kind, transaction_id = PendingKind.HALF, None
+    if each.message_type is MessageType.TRANSACTION:
+        due_at_ms = first_check_at_ms(request.policy, each.recovery_ms, tx.now_ms)
+        transaction_id = transaction_id_of(request.topic.topic_id, id_to_bytes(each.message_id), os.urandom(8))
+        tx.expect(CHECKS, due_at_ms)
+    else:
+        assert each.deliver_at_ms is not None
+        kind, due_at_ms = PendingKind.DELAY, each.deliver_at_ms
+        tx.expect(PENDING, due_at_ms)
+    return (
+        request.topic.topic_id,
+        id_to_bytes(each.message_id),
+        kind.value,
+        due_at_ms,
+        tx.now_ms,
+        transaction_id,
+        0,
+        request.client_id,
+        0,
+        each.born_at_ms,
+        *content(each),
+    )
+
+
+def _recall(tx: Transaction, request: Recall) -> PopError | None:
+    rows = locked(tx, request.topic, [request.message_id]).get(id_to_bytes(request.message_id), [])
+    delayed = [row for row in rows if row.kind != PendingKind.HALF]
+    if rows and not delayed:
+        return _not_delayed(request)
+    if any(row.deliver_at_ms == request.deliver_at_ms for row in delayed):
+        remove(tx, (row.pending_id for row in delayed))
+        return None
+    wish = {"topic_id": request.topic.topic_id, "message_id": id_to_bytes(request.message_id)}
+    entered = None if rows else tx.conn.execute(_ENTERED, wish).first()
+    if entered is None:
+        return MessageNotFound(
+            f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' with the handle's time,"
+            f" {apart(request.deliver_at_ms, tx.calendar_ms)}: it was recalled already, or never sent"
+        )
+    if entered.deliver_at_ms is None:
+        return _not_delayed(request)
+    return TooLate(
+        f"message '{request.message_id[:64]}' was due {apart(entered.deliver_at_ms, tx.calendar_ms)} and entered its"
+        f" queue {apart(entered.stored_at_ms, tx.now_ms)}; only a message that is not due yet can be recalled"
+    )
+
+
+def _not_delayed(request: Recall) -> PopError:
+    return MessagePropertyConflictWithType(
+        f"message '{request.message_id[:64]}' of topic '{request.topic.name}' is no delayed one;"
+        " only these can be recalled"
+    )
+
+
+def _cancel(tx: Transaction, request: Cancel) -> list[str]:
+    rows = locked(tx, request.topic, request.message_ids)
+    remove(tx, (row.pending_id for several in rows.values() for row in several))
+    return [each for each in dict.fromkeys(request.message_ids) if id_to_bytes(each) in rows]
+
+
+_EXISTS = select(topic_table.c.topic_id).where(
+    topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
+)
+_LOCK = RowStatement(
+    PendingRow,
+    select(*PENDING_COLUMNS)
+    .where(pending.c.topic_id == bindparam("topic_id"), pending.c.message_id.in_(bindparam("ids", expanding=True)))
+    .order_by(pending.c.pending_id)
+    .with_for_update(),
+)
+_IDS = rows_parameter("ids", "pending_id")
+_REMOVE = delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))
+_ENTERED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
+    message.c.topic_id == bindparam("topic_id"),
+    message.c.message_id == bindparam("message_id"),
+    message.c.origin_key == 0,
+)

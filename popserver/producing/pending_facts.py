@@ -1,0 +1,133 @@
+"""Looking at what is pending: the messages themselves, a topic's schedule, which message has a key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, select, tuple_
+
+from popserver.catalog import lookup, topics
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import pending
+from popserver.messages.read import MessageRow, stored_message
+from popserver.model.message import StoredMessage, id_from_bytes
+from popserver.model.names import Resource
+from popserver.model.states import PendingKind
+from popserver.model.topic import Topic
+from popserver.producing.enter import within_a_step
+
+PAGE_BYTES_MAX = 16 * 1024 * 1024
+KEY_MATCHES_MAX = 1_000
+
+
+class Scheduled(NamedTuple):
+    """A pending message. `due_at_ms` is when it enters its queue, or when its producers are asked next."""
+
+    pending_id: int
+    stored: StoredMessage
+    kind: PendingKind
+    due_at_ms: int
+    checks: int
+    transaction_id: str
+
+
+class _ScheduledRow(NamedTuple):
+    pending_id: int
+    kind: str
+    due_at_ms: int
+    checks: int
+    transaction_id: str | None
+    size: int
+
+
+class After(NamedTuple):
+    """Where a page of a schedule ended: the due time and the pending id of its last entry."""
+
+    due_at_ms: int
+    pending_id: int
+
+
+def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int, StoredMessage]:
+    """Pending messages by pending id, as they were sent; in no queue yet, which 0 stands for."""
+    if not topic_of:
+        return {}
+    rows = conn.execute(_MESSAGES, {"ids": encode_rows((each,) for each in topic_of)})
+    return {
+        pending_id: stored_message(MessageRow(0, 0, *rest), topic_of[pending_id], _NO_QUEUE)
+        for pending_id, *rest in rows
+    }
+
+
+def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> list[Scheduled]:
+    """A page of what is pending in a topic, by due time; of bodies at most 16 MiB. Raises `TopicNotFound`."""
+    topic = _topic(conn, name)
+    wish = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
+    page = within_a_step(_SCHEDULE.rows(conn, wish), PAGE_BYTES_MAX)
+    stored = stored_pending(conn, {row.pending_id: topic for row in page})
+    return [
+        Scheduled(
+            row.pending_id,
+            stored[row.pending_id],
+            PendingKind(row.kind),
+            row.due_at_ms,
+            row.checks,
+            row.transaction_id or "",
+        )
+        for row in page
+        if row.pending_id in stored
+    ]
+
+
+def pending_with_key(conn: Connection, name: Resource, key: str) -> list[str]:
+    """The ids of the first 1,000 pending messages of the topic that have the key. Looks at all of the topic's."""
+    topic = _topic(conn, name)
+    rows = conn.execute(_WITH_TEXT, {"of_topic": topic.topic_id, "written": _written(key)})
+    found = (id_from_bytes(bytes(row.message_id)) for row in rows if key in json.loads(row.listed))
+    return [each for each, _ in zip(found, range(KEY_MATCHES_MAX), strict=False)]
+
+
+def _topic(conn: Connection, name: Resource) -> Topic:
+    topic = topics.find_topic(conn, name)
+    if topic is None:
+        raise lookup.topic_not_found(name)
+    return topic
+
+
+def _written(key: str) -> str:
+    """The key as it stands in a JSON text, with what LIKE would read as a pattern taken literally."""
+    written = json.dumps(key, ensure_ascii=False)
+    return "%" + written.replace("/", "//").replace("%", "/%").replace("_", "/_") + "%"
+
+
+_NO_QUEUE = {0: 0}
+_IDS = rows_parameter("ids", "pending_id")
+# All that a row of `message` has, but for its first two columns: its place.
+_MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[2:])).join(
+    _IDS, _IDS.c.pending_id == pending.c.pending_id
+)
+_SCHEDULE = RowStatement(
+    _ScheduledRow,
+    select(
+        pending.c.pending_id,
+        pending.c.kind,
+        pending.c.due_at_ms,
+        pending.c.checks,
+        pending.c.transaction_id,
+        func.length(pending.c.body).label("size"),
+    )
+    .where(
+        pending.c.topic_id == bindparam("of_topic"),
+        # In whole first: SQLite looks a row value up by no index.
+        pending.c.due_at_ms >= bindparam("after_due"),
+        tuple_(pending.c.due_at_ms, pending.c.pending_id) > tuple_(bindparam("after_due"), bindparam("after_id")),
+    )
+    .order_by(pending.c.due_at_ms, pending.c.pending_id)
+    .limit(bindparam("limit")),
+)
+_WITH_TEXT = (
+    select(pending.c.message_id, pending.c["keys"].label("listed"))
+    .where(pending.c.topic_id == bindparam("of_topic"), pending.c["keys"].like(bindparam("written"), escape="/"))
+    .order_by(pending.c.pending_id)
+)

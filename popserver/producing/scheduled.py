@@ -1,0 +1,99 @@
+"""Delayed messages: let into their queues when they are due, taken back before that."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import structlog
+
+from popserver.catalog.flow import Catalog
+from popserver.catalog.lookup import topic_not_found
+from popserver.database.notifications import PENDING
+from popserver.engine.clock import Calendar, Clock
+from popserver.engine.reader import Reader
+from popserver.engine.timers import Sleeper
+from popserver.engine.writer import Writer
+from popserver.model import handles
+from popserver.model.errors import BadRequest, PopError
+from popserver.model.message import Message
+from popserver.model.names import Resource
+from popserver.model.retry import SECOND_MS
+from popserver.model.topic import MessageType
+from popserver.producing import enter, pending
+
+RETRY_MS = 1 * SECOND_MS  # when the store did not answer
+BESIDE_ANOTHER_MS = 5  # when another server was just letting in what is due
+
+log = structlog.get_logger("popserver.pending")
+
+
+class Pending:
+    """Keeps what is due from being late."""
+
+    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, key_window_ms: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = Calendar(clock)  # a delivery timestamp is a time of day
+        self._key_window_ms = key_window_ms
+        self._sleeper = Sleeper(self._clock, self._enter)
+        writer.effects.on_due(PENDING, self._sleeper.tell)
+        self._rotation = itertools.count()
+
+    async def start(self) -> None:
+        """Take up what fell due while nobody was there."""
+        self._sleeper.tell(await self._reader.read(enter.next_due_ms))
+
+    def look(self) -> None:
+        """Something may be due of which nobody told this server."""
+        self._sleeper.look()
+
+    async def idle(self) -> None:
+        await self._sleeper.idle()
+
+    async def close(self) -> None:
+        await self._sleeper.close()
+
+    async def recall(self, topic_name: Resource, handle: str) -> str:
+        """Take a delayed message back by its recall handle; returns its id.
+
+        Raises `BadRequest` for a handle that is none or of another topic, `MessagePropertyConflictWithType` for a
+        message that is not delayed, `TooLate` for one in its queue, `MessageNotFound` for any other.
+        """
+        asked = handles.decode_recall(handle)
+        if asked.topic != topic_name.name:
+            raise BadRequest(
+                f"the recall handle is of topic '{asked.topic[:64]}', not of '{topic_name}'; name that one"
+            )
+        topic = await self._catalog.known_topic(topic_name)
+        if topic is None:
+            raise topic_not_found(topic_name)
+        await self._writer.submit(pending.Recall(topic, asked.message_id, asked.deliver_at_ms))
+        return asked.message_id
+
+    async def cancel(self, topic_name: Resource, message_ids: Sequence[str]) -> list[str]:
+        """Remove pending messages of either kind; returns the ids of those that were there."""
+        topic = await self._catalog.known_topic(topic_name)
+        if topic is None:
+            raise topic_not_found(topic_name)
+        return await self._writer.submit(pending.Cancel(topic, message_ids))
+
+    async def _enter(self) -> int | None:
+        now_ms = self._clock.now_ms()
+        try:
+            step = enter.EnterDue(next(self._rotation), self._key_window_ms)
+            done = await self._writer.submit(step)
+        except PopError as error:
+            log.warning("delayed messages wait", reason=error.sentence)
+            return now_ms + RETRY_MS
+        if done.next_due_ms is None or done.entered:
+            return done.next_due_ms
+        return max(done.next_due_ms, now_ms + BESIDE_ANOTHER_MS)
+
+
+def is_pending(message: Message, calendar_ms: int) -> bool:
+    """Does it wait outside of any queue? A delayed message whose time has come does not (protocol 8.2)."""
+    if message.message_type is MessageType.TRANSACTION:
+        return True
+    return message.deliver_at_ms is not None and message.deliver_at_ms > calendar_ms

@@ -1,0 +1,125 @@
+"""Where a message goes: into its queue; or, delayed or half a transaction, into none yet."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from popserver.catalog.flow import Catalog
+from popserver.engine.clock import Clock
+from popserver.engine.writer import Writer
+from popserver.messages import append
+from popserver.model.errors import MessagePropertyConflictWithType, PopError, TopicNotFound
+from popserver.model.message import Message, SendResult, check
+from popserver.model.names import Resource
+from popserver.model.topic import ACCEPTS_ON_THE_WAY, MessageType, Topic
+from popserver.producing import pending
+from popserver.producing.checks import Transactions
+from popserver.producing.rules import check_delivery_time
+from popserver.producing.scheduled import is_pending
+
+
+class Sending:
+    """Judges messages, and has those that are good stored."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        catalog: Catalog,
+        transactions: Transactions,
+        clock: Clock,
+        *,
+        key_window_ms: int,
+        delay_ms_max: int,
+    ) -> None:
+        self._writer = writer
+        self._catalog = catalog
+        self._transactions = transactions
+        self._clock = clock
+        self._key_window_ms = key_window_ms
+        self._delay_ms_max = delay_ms_max
+        self._rotation = itertools.count()
+
+    async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
+        """Store messages of one topic; each has its own outcome, a refused one leaves the others alone.
+
+        An outcome is the message's place, durable when this returns; a repeated message id, or a repeated
+        idempotency key, gets the first result. A delayed or a half message is in no queue yet; the producer of a
+        half, `client_id`, may be asked about it.
+        Raises `TopicNotFound` where the topic may not be created, `MessagePropertyConflictWithType` where
+        it does not take such messages.
+        """
+        refusals = [self._refusal(message) for message in batch]
+        good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
+        # Not before: a message that is refused makes no topic.
+        stored = iter(await self._store(await self._topic_for(good), good, client_id) if good else ())
+        return [next(stored) if refusal is None else refusal for refusal in refusals]
+
+    async def _topic_for(self, batch: Sequence[Message]) -> Topic:
+        types = {message.message_type for message in batch}
+        if special := types - set(ACCEPTS_ON_THE_WAY):
+            await self._check_made(batch[0].topic, special)
+        topic = await self._catalog.topic_to_send(batch[0].topic)
+        for message_type in types:
+            if message_type not in topic.accepts:
+                raise MessagePropertyConflictWithType(
+                    f"topic '{topic.name}' takes {' and '.join(topic.accepts)} messages, not {message_type} ones;"
+                    " send to a topic that does"
+                )
+        return topic
+
+    async def _check_made(self, name: Resource, types: set[MessageType]) -> None:
+        """No topic is created for messages that it would not take."""
+        if await self._catalog.known_topic(name) is None:
+            raise TopicNotFound(
+                f"topic '{name}' does not exist, and one created on first use takes no {' or '.join(types)} messages;"
+                f" create it with: popmq topic create {name.name} --type {' --type '.join(types)}"
+            )
+
+    def _refusal(self, message: Message) -> PopError | None:
+        try:
+            check(message)
+            if message.deliver_at_ms is not None:
+                check_delivery_time(message.deliver_at_ms, self._clock.calendar_ms(), self._delay_ms_max)
+        except PopError as refusal:
+            return refusal
+        return None
+
+    async def _store(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
+        """Each where it belongs: in its queue, or pending."""
+        calendar_ms = self._clock.calendar_ms()
+        waits = [is_pending(message, calendar_ms) for message in batch]
+        if not any(waits):
+            return await self._append(topic, batch)
+        at_once = [message for message, is_waiting in zip(batch, waits, strict=True) if not is_waiting]
+        later = [message for message, is_waiting in zip(batch, waits, strict=True) if is_waiting]
+        appended, pended = await asyncio.gather(
+            self._append(topic, at_once) if at_once else _none(), self._pend(topic, later, client_id)
+        )
+        results = {True: iter(pended), False: iter(appended)}
+        return [next(results[is_waiting]) for is_waiting in waits]
+
+    async def _pend(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
+        if any(message.message_type is MessageType.TRANSACTION for message in batch):
+            self._transactions.producers.sends(client_id, topic.name)
+        size = sum(len(message.body) for message in batch)
+        request = pending.Pend(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
+        try:
+            return await self._writer.submit(request, size=size)
+        except TopicNotFound:
+            self._catalog.forget_topic(topic.name)
+            raise
+
+    async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
+        size = sum(len(message.body) for message in batch)
+        request = append.Append(topic, batch, next(self._rotation), self._key_window_ms)
+        try:
+            return await self._writer.submit(request, size=size)
+        except TopicNotFound:
+            self._catalog.forget_topic(topic.name)
+            raise
+
+
+async def _none() -> list[SendResult]:
+    return []

@@ -1,0 +1,1 @@
+"""The progress of groups: lag, reset, skip, clone, import."""

@@ -1,0 +1,188 @@
+"""Cloning: a group begins where another one stands.
+
+In each queue it gets the lowest offset of which the other group is not done: what that one holds, retries, was handed
+back, or has left behind in a message group comes to the new group too, and what it has acked beyond that comes once
+more. So messages may repeat, and none is lost but dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import Connection, and_, bindparam, func, insert, select
+
+from popserver.catalog import groups, lookup, topics
+from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue, redrive
+from popserver.database.schema import message_group_progress as behind
+from popserver.database.schema import topic as topic_table
+from popserver.delivery.message_groups import Place, locks_of
+from popserver.delivery.retry_topic import lineage_of, properties_of
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.members import sql as members_sql
+from popserver.model.errors import BadRequest, PopError
+from popserver.model.group import Group, Mode
+from popserver.model.names import retry_topic
+from popserver.model.topic import Topic, message_key, offset_of, queue_of
+from popserver.progress.rules import MovedOffset
+from popserver.pulling.rules import NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class Clone(Request[list[MovedOffset]]):
+    """Give `group` the progress of `source` in these topics."""
+
+    phase: ClassVar = Phase.CLONE
+    source: Group
+    group: Group
+    topics: Sequence[Topic]
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_of(
+            Place(each.group_id, place.queue_id)
+            for each in (self.source, self.group)
+            for topic in self.topics
+            for place in topic.queues
+        )
+
+
+@carries_out(Clone)
+def clone(tx: Transaction, requests: Sequence[Clone]) -> list[list[MovedOffset] | PopError]:
+    """Make the progress rows; per request all of them, or why none."""
+    return [_clone(tx, request) for request in requests]
+
+
+def topic_ids(conn: Connection, group: Group) -> set[int]:
+    """The topics in which the group has progress."""
+    return set(conn.execute(_TOPICS, {"for_group": group.group_id}).scalars())
+
+
+def _clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
+    known = groups.groups_by_id(tx.conn, [request.source.group_id, request.group.group_id])
+    for group in (request.source, request.group):
+        if group.group_id not in known or known[group.group_id].is_deleted:
+            return lookup.group_not_found(group.name)
+    stored = _stored(tx.conn, request.group)
+    for topic in request.topics:
+        if any(place.queue_id in stored for place in topic.queues):
+            return BadRequest(
+                f"consumer group '{request.group.name}' has progress in topic '{topic.name}' already; move it with:"
+                f" popmq group reset {request.group.name.name} {topic.name.name}"
+            )
+    begins = _begins(tx.conn, request.source)
+    moved = [
+        MovedOffset(topic.name, place.number, NO_OFFSET, begins[place.queue_id])
+        for topic in request.topics
+        for place in topic.queues
+        if place.queue_id in begins
+    ]
+    _write(tx, request, begins)
+    return moved
+
+
+def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
+    rows = [
+        {"group_id": request.group.group_id, "queue_id": place.queue_id, "next_offset": begins[place.queue_id]}
+        for topic in request.topics
+        for place in topic.queues
+        if place.queue_id in begins
+    ]
+    for start in range(0, len(rows), STEP_ROWS_MAX):
+        # Counted as a reset: a member that has begun elsewhere meanwhile must not commit over it.
+        tx.conn.execute(insert(progress).values(resets=1), rows[start : start + STEP_ROWS_MAX])
+    for topic in request.topics:
+        tx.ring(topic.topic_id)
+    members_sql.notify(tx, request.group.name, members_sql.RESETS)
+
+
+def _stored(conn: Connection, group: Group) -> Collection[int]:
+    return _lowest(conn, group).keys()
+
+
+def _lowest(conn: Connection, group: Group) -> dict[int, int]:
+    """The group's progress by queue, or the oldest message where that is beyond it."""
+    rows = conn.execute(_PROGRESS, {"for_group": group.group_id})
+    return {row.queue_id: max(row.next_offset, row.min_offset) for row in rows}
+
+
+def _begins(conn: Connection, source: Group) -> dict[int, int]:
+    """By queue, the lowest offset of which the group is not done."""
+    begins = _lowest(conn, source)
+    names = {"for_group": source.group_id}
+    held = {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_HELD, names)}
+    left = {row.queue_id: row.first_offset for row in conn.execute(_FIRST_LEFT, names)}
+    _lower(begins, held)
+    _lower(begins, left)
+    _lower(begins, {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_REDRIVEN, names)})
+    _lower(begins, _handed_back(conn, source, begins))
+    return begins
+
+
+def _lower(begins: dict[int, int], first: dict[int, int]) -> None:
+    for queue_id in first.keys() & begins.keys():
+        begins[queue_id] = min(begins[queue_id], first[queue_id])
+
+
+def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dict[int, int]:
+    """By queue, the first of what members have handed back and not consumed again: it waits in the retry topic."""
+    # In mode POP what stands there has a delivery, or is done.
+    topic = None if source.mode is Mode.POP else topics.find_topic(conn, retry_topic(source.name))
+    first: dict[int, int] = {}
+    for place in topic.queues if topic else ():
+        # What waits for the next retry of that topic is among `begins`.
+        after = message_key(place.queue_id, begins.get(place.queue_id, 0)) - 1
+        names = {"end": message_key(place.queue_id + 1, 0), "limit": STEP_ROWS_MAX}
+        while page := conn.execute(_COPIES, names | {"after": after}).all():
+            for row in page:
+                origin_key = lineage_of(properties_of(row.properties)).origin_key
+                queue_id, offset = queue_of(origin_key), offset_of(origin_key)
+                first[queue_id] = min(offset, first.get(queue_id, offset))
+            after = page[-1].message_key
+    return first
+
+
+_PROGRESS = (
+    select(progress.c.queue_id, progress.c.next_offset, queue.c.min_offset)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"))
+)
+_TOPICS = (
+    select(queue.c.topic_id)
+    .join(progress, progress.c.queue_id == queue.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    .distinct()
+)
+_QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
+_FIRST_HELD = (
+    select(_QUEUE_ID.label("queue_id"), func.min(delivery.c.message_key).label("first_key"))
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .group_by(_QUEUE_ID)
+)
+_ORIGIN_QUEUE_ID = redrive.c.origin_key.op(">>")(KEY_SHIFT)
+_FIRST_REDRIVEN = (
+    select(_ORIGIN_QUEUE_ID.label("queue_id"), func.min(redrive.c.origin_key).label("first_key"))
+    .select_from(delivery)
+    .join(
+        redrive,
+        and_(
+            redrive.c.redriven_key == delivery.c.message_key,
+            redrive.c.group_id == delivery.c.group_id,
+            redrive.c.target_topic_id.is_(None),
+        ),
+    )
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .group_by(_ORIGIN_QUEUE_ID)
+)
+_COPIES = (
+    select(message.c.message_key, message.c.properties)
+    .where(message.c.message_key > bindparam("after"), message.c.message_key < bindparam("end"))
+    .order_by(message.c.message_key)
+    .limit(bindparam("limit"))
+)
+_FIRST_LEFT = (
+    select(behind.c.queue_id, func.min(behind.c.next_offset).label("first_offset"))
+    .where(behind.c.group_id == bindparam("for_group"))
+    .group_by(behind.c.queue_id)
+)

@@ -1,0 +1,163 @@
+"""How far a group is behind, queue by queue, in messages: the units of the view `group_lag`, for groups of either mode.
+
+It reads, and changes nothing. The cost follows what is in flight and what message groups have left behind, not the
+backlog.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
+
+from popserver.database.rows import RowStatement
+from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue, queue_lock, redrive
+from popserver.database.schema import message_group_progress as behind
+from popserver.database.schema import topic as topic_table
+from popserver.model.group import Group
+from popserver.model.names import Resource
+from popserver.model.states import State
+
+
+class QueueLag(NamedTuple):
+    """A group in one queue, which stores `min_offset` up to, not including, `end_offset`; `offset` is its progress.
+
+    `client_id` is the member that has the queue's lock, empty for none.
+    """
+
+    topic: Resource
+    number: int
+    min_offset: int
+    end_offset: int
+    offset: int
+    ready: int
+    inflight: int
+    waiting_retry: int
+    client_id: str
+
+
+class _PlaceRow(NamedTuple):
+    queue_id: int
+    topic_id: int
+    namespace: str
+    name: str
+    number: int
+    min_offset: int
+    end_offset: int
+    next_offset: int
+
+
+def queue_lag(
+    conn: Connection, group: Group, topic_id: int | None, now_ms: int, limit: int
+) -> tuple[list[QueueLag], int]:
+    """The first `limit` queues in which the group has progress, by topic and number, of one topic or (None) of all; and
+    how many there are."""
+    names = {"for_group": group.group_id, "now_ms": now_ms}
+    places = _PLACES.rows(conn, names)
+    wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
+    states: dict[int, Counter[State]] = defaultdict(Counter)
+    ahead: Counter[int] = Counter()
+    for row in conn.execute(_STATES, names):
+        states[row.queue_id][State(row.state).shown] += row.deliveries
+        ahead[row.queue_id] += int(row.beyond)
+    for row in conn.execute(_REDRIVEN, names):
+        states[row.queue_id][State(row.state).shown] += row.deliveries
+    left = {row.queue_id: row.messages for row in conn.execute(_LEFT, names)}
+    holders = {row.queue_id: row.client_id for row in conn.execute(_HOLDERS, names)}
+    return [
+        _lag(
+            each,
+            states[each.queue_id],
+            left.get(each.queue_id, 0) - ahead[each.queue_id],
+            holders.get(each.queue_id, ""),
+        )
+        for each in wanted[:limit]
+    ], len(wanted)
+
+
+def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str) -> QueueLag:
+    beyond = place.end_offset - max(place.next_offset, place.min_offset)
+    return QueueLag(
+        Resource(place.namespace, place.name),
+        place.number,
+        place.min_offset,
+        place.end_offset,
+        place.next_offset,
+        beyond + states[State.READY] + more,
+        states[State.INFLIGHT],
+        states[State.WAITING_RETRY],
+        holder,
+    )
+
+
+_PLACES = RowStatement(
+    _PlaceRow,
+    select(
+        queue.c.queue_id,
+        queue.c.topic_id,
+        topic_table.c.namespace,
+        topic_table.c.name,
+        queue.c.number,
+        queue.c.min_offset,
+        queue.c.next_offset.label("end_offset"),
+        progress.c.next_offset,
+    )
+    .select_from(progress)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number),
+)
+_QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
+_REACHED = progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset)
+_STATES = (
+    select(
+        _QUEUE_ID.label("queue_id"),
+        delivery.c.state,
+        func.count().label("deliveries"),
+        # What was handed back beyond what is committed waits, and is not ready too.
+        func.sum(case((delivery.c.message_key >= _REACHED, 1), else_=0)).label("beyond"),
+    )
+    .select_from(delivery)
+    .outerjoin(progress, and_(progress.c.group_id == delivery.c.group_id, progress.c.queue_id == _QUEUE_ID))
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .group_by(_QUEUE_ID, delivery.c.state)
+)
+# Redriven messages count where they stood first: their deliveries are at places in another topic.
+_ELSEWHERE = (
+    select(delivery.c.message_key, delivery.c.state, redrive.c.origin_key)
+    .select_from(delivery)
+    .join(queue, and_(queue.c.queue_id == _QUEUE_ID, queue.c.topic_id != delivery.c.topic_id))
+    .join(
+        redrive,
+        and_(redrive.c.redriven_key == delivery.c.message_key, redrive.c.group_id == delivery.c.group_id),
+    )
+    .where(delivery.c.group_id == bindparam("for_group"))
+    .distinct()
+    .subquery()
+)
+_ORIGIN_QUEUE_ID = _ELSEWHERE.c.origin_key.op(">>")(KEY_SHIFT)
+_REDRIVEN = select(_ORIGIN_QUEUE_ID.label("queue_id"), _ELSEWHERE.c.state, func.count().label("deliveries")).group_by(
+    _ORIGIN_QUEUE_ID, _ELSEWHERE.c.state
+)
+_FIRST_KEY = behind.c.queue_id.op("<<")(KEY_SHIFT)
+# What message groups have left up to the scan.
+_LEFT: Select[tuple[int, int]] = (
+    select(behind.c.queue_id, func.count().label("messages"))
+    .join(progress, and_(progress.c.group_id == behind.c.group_id, progress.c.queue_id == behind.c.queue_id))
+    .join(
+        message,
+        and_(
+            message.c.message_group == behind.c.message_group,
+            message.c.origin_key == literal_column("0"),
+            message.c.message_key >= _FIRST_KEY.op("|")(behind.c.next_offset),
+            message.c.message_key < _FIRST_KEY.op("|")(progress.c.next_offset),
+        ),
+    )
+    .where(behind.c.group_id == bindparam("for_group"))
+    .group_by(behind.c.queue_id)
+)
+_HOLDERS = select(queue_lock.c.queue_id, queue_lock.c.client_id).where(
+    queue_lock.c.group_id == bindparam("for_group"), queue_lock.c.locked_until_ms > bindparam("now_ms")
+)

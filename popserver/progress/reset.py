@@ -1,0 +1,230 @@
+"""Resets: an operator moves a group's progress, in one transaction for all the queues named.
+
+What the group had in flight, waiting, or behind in message groups there is dropped with its rows: from the new offset
+on every message is READY, before it none is. Receipt handles from before hold nothing any more, and commits that stand
+on an older count of resets are refused. The progress row is locked from the start, so nobody is granted anything
+between the steps, and whatever ends the transaction early has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import Connection, bindparam, insert, select, text, update
+
+from popserver.catalog import groups, lookup
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import RowStatement
+from popserver.database.schema import progress
+from popserver.delivery import clear
+from popserver.delivery.clear import GroupQueue
+from popserver.delivery.history import Moved, as_moved, record
+from popserver.delivery.message_groups import Place, locks_of
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.members import sql as members_sql
+from popserver.messages import seek
+from popserver.model.errors import BadRequest, PopError, TooManyRequests
+from popserver.model.group import Group, Mode
+from popserver.model.states import Event, State, target
+from popserver.model.topic import message_key, offset_of
+from popserver.progress.rules import Edge, Goal, MovedOffset, Since, check_offset, events
+from popserver.pulling import look
+from popserver.pulling.look import Ends
+from popserver.pulling.rules import NO_OFFSET
+
+# Of one reset the history tells about so many messages.
+TOLD_MAX = STEP_ROWS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Reset(Request[list[MovedOffset]]):
+    """Queues of one group, each once. `not_of_pops`: refused for a group of mode POP."""
+
+    phase: ClassVar = Phase.RESET
+    group: Group
+    goals: Sequence[Goal]
+    not_of_pops: bool = False
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_of(Place(self.group.group_id, each.queue.queue_id) for each in self.goals)
+
+
+class _StateRow(NamedTuple):
+    message_key: int
+    state: str
+    attempt: int | None
+
+
+class _Move(NamedTuple):
+    """One queue's part; `first` to `end` are all message keys it can have."""
+
+    goal: Goal
+    first: int
+    end: int
+    from_offset: int
+    to_offset: int
+
+
+@carries_out(Reset)
+def reset(tx: Transaction, requests: Sequence[Reset]) -> list[list[MovedOffset] | PopError]:
+    """Move progress; per request all of it, or why nothing of it."""
+    return [_reset(tx, request) for request in requests]
+
+
+def plan(conn: Connection, request: Reset) -> list[MovedOffset]:
+    """What the reset would do now. Raises what it would be refused for."""
+    return [_moved(each) for each in _moves(conn, request)]
+
+
+def check(conn: Connection, goals: Sequence[Goal]) -> None:
+    """Raise what the goals would be refused for, whatever the group."""
+    _check_once(goals)
+    ends = _ends(conn, goals)
+    for goal in goals:
+        _to_offset(conn, goal, ends)
+
+
+def _reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
+    group = request.group
+    try:
+        moves = _moves(tx.conn, request)
+        for move in moves:
+            _lock_deliveries(tx, group, move)
+    except PopError as refusal:
+        return refusal
+    _tell(tx, group, moves)
+    for move in moves:
+        _move(tx, group, move)
+    members_sql.notify(tx, group.name, members_sql.RESETS)
+    return [_moved(each) for each in moves]
+
+
+def _moves(conn: Connection, request: Reset) -> list[_Move]:
+    """Where each queue's progress is, and is to go. Refuses before anything is changed."""
+    found = groups.groups_by_id(conn, [request.group.group_id]).get(request.group.group_id)
+    if found is None or found.is_deleted:
+        raise lookup.group_not_found(request.group.name)
+    if request.not_of_pops and found.group.mode is Mode.POP:
+        raise BadRequest(
+            f"consumer group '{request.group.name}' consumes in mode POP: it has more than offsets to take over;"
+            " move it with: popmq group reset"
+        )
+    _check_once(request.goals)
+    ends = _ends(conn, request.goals)
+    return [_planned(conn, request.group, goal, ends) for goal in request.goals]
+
+
+def _check_once(goals: Iterable[Goal]) -> None:
+    ((goal, count),) = Counter((each.topic.name, each.queue.number) for each in goals).most_common(1)
+    if count > 1:
+        raise BadRequest(f"queue {goal[1]} of topic '{goal[0]}' is named {count} times; name each queue once")
+
+
+def _ends(conn: Connection, goals: Sequence[Goal]) -> dict[int, Ends]:
+    """By queue; those of topics that are gone are left out."""
+    topic_ids = {goal.topic.topic_id for goal in goals}
+    return {each.queue_id: each for topic_id in topic_ids for each in look.ends_of_topic(conn, topic_id)}
+
+
+def _planned(conn: Connection, group: Group, goal: Goal, ends: dict[int, Ends]) -> _Move:
+    queue_id = goal.queue.queue_id
+    stored: int | None = conn.execute(_STORED, {"for_group": group.group_id, "of_queue": queue_id}).scalar()
+    keys = message_key(queue_id, 0), message_key(queue_id + 1, 0)
+    return _Move(goal, *keys, NO_OFFSET if stored is None else stored, _to_offset(conn, goal, ends))
+
+
+def _to_offset(conn: Connection, goal: Goal, ends_by_queue: dict[int, Ends]) -> int:
+    ends = ends_by_queue.get(goal.queue.queue_id)
+    if ends is None:
+        raise lookup.topic_not_found(goal.topic.name)
+    if isinstance(goal.to, Since):
+        return seek.offset_at(conn, goal.topic, goal.queue, goal.to.at_ms)
+    if isinstance(goal.to, Edge):
+        return ends.min_offset if goal.to is Edge.BEGINNING else ends.end_offset
+    check_offset(goal, goal.to, ends.min_offset, ends.end_offset)
+    return goal.to
+
+
+def _moved(move: _Move) -> MovedOffset:
+    return MovedOffset(move.goal.topic.name, move.goal.queue.number, move.from_offset, move.to_offset)
+
+
+def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
+    """Refuse while somebody's own transaction has one of them under its hands: it may be about to ack it."""
+    if not dialect_of(tx.conn).has_other_writers:
+        return
+    if not clear.lock(tx, _place(group, move)):
+        raise TooManyRequests(
+            f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic '{move.goal.topic.name}' is"
+            " locked by another transaction; nothing is reset, repeat the request"
+        )
+
+
+def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
+    """Write the history of at most `TOLD_MAX` messages: those that have rows before those that are only passed by."""
+    if not group.history.keeps(Event.RESET):
+        return
+    room = TOLD_MAX
+    for move in moves:
+        held = clear.held(tx, _place(group, move), room)
+        of_stretch = _STATES.rows(tx.conn, _stretch(group, move) | {"limit": room - len(held)})
+        _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_stretch)])
+        room -= len(held) + len(of_stretch)
+
+
+def _stretch(group: Group, move: _Move) -> dict[str, Any]:
+    """The messages that progress passes by, in either direction; none where there was no progress."""
+    from_offset = move.to_offset if move.from_offset == NO_OFFSET else move.from_offset
+    low, high = sorted((from_offset, move.to_offset))
+    bounds = {"from_key": move.first + low, "to_key": move.first + high}
+    return bounds | {"group_namespace": group.name.namespace, "consumer_group": group.name.name}
+
+
+def _implied(row: _StateRow) -> Moved:
+    return Moved(row.message_key, State(row.state), row.attempt or 0, "")
+
+
+def _record(tx: Transaction, group: Group, move: _Move, several: Iterable[Moved]) -> None:
+    reason = f"an operator has moved the group from offset {move.from_offset} to {move.to_offset}"
+    by_event: dict[Event, list[Moved]] = {Event.RESET: [], Event.SKIP: []}
+    for each in several:
+        state = each.from_state
+        for event in events(state, offset_of(each.message_key), move.to_offset):
+            by_event[event].append(each._replace(from_state=state))
+            state = target(event)
+    for event, moved in by_event.items():
+        record(tx, group, event, moved, reason)
+
+
+def _move(tx: Transaction, group: Group, move: _Move) -> None:
+    """Nothing is left of the group in the queue but its progress, and dead letters from before it."""
+    place = _place(group, move)
+    clear.clear(tx, place)
+    clear.make_ready(tx, place, move.first + move.to_offset)
+    names = {"for_group": group.group_id, "of_queue": place.queue_id, "to_offset": move.to_offset}
+    if not tx.conn.execute(_SET, names).rowcount:
+        # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
+        row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
+        tx.conn.execute(insert(progress), row | {"resets": 1})
+    tx.ring(move.goal.topic.topic_id)
+
+
+def _place(group: Group, move: _Move) -> GroupQueue:
+    return GroupQueue(group.group_id, move.goal.queue.queue_id, move.first, move.end)
+
+
+_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+_STORED = select(progress.c.next_offset).where(*_HERE)
+_SET = update(progress).where(*_HERE).values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1)
+# Those without a row of their own.
+_STATES = RowStatement(
+    _StateRow,
+    text("""
+    SELECT message_key, state, attempt FROM message_state
+    WHERE message_key >= :from_key AND message_key < :to_key
+      AND group_namespace = :group_namespace AND consumer_group = :consumer_group AND visible_at_ms IS NULL
+    ORDER BY message_key LIMIT :limit"""),
+)

@@ -1,0 +1,153 @@
+"""Skipping: one message is done for a group, unread; what is stuck behind it goes on.
+
+There must be something to note that by: the message's own row (ready again, or waiting for its retry), the place of its
+message group, or the group's progress. For one in the midst of what nobody has looked at there is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import Integer, bindparam, delete, func, select, update
+
+from popserver.database.schema import delivery, in_states, message, progress
+from popserver.database.schema import message_group_progress as behind
+from popserver.delivery.history import Moved, as_moved, record
+from popserver.delivery.message_groups import Member, Place, locks_of, settle_removed
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.inspection import evidence
+from popserver.inspection.why import Evidence
+from popserver.members import sql as members_sql
+from popserver.messages import origins
+from popserver.model.group import Group, Mode
+from popserver.model.states import Event, State, sources
+from popserver.model.topic import message_key, offset_of, queue_of
+
+REASON = "an operator has skipped it"
+
+
+class Skipped(NamedTuple):
+    """Whether it is done, and what bore on the message before."""
+
+    is_done: bool
+    found: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(Request[Skipped]):
+    """One message of a topic, for one group."""
+
+    phase: ClassVar = Phase.SKIP
+    group: Group
+    topic_id: int
+    message_key: int
+
+    @property
+    def queue_id(self) -> int:
+        return queue_of(self.message_key)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"for_group": self.group.group_id, "of_queue": self.queue_id, "for_key": self.message_key}
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_of([Place(self.group.group_id, self.queue_id)])
+
+
+@carries_out(Skip)
+def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped]:
+    """READY or WAITING_RETRY → COMMIT, as far as that can be noted; whatever is refused changes nothing."""
+    return [_skip(tx, request) for request in requests]
+
+
+def _skip(tx: Transaction, request: Skip) -> Skipped:
+    if (at := origins.delivered_at(tx.conn, request.group, request.message_key)) is not None:
+        request = replace(request, message_key=at)
+    found = evidence.of_stored(tx.conn, request.group, request.message_key)
+    if found.state not in sources(Event.SKIP):
+        return Skipped(False, found)
+    done = _skip_stored(tx, request) if found.hold is not None else _skip_unread(tx, request, found)
+    if done:
+        tx.ring(request.topic_id)
+    return Skipped(done, found)
+
+
+def _skip_stored(tx: Transaction, request: Skip) -> bool:
+    """It has a row; its message group may wait for it."""
+    row = tx.conn.execute(_REMOVE, request.names).first()
+    if row is None:
+        return False  # another server has granted it just now
+    record(tx, request.group, Event.SKIP, [as_moved(row)], REASON)
+    if row.message_group is not None:
+        settle_removed(tx, request.group, [Member(row.topic_id, request.queue_id, row.message_group)])
+    return True
+
+
+def _skip_unread(tx: Transaction, request: Skip, found: Evidence) -> bool:
+    """It has no row: it must be the next one, of its message group where that has a place, and of the queue where the
+    group has not come to it."""
+    names = request.names | {"of_message_group": found.message_group}
+    progress_at = tx.conn.execute(_AT, names).scalar_one()
+    group_at = tx.conn.execute(_GROUP_AT, names).scalar()
+    is_unread = offset_of(request.message_key) >= progress_at
+    if group_at is not None and not _is_first(tx, request, group_at, found.message_group):
+        return False
+    if is_unread and not _is_first(tx, request, progress_at):
+        return False
+    names["beyond"] = offset_of(request.message_key) + 1
+    if group_at is not None:
+        tx.conn.execute(_MOVE_GROUP, names)
+    if is_unread:
+        _move_progress(tx, request, names)
+    record(tx, request.group, Event.SKIP, [Moved(request.message_key, State.READY, 0, "")], REASON)
+    return True
+
+
+def _is_first(tx: Transaction, request: Skip, from_offset: int, message_group: str | None = None) -> bool:
+    """Whether nothing is stored between that offset and the message, of its message group or (None) at all."""
+    query = _FIRST if message_group is None else _FIRST_OF_GROUP
+    bounds = {"first": message_key(request.queue_id, from_offset), "last": request.message_key}
+    return tx.conn.execute(query, bounds | {"of_message_group": message_group}).scalar() == request.message_key
+
+
+def _move_progress(tx: Transaction, request: Skip, names: dict[str, Any]) -> None:
+    """The members of a group that owns whole queues are told: one of them may be stuck at the message."""
+    has_members = request.group.mode is Mode.PULL
+    tx.conn.execute(_MOVE_PROGRESS, names | {"more_resets": int(has_members)})
+    if has_members:
+        members_sql.notify(tx, request.group.name, members_sql.RESETS)
+
+
+_ROW = delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
+_REMOVE = (
+    delete(delivery)
+    .where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP)))
+    .returning(
+        delivery.c.message_key,
+        delivery.c.topic_id,
+        delivery.c.state,
+        delivery.c.attempt,
+        delivery.c.client_id,
+        delivery.c.message_group,
+    )
+)
+_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+_AT = select(progress.c.next_offset).where(*_HERE)
+_MOVE_PROGRESS = (
+    update(progress)
+    .where(*_HERE)
+    .values(next_offset=bindparam("beyond"), resets=progress.c.resets + bindparam("more_resets", type_=Integer))
+)
+_GROUP_HERE = (
+    behind.c.group_id == bindparam("for_group"),
+    behind.c.queue_id == bindparam("of_queue"),
+    behind.c.message_group == bindparam("of_message_group"),
+)
+_GROUP_AT = select(behind.c.next_offset).where(*_GROUP_HERE)
+_MOVE_GROUP = update(behind).where(*_GROUP_HERE).values(next_offset=bindparam("beyond"))
+_FIRST = select(func.min(message.c.message_key)).where(
+    message.c.message_key >= bindparam("first"), message.c.message_key <= bindparam("last")
+)
+_FIRST_OF_GROUP = _FIRST.where(message.c.message_group == bindparam("of_message_group"), message.c.origin_key == 0)

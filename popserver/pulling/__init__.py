@@ -1,0 +1,1 @@
+"""PullMessage, offsets, and messages that consumers send back."""

@@ -1,0 +1,183 @@
+"""The progress of groups that own whole queues: what is consumed, committed by their members.
+
+It only grows: a smaller commit is a late one, and changes nothing. Only an operator moves it back, which counts
+`resets`; a commit that stands on an older count comes from before, and is refused with the progress as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import Connection, and_, insert, select, update
+
+from popserver.catalog.lookup import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found
+from popserver.catalog.subscriptions import used
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import consumer_group, progress, queue
+from popserver.database.schema import topic as topic_table
+from popserver.delivery.message_groups import Place, locks_of
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import IllegalOffset, PopError, TooLate
+from popserver.model.group import Group, Mode
+from popserver.model.topic import MessageQueue
+from popserver.pulling.rules import NO_PROGRESS, Committed, Progress, QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Request[list[Committed]]):
+    """What a member has consumed. The first that is taken fixes the group's mode.
+
+    With `begins` it says where the group begins: where there is progress already, that stays.
+    """
+
+    phase: ClassVar = Phase.COMMIT_OFFSETS
+    group: Group
+    offsets: Sequence[QueueOffset]
+    begins: bool = False
+
+    def places(self) -> Iterator[Place]:
+        return (Place(self.group.group_id, each.queue.queue_id) for each in self.offsets)
+
+    def locks(self) -> Iterable[Locks]:
+        places = locks_of(self.places())
+        return places if self.group.mode is not None else (*places, CATALOG_LOCK)
+
+
+@carries_out(Commit)
+def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] | PopError]:
+    """Let progress grow; each offset has its own outcome. A group that consumes message by message is refused."""
+    denied = refusals(tx.conn, {each.group for each in requests})
+    good = [each for each in requests if each.group not in denied]
+    places = sorted({place for each in good for place in each.places()})
+    before = _lock(tx, places)
+    # After the lock: what the members have seen is there to be seen.
+    ends = _ends(tx.conn, {place.queue_id for place in places})
+    now = dict(before)
+    judged = [[_judge(offset, place, now, ends, begins=each.begins) for offset, place in _pairs(each)] for each in good]
+    _write(tx, before, now)
+    used(tx, {each.group for said, each in zip(judged, good, strict=True) if None in said}, Mode.PULL)
+    outcomes = iter(
+        [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, each.places(), strict=True)]
+        for said, each in zip(judged, good, strict=True)
+    )
+    return [denied[each.group] if each.group in denied else next(outcomes) for each in requests]
+
+
+def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> list[Progress]:
+    """The group's progress in each of the queues. Raises for a group that is gone, or consumes message by message."""
+    for refusal in refusals(conn, {group}).values():
+        raise refusal
+    names = {"places": encode_rows((group.group_id, each.queue_id) for each in places)}
+    found = {row.queue_id: Progress(row.next_offset, row.resets) for row in conn.execute(_STORED, names)}
+    return [found.get(each.queue_id, NO_PROGRESS) for each in places]
+
+
+def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
+    """Why some of the groups have no such progress: they are gone, or consume message by message."""
+    rows = (
+        row
+        for step in _steps([(each.group_id,) for each in groups])
+        for row in conn.execute(_MODES, {"groups": encode_rows(step)})
+    )
+    modes = {row.group_id: row.mode for row in rows}
+    gone = {each: group_not_found(each.name) for each in groups if each.group_id not in modes}
+    popping = [each for each in groups if modes.get(each.group_id) == Mode.POP]
+    return gone | {each: of_another_mode(each.name, Mode.POP) for each in popping}
+
+
+def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, Place]]:
+    return zip(request.offsets, request.places(), strict=True)
+
+
+def _lock(tx: Transaction, places: Sequence[Place]) -> dict[Place, Progress]:
+    """The progress as it is. What has come since the transaction took its places (`Commit.places`) is locked too."""
+    rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK, {"places": encode_rows(step)}))
+    return {Place(row.group_id, row.queue_id): Progress(row.next_offset, row.resets) for row in rows}
+
+
+def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
+    """Where the queues end; those of deleted topics are left out."""
+    steps = _steps([(each,) for each in sorted(queue_ids)])
+    rows = (row for step in steps for row in conn.execute(_ENDS, {"queues": encode_rows(step)}))
+    return {row.queue_id: row.next_offset for row in rows}
+
+
+def _judge(
+    wish: QueueOffset, place: Place, now: dict[Place, Progress], ends: dict[int, int], *, begins: bool
+) -> PopError | None:
+    """Why the offset is refused; or None, and `now` has grown to it."""
+    stored = now.get(place, NO_PROGRESS)
+    end_offset = ends.get(place.queue_id)
+    if end_offset is None:
+        return topic_not_found(wish.topic.name)
+    named = f"queue {wish.queue.number} of topic '{wish.topic.name}'"
+    if not 0 <= wish.offset <= end_offset:
+        return IllegalOffset(
+            f"offset {wish.offset} is not in {named}, which ends at {end_offset}; commit 0 to that end"
+        )
+    if wish.resets is not None and wish.resets < stored.resets:
+        return TooLate(
+            f"offset {wish.offset} of {named} stands on reset {wish.resets}, and reset {stored.resets} came since;"
+            f" go on at {stored.offset}"
+        )
+    if wish.offset > stored.offset and not (begins and place in now):
+        now[place] = Progress(wish.offset, stored.resets)
+    return None
+
+
+def _write(tx: Transaction, before: dict[Place, Progress], now: dict[Place, Progress]) -> None:
+    grown = [(*place, *now[place]) for place in sorted(now) if place in before and now[place] != before[place]]
+    new = [(*place, *now[place]) for place in sorted(now) if place not in before]
+    for step in _steps(grown):
+        tx.conn.execute(_GROW, {"offsets": encode_rows(step)})
+    # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
+    for step in _steps(new):
+        tx.conn.execute(_BEGIN, {"offsets": encode_rows(step)})
+
+
+def _steps(rows: Sequence[tuple[int, ...]]) -> Iterator[Sequence[tuple[int, ...]]]:
+    for start in range(0, len(rows), STEP_ROWS_MAX):
+        yield rows[start : start + STEP_ROWS_MAX]
+
+
+_GROUPS = rows_parameter("groups", "group_id")
+_PLACES = rows_parameter("places", "group_id", "queue_id")
+_QUEUES = rows_parameter("queues", "queue_id")
+_OFFSETS = rows_parameter("offsets", "group_id", "queue_id", "next_offset", "resets")
+_MODES = (
+    select(consumer_group.c.group_id, consumer_group.c.mode)
+    .select_from(_GROUPS)
+    .join(consumer_group, consumer_group.c.group_id == _GROUPS.c.group_id)
+    .where(consumer_group.c.deleted_at_ms.is_(None))
+)
+_STORED = (
+    select(progress)
+    .select_from(_PLACES)
+    .join(
+        progress,
+        and_(progress.c.group_id == _PLACES.c.group_id, progress.c.queue_id == _PLACES.c.queue_id),
+    )
+)
+_LOCK = _STORED.order_by(progress.c.group_id, progress.c.queue_id).with_for_update(of=progress)
+_ENDS = (
+    select(queue.c.queue_id, queue.c.next_offset)
+    .select_from(_QUEUES)
+    .join(queue, queue.c.queue_id == _QUEUES.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
+)
+_GROW = (
+    update(progress)
+    .where(
+        progress.c.group_id == _OFFSETS.c.group_id,
+        progress.c.queue_id == _OFFSETS.c.queue_id,
+        progress.c.next_offset < _OFFSETS.c.next_offset,
+    )
+    .values(next_offset=_OFFSETS.c.next_offset)
+)
+_BEGIN = insert(progress).from_select(
+    ["group_id", "queue_id", "next_offset", "resets"],
+    select(_OFFSETS.c.group_id, _OFFSETS.c.queue_id, _OFFSETS.c.next_offset, _OFFSETS.c.resets),
+)

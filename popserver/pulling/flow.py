@@ -1,0 +1,314 @@
+"""Pulls: answered at once where something is to be said; held, where that is wished for, while there is nothing new.
+
+A pull that is held moves on by itself over what its filter does not want, and is answered when there is something it
+wants, or when its time is over: then with the offset it has come to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from popserver.catalog import lookup
+from popserver.catalog.flow import Catalog
+from popserver.engine.clock import Clock
+from popserver.engine.reader import SLOW_LOOK_MS, Brake, Reader
+from popserver.engine.undelivered import Undelivered
+from popserver.engine.wakeups import Seat, Wakeups
+from popserver.engine.writer import Writer
+from popserver.filters import Filter, SqlFilter
+from popserver.filters.memory import Filters
+from popserver.model.errors import BadRequest, MessageNotFound, TooManyRequests, TopicNotFound
+from popserver.model.group import Group
+from popserver.model.names import RETRY_PREFIX, Resource, owner_of
+from popserver.model.retry import check_delay_level
+from popserver.model.topic import OFFSET_BITS, QueueName, Topic, queue_numbered
+from popserver.pulling import look as pulling_look
+from popserver.pulling.look import QueueRead
+from popserver.pulling.offsets import Offsets
+from popserver.pulling.parked import ParkedPulls
+from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullStatus, QueueOffset, check_generation
+from popserver.pulling.send_back import SendBack
+
+log = structlog.get_logger("popserver.pulls")
+
+
+class Pull(NamedTuple):
+    """What a member asks of one queue. `until_ms` is how long it may be held.
+
+    `commit_offset` is the group's progress, which rides along, on the count of `resets`; None for nothing.
+    `generation` is that of the topic to which both offsets belong (`Topic.generation`); 0 where it is not known.
+    `max_bytes` is of bodies, 1 to 256 KiB; a single message may be larger.
+    """
+
+    group: Resource
+    topic: Resource
+    queue_number: int
+    offset: int
+    batch_size: int
+    wanted: Filter
+    until_ms: int
+    commit_offset: int | None = None
+    resets: int | None = None
+    generation: int = 0
+    max_bytes: int = BATCH_BYTES_MAX
+
+
+class Pulls:
+    """Every pull of this server, parked or not."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        catalog: Catalog,
+        offsets: Offsets,
+        clock: Clock,
+        wakeups: Wakeups,
+        filters: Filters,
+        undelivered: Undelivered,
+    ) -> None:
+        self._reader = reader
+        self._catalog = catalog
+        self._offsets = offsets
+        self._clock = clock
+        self._wakeups = wakeups
+        self._filters = filters
+        self._undelivered = undelivered
+        self._brake = Brake()
+        self._looks = Looks(reader)
+        self._held: dict[Resource, Counter[int]] = {}  # which topics of a name have pulls parked
+        self._topics_made = 0
+        self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
+
+    async def pull(self, wish: Pull) -> Pulled:
+        """What is there for the pull, up to `batch_size` (at most 160) messages.
+
+        Neither needs nor changes the group's progress, whatever the group's mode. Raises `TopicNotFound`, `BadRequest`
+        for a queue that the topic does not have, `TooManyRequests` where it would be held and too many are.
+        """
+        group, topic = await self._catalog.group(wish.group), await self._catalog.topic(wish.topic, wish.generation)
+        if wish.generation not in (0, topic.generation):
+            return await self._made_anew(topic, wish.queue_number)
+        place = queue_numbered(topic, wish.queue_number)
+        unsure_of = None if wish.generation else group.group_id
+        batch_size = min(wish.batch_size, BATCH_SIZE_MAX)
+        request = pulling_look.QueueRead(topic, place, wish.offset, batch_size, wish.wanted, unsure_of, wish.max_bytes)
+        with self._filters.held(wish.wanted):
+            held = self._look_or_park(group, request, wish.until_ms)
+            if wish.commit_offset is None:
+                return await held
+            along = self._offsets.ride_along(group, QueueOffset(topic, place, wish.commit_offset, wish.resets))
+            pulled, _ = await asyncio.gather(held, along)
+            return pulled
+
+    def topic_was_made(self, name: Resource) -> None:
+        """Pulls that are held at an earlier topic of its name, or are about to be, look again."""
+        self._topics_made += 1
+        for topic_id in self._held.get(name, ()):
+            self.parked.ring(topic_id)
+
+    async def _made_anew(self, topic: Topic, queue_number: int) -> Pulled:
+        """The answer to a pull that knows an earlier topic of that name. This one may have fewer queues."""
+        ends = await self._reader.read(lambda conn: pulling_look.ends_of_topic(conn, topic.topic_id))
+        begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
+        return Pulled(PullStatus.MADE_ANEW, [], begin, begin, end, topic.generation)
+
+    async def _look_or_park(self, group: Group, request: pulling_look.QueueRead, until_ms: int) -> Pulled:
+        seat, asked_offset = Seat(group.group_id, request.topic.topic_id), request.offset
+        is_woken = False
+        while True:
+            ring_number, topics_made = self._wakeups.ring_number(seat.topic_id), self._topics_made
+            try:
+                await self._undelivered.wait(until_ms)
+                pulled = await self._look(group, request)
+            except TopicNotFound:
+                if not is_woken:
+                    raise
+                self._catalog.forget_topic(request.topic.name)
+                if (topic := await self._catalog.known_topic(request.topic.name)) is None:
+                    raise
+                return await self._made_anew(topic, request.queue.number)
+            if pulled.status in _IS_AN_ANSWER or not (is_woken or pulled.status is PullStatus.NO_NEW_MSG):
+                return pulled
+            request = request._replace(offset=pulled.next_offset)
+            if self._clock.now_ms() >= until_ms:
+                break
+            if pulled.next_offset < pulled.end_offset:
+                continue
+            self._check_room(seat, group, request)
+            is_woken = self._topics_made != topics_made or await self._park(seat, request, ring_number, until_ms)
+            if not is_woken:
+                break
+        status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
+        return pulled._replace(status=status, next_offset=request.offset)
+
+    async def _park(self, seat: Seat, request: pulling_look.QueueRead, ring_number: int, until_ms: int) -> bool:
+        name = request.topic.name
+        of_name = self._held.setdefault(name, Counter())
+        of_name[seat.topic_id] += 1
+        try:
+            return await self.parked.park(seat, request.queue.queue_id, request.offset, ring_number, until_ms)
+        finally:
+            of_name[seat.topic_id] -= 1
+            if not of_name[seat.topic_id]:
+                del of_name[seat.topic_id]
+            if not of_name and self._held.get(name) is of_name:
+                del self._held[name]
+
+    async def _look(self, group: Group, request: pulling_look.QueueRead) -> Pulled:
+        started_ms = self._clock.now_ms()
+        pulled = await self._looks.look(request)
+        cost_ms = self._clock.now_ms() - started_ms
+        if cost_ms > SLOW_LOOK_MS and (untold := self._brake.untold(self._clock.now_ms())) is not None:
+            log.warning(
+                "a pull's look took long",
+                cost_ms=cost_ms,
+                group=str(group.name),
+                topic=str(request.topic.name),
+                untold=untold,
+            )
+        return pulled
+
+    async def _ends_of(self, topic_id: int) -> dict[int, int]:
+        ends = await self._reader.read(lambda conn: pulling_look.ends_of_topic(conn, topic_id))
+        return {each.queue_id: each.end_offset for each in ends}
+
+    def _check_room(self, seat: Seat, group: Group, request: pulling_look.QueueRead) -> None:
+        if not self.parked.has_room(seat):
+            raise TooManyRequests(
+                f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
+                f" '{request.topic.name}'; use fewer consumers, or pull again later"
+            )
+
+
+_IS_AN_ANSWER = frozenset({PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL})
+
+
+# Looks of pulls, taken together: while one lot is being looked at the next one gathers.
+#
+# A look costs its transaction and its thread's turn more than its reading. So those that wait go together, in one
+# transaction; nothing is added where nobody waits.
+
+# Asked for by the pulls of one lot. Half as many cost 14 % more per message; the decoding of more holds up other calls.
+MESSAGES_MAX = 1_024
+
+
+# A pull counts as so many at least: each may get a single message of any size.
+_MESSAGES_MIN = 32
+# A lot has so many pulls at most whose SQL filter is to be asked: of each it may do the work of a look.
+_SQL_FILTERS_MAX = 8
+
+
+class _Wait(NamedTuple):
+    pull: QueueRead
+    answer: asyncio.Future[Pulled]
+
+
+class Looks:
+    """Every look of this server's pulls."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._waiting: list[_Wait] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def look(self, pull: QueueRead) -> Pulled:
+        """What the pull finds; raises `TopicNotFound`, and what ails the database."""
+        loop = asyncio.get_running_loop()
+        wait = _Wait(pull, loop.create_future())
+        self._waiting.append(wait)
+        if self._work is None:
+            self._work = loop.create_task(self._look())
+        return await wait.answer
+
+    async def _look(self) -> None:
+        try:
+            while self._waiting:
+                await self._look_at(self._take())
+        finally:
+            self._work = None
+
+    async def _look_at(self, lot: Sequence[_Wait]) -> None:
+        found: Sequence[Pulled | BaseException]
+        try:
+            found = await self._reader.read(partial(pulling_look.look, pulls=[each.pull for each in lot]))
+        except Exception as error:  # noqa: BLE001 - it is theirs who wait
+            found = [error] * len(lot)
+        for each, outcome in zip(lot, found, strict=True):
+            if each.answer.done():
+                continue
+            if isinstance(outcome, BaseException):
+                each.answer.set_exception(outcome)
+            else:
+                each.answer.set_result(outcome)
+
+    def _take(self) -> list[_Wait]:
+        """The next lot: some of those that want to look, and at least one."""
+        count, messages = 0, 0
+        for each in self._waiting:
+            messages += max(each.pull.batch_size, _MESSAGES_MIN) + _cost_of_filter(each.pull.wanted)
+            if count and messages > MESSAGES_MAX:
+                break
+            count += 1
+        lot, self._waiting = self._waiting[:count], self._waiting[count:]
+        return lot
+
+
+def _cost_of_filter(wanted: Filter) -> int:
+    """What a filter adds to its pull, as so many messages."""
+    return MESSAGES_MAX // _SQL_FILTERS_MAX if isinstance(wanted, SqlFilter) else len(wanted.tags)
+
+
+# Messages that members of groups hand back, to come again later by the group's retry topic.
+
+
+class HandedBack(NamedTuple):
+    """A message as it was pulled; of a retry the place in `%RETRY%<group>`.
+
+    `delay_level`: 0 by the group's intervals, 1 to 18 by the delay table, negative a dead letter. `failures_max`: the
+    member's own limit; absent or negative it is the group's max attempts less one.
+    """
+
+    queue: QueueName
+    offset: int
+    delay_level: int = 0
+    failures_max: int | None = None
+
+
+class Retries:
+    """Takes back what failed. The first message that is handed back fixes the group's mode to PULL."""
+
+    def __init__(self, writer: Writer, catalog: Catalog) -> None:
+        self._writer = writer
+        self._catalog = catalog
+
+    async def send_back(self, group_name: Resource, client_id: str, failed: HandedBack) -> bool:
+        """Whether the message is a dead letter now; otherwise it comes again. Repeated it changes nothing.
+
+        Raises `BadRequest` for a group that consumes message by message, a queue that is not there, a delay level
+        beyond the last and another group's retry; `MadeAnew`, `MessageNotFound`, `ConsumerGroupNotFound`,
+        `TopicNotFound`.
+        """
+        check_delay_level(failed.delay_level)
+        name = failed.queue.topic
+        if name.name.startswith(RETRY_PREFIX) and owner_of(name) != group_name:
+            raise BadRequest(
+                f"topic '{name}' holds the retries of another group than '{group_name}'; hand back to that"
+            )
+        topic = await self._catalog.known_topic(name, failed.queue.generation)
+        if topic is None:
+            raise lookup.topic_not_found(name)
+        check_generation(topic, failed.queue.generation)
+        place = queue_numbered(topic, failed.queue.number)
+        if not 0 <= failed.offset < 1 << OFFSET_BITS:
+            raise MessageNotFound(f"offset {failed.offset} is none that a queue has; name the one that was pulled")
+        group = await self._catalog.group(group_name)
+        wish = SendBack(group, topic, place, failed.offset, client_id, failed.delay_level, failed.failures_max)
+        is_dead_letter = await self._writer.submit(wish)
+        self._catalog.has_been_used(group)
+        return is_dead_letter

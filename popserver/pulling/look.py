@@ -1,0 +1,239 @@
+"""Pulls: looking at a queue from an offset on. They read, and change nothing; the group's progress is not asked.
+
+A look takes at most a window, a batch and its bytes; what it has passed over is behind its `next_offset`. A sequence of
+offsets may have holes, where dead letters were removed: they are passed over like messages that nobody wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
+
+from popserver.catalog.lookup import topic_not_found
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import message, progress, queue
+from popserver.database.schema import topic as topic_table
+from popserver.filters import Filter, SqlFilter
+from popserver.messages.ranges import WINDOW_OFFSETS, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
+from popserver.messages.read import BY_KEY, MessageRow, stored_messages
+from popserver.model.errors import PopError
+from popserver.model.topic import MessageQueue, Topic, message_key
+from popserver.pulling.rules import BATCH_BYTES_MAX, Pulled, PullStatus, correction
+
+
+class QueueRead(NamedTuple):
+    """A wish for up to `batch_size` messages of one queue, from `offset` on.
+
+    `unsure_of` is the group whose progress tells what an offset beyond the end means: without progress in this queue
+    the offset may belong to an earlier topic of that name. None where it is known that it does not.
+    `max_bytes` is of bodies; the first message may be larger.
+    """
+
+    topic: Topic
+    queue: MessageQueue
+    offset: int
+    batch_size: int
+    wanted: Filter
+    unsure_of: int | None = None
+    max_bytes: int = BATCH_BYTES_MAX
+
+
+class Ends(NamedTuple):
+    """What a queue stores: offsets from `min_offset` up to, not including, `end_offset`."""
+
+    queue_id: int
+    number: int
+    min_offset: int
+    end_offset: int
+
+
+class _Size(NamedTuple):
+    message_key: int
+    size: int
+
+
+class _Stretch(NamedTuple):
+    """What lies between two keys: how many messages, of how many bytes together."""
+
+    number: int
+    messages: int
+    size: int
+
+
+class _Reached(NamedTuple):
+    """The messages that a pull gets, and where it goes on."""
+
+    keys: Sequence[int]
+    offset: int
+
+
+def look(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | PopError]:
+    """What each pull finds, all at the same moment; `TopicNotFound` for one whose topic is gone.
+
+    Several cost little more than one: the ends of their queues, the sizes and the messages are a statement each.
+    """
+    by_queue = {each.queue_id: each for each in _ENDS_OF_QUEUES.rows(conn, {"queues": _each_once(pulls)})}
+    ends = [by_queue.get(each.queue.queue_id) for each in pulls]
+    inside = [own is not None and _correction(pull, own) is None for pull, own in zip(pulls, ends, strict=True)]
+    read = iter(_read_on(conn, [(pull, by_queue[pull.queue.queue_id]) for pull in compress(pulls, inside)]))
+    reached = [next(read) if is_inside else None for is_inside in inside]
+    keys = {key for each in reached if each for key in each.keys}
+    rows = BY_KEY.rows(conn, {"keys": encode_rows((key,) for key in sorted(keys))}) if keys else []
+    by_key = {row.message_key: row for row in rows}
+    return [_pulled(conn, *each, by_key) for each in zip(pulls, ends, reached, strict=True)]
+
+
+def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
+    """Where one queue begins and ends. Raises `TopicNotFound`."""
+    row = conn.execute(_ENDS_OF_QUEUE, {"of_queue": place.queue_id}).first()
+    if row is None:
+        raise topic_not_found(topic.name)
+    return Ends(*row)
+
+
+def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
+    """The same of every queue of a topic, by number; none where the topic is gone."""
+    return [Ends(*row) for row in conn.execute(_ENDS_OF_TOPIC, {"of_topic": topic_id})]
+
+
+def _each_once(pulls: Sequence[QueueRead]) -> str:
+    return encode_rows((queue_id,) for queue_id in sorted({each.queue.queue_id for each in pulls}))
+
+
+def _correction(pull: QueueRead, ends: Ends, *, is_of_this_topic: bool = True) -> int | None:
+    return correction(pull.offset, ends.min_offset, ends.end_offset, is_of_this_topic=is_of_this_topic)
+
+
+def _pulled(
+    conn: Connection, pull: QueueRead, ends: Ends | None, reached: _Reached | None, rows: Mapping[int, MessageRow]
+) -> Pulled | PopError:
+    if ends is None:
+        return topic_not_found(pull.topic.name)
+    if reached is None:
+        corrected = _correction(pull, ends, is_of_this_topic=_is_of_this_topic(conn, pull))
+        assert corrected is not None, "it was not read on"
+        status, found, next_offset = PullStatus.OFFSET_ILLEGAL, [], corrected
+    else:
+        found = stored_messages(conn, (rows[key] for key in reached.keys), pull.topic)
+        status, next_offset = _status(pull, found, reached.offset), reached.offset
+    return Pulled(status, found, next_offset, ends.min_offset, ends.end_offset, pull.topic.generation)
+
+
+def _is_of_this_topic(conn: Connection, pull: QueueRead) -> bool:
+    if pull.unsure_of is None:
+        return True
+    names = {"for_group": pull.unsure_of, "of_queue": pull.queue.queue_id}
+    return conn.execute(_HAS_PROGRESS, names).first() is not None
+
+
+def _status(pull: QueueRead, found: Sequence[object], next_offset: int) -> PullStatus:
+    if found:
+        return PullStatus.FOUND
+    return PullStatus.NO_MATCHED_MSG if next_offset > pull.offset else PullStatus.NO_NEW_MSG
+
+
+def _read_on(conn: Connection, pulls: Sequence[tuple[QueueRead, Ends]]) -> list[_Reached]:
+    """The keys of what is wanted, as much as each answer carries, and the offset to go on at."""
+    spans = [_span(pull, ends) for pull, ends in pulls]
+    limits = [pull.max_bytes if pull.wanted.wants_all else None for pull, _ in pulls]
+    whole = _whole(conn, spans, limits)
+    answers: list[_Reached] = []
+    for number, ((pull, ends), span) in enumerate(zip(pulls, spans, strict=True)):
+        keys, end_key = _chosen(conn, pull, span) if number not in whole else _all_of(span)
+        answers.append(_Reached(keys, end_key - message_key(ends.queue_id, 0)))
+    return answers
+
+
+def _span(pull: QueueRead, ends: Ends) -> dict[str, int]:
+    # What wants everything needs no window: it stops at its batch, and holes cost nothing.
+    to_offset = ends.end_offset if pull.wanted.wants_all else min(ends.end_offset, pull.offset + WINDOW_OFFSETS)
+    from_key, to_key = message_key(ends.queue_id, pull.offset), message_key(ends.queue_id, to_offset)
+    return {"from_key": from_key, "to_key": to_key, "limit": pull.batch_size}
+
+
+def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequence[int | None]) -> set[int]:
+    """Of which spans the first messages, as many as are asked for, have no hole among them and fit into an answer.
+
+    `limits` are the bytes of each answer; None for a span that is read message by message anyway.
+    """
+    bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if limits[number] is not None]
+    counts = {number: to_key - from_key for number, from_key, to_key in bounds}
+    found = _STRETCHES.rows(conn, {"bounds": encode_rows(bounds)}) if bounds else []
+    full = [each for each in found if each.messages == counts[each.number]]
+    return {each.number for each in full if each.size <= (limits[each.number] or 0)}
+
+
+def _bounds(span: Mapping[str, int]) -> tuple[int, int]:
+    return span["from_key"], min(span["to_key"], span["from_key"] + span["limit"])
+
+
+def _all_of(span: Mapping[str, int]) -> tuple[Sequence[int], int]:
+    from_key, to_key = _bounds(span)
+    return range(from_key, to_key), to_key
+
+
+def _chosen(conn: Connection, pull: QueueRead, span: Mapping[str, int]) -> tuple[Sequence[int], int]:
+    sizes, end_key = _wanted(conn, pull.wanted, span)
+    keys = _within_bytes(sizes, pull.max_bytes)
+    return keys, end_key if len(keys) == len(sizes) else keys[-1] + 1
+
+
+def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[_Size], int]:
+    if isinstance(wanted, SqlFilter):
+        keys, reached = judge(conn, _JUDGED, wanted, names, Work())
+        return _BY_KEY.rows(conn, {"keys": encode_rows((key,) for key in keys)}) if keys else [], reached
+    sizes = _EVERY.rows(conn, names) if wanted.wants_all else _TAGGED.rows(conn, {**names, **of_tags(wanted)})
+    is_full = len(sizes) == names["limit"]
+    return sizes, sizes[-1].message_key + 1 if is_full else names["to_key"]
+
+
+def _within_bytes(sizes: Sequence[_Size], room: int) -> list[int]:
+    """The keys of as many leading messages as have `room` bytes, and always of one."""
+    keys: list[int] = []
+    for each in sizes:
+        room -= each.size
+        if keys and room < 0:
+            break
+        keys.append(each.message_key)
+    return keys
+
+
+def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> RowQuery[_Size]:
+    # The length of a body is known without reading it.
+    return RowQuery(_Size, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
+
+
+_EVERY = _sized(narrowed())
+_BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key")
+_STRETCHES = RowQuery(
+    _Stretch,
+    select(
+        _BOUNDS.c.number,
+        func.count(message.c.message_key).label("messages"),
+        func.sum(func.length(message.c.body)).label("size"),
+    )
+    .select_from(_BOUNDS)
+    .join(message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key))
+    .group_by(_BOUNDS.c.number),
+)
+_TAGGED = _sized(narrowed(*WITH_TAG))
+_JUDGED = FilterQuery(narrowed())
+_KEYS = rows_parameter("keys", "message_key")
+_BY_KEY = _sized(
+    lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
+)
+_ENDS = (
+    select(queue.c.queue_id, queue.c.number, queue.c.min_offset, queue.c.next_offset.label("end_offset"))
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
+)
+_ENDS_OF_TOPIC = _ENDS.where(queue.c.topic_id == bindparam("of_topic")).order_by(queue.c.number)
+_ENDS_OF_QUEUE = _ENDS.where(queue.c.queue_id == bindparam("of_queue"))
+_HAS_PROGRESS = select(progress.c.queue_id).where(
+    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+)
+_QUEUES = rows_parameter("queues", "queue_id")
+_ENDS_OF_QUEUES = RowQuery(Ends, _ENDS.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))

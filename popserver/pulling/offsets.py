@@ -1,0 +1,118 @@
+"""Offsets: where queues begin and end, and how far groups that own whole queues have come in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from popserver.catalog import lookup
+from popserver.catalog.flow import Catalog
+from popserver.engine.reader import Reader
+from popserver.engine.writer import Writer
+from popserver.messages import seek
+from popserver.model.errors import MadeAnew, PopError
+from popserver.model.group import Group
+from popserver.model.names import Resource, check_group
+from popserver.model.topic import MessageQueue, QueueName, Topic, queue_numbered
+from popserver.pulling import commit as pulling_commit
+from popserver.pulling import look
+from popserver.pulling.rules import NO_PROGRESS, Committed, Progress, QueueOffset, check_generation
+
+KEPT_MAX = 100_000
+
+
+class NamedOffset(NamedTuple):
+    """A commit as the wire names it; `resets` None for a client that knows of none."""
+
+    queue: QueueName
+    offset: int
+    resets: int | None = None
+
+
+class Offsets:
+    """The progress of this server's groups. What is committed is durable when the call returns."""
+
+    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._rode_along: dict[tuple[int, int], tuple[int, int | None]] = {}
+
+    async def commit(
+        self, group_name: Resource, wishes: Sequence[NamedOffset], *, begins: bool = False
+    ) -> list[Committed]:
+        """Let the group's progress grow; each offset has its own outcome, a refused one leaves the others alone.
+        With `begins` it stays where there is some.
+
+        The first offset that is taken fixes the group's mode. Raises `ConsumerGroupNotFound`, and `BadRequest` for a
+        group that consumes message by message, unless no offset is of a queue that is there.
+        """
+        check_group(group_name)
+        named = [await self._queue_or_refusal(each.queue) for each in wishes]
+        good = [
+            QueueOffset(*found, wish.offset, wish.resets)
+            for found, wish in zip(named, wishes, strict=True)
+            if not isinstance(found, PopError)
+        ]
+        outcomes = iter(await self._commit(await self._catalog.group(group_name), good, begins=begins) if good else ())
+        return [_refused(each) if isinstance(each, PopError) else next(outcomes) for each in named]
+
+    async def ride_along(self, group: Group, wish: QueueOffset) -> None:
+        """The commit that a pull carries: refused or failed, it does not concern the pull, and the next one repeats
+        it. So what was taken before costs nothing again."""
+        place, offset = (group.group_id, wish.queue.queue_id), (wish.offset, wish.resets)
+        if self._rode_along.get(place) == offset:
+            return
+        with suppress(PopError):
+            (done,) = await self._commit(group, [wish])
+            if done.refusal is not None:
+                return
+            if len(self._rode_along) >= KEPT_MAX:
+                self._rode_along.clear()
+            self._rode_along[place] = offset
+
+    async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[Progress]:
+        """The group's progress in each of the queues; raises for the first of them that does not exist."""
+        found = [await self._queue(each) for each in queues]
+        group = await self._catalog.group(group_name)
+        stored = await self._reader.read(lambda conn: pulling_commit.fetch(conn, group, [place for _, place in found]))
+        return [each._replace(generation=topic.generation) for each, (topic, _) in zip(stored, found, strict=True)]
+
+    async def ends(self, name: QueueName) -> look.Ends:
+        """Where the queue begins and ends."""
+        topic, place = await self._queue(name)
+        return await self._reader.read(lambda conn: look.ends_of(conn, topic, place))
+
+    async def at(self, name: QueueName, at_ms: int) -> int:
+        """Where to begin to see all that was stored in the queue at or after that time; its end for nothing yet."""
+        topic, place = await self._queue(name)
+        return await self._reader.read(lambda conn: seek.offset_at(conn, topic, place, at_ms))
+
+    async def _commit(self, group: Group, wishes: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
+        done = await self._writer.submit(pulling_commit.Commit(group, wishes, begins))
+        self._catalog.has_been_used(group)
+        return [_with_generation(each, wish.topic) for each, wish in zip(done, wishes, strict=True)]
+
+    async def _queue(self, name: QueueName) -> tuple[Topic, MessageQueue]:
+        """Raises `TopicNotFound`, `MadeAnew` or `BadRequest`; no topic is made for the sake of an offset in it."""
+        topic = await self._catalog.known_topic(name.topic, name.generation)
+        if topic is None:
+            raise lookup.topic_not_found(name.topic)
+        check_generation(topic, name.generation)
+        return topic, queue_numbered(topic, name.number)
+
+    async def _queue_or_refusal(self, name: QueueName) -> tuple[Topic, MessageQueue] | PopError:
+        try:
+            return await self._queue(name)
+        except PopError as refusal:
+            return refusal
+
+
+def _with_generation(done: Committed, topic: Topic) -> Committed:
+    return done._replace(stored=done.stored._replace(generation=topic.generation))
+
+
+def _refused(refusal: PopError) -> Committed:
+    generation = refusal.generation if isinstance(refusal, MadeAnew) else 0
+    return Committed(refusal, NO_PROGRESS._replace(generation=generation))

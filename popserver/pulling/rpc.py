@@ -1,0 +1,241 @@
+"""Queue by queue: a pull names an offset and is told what is there and where to go on (protocol 6.3).
+
+There are two calls for it, PullMessage and, answered in one frame, PullBatch; they differ in nothing else. What a pull
+carries besides stands in PullExtras: in a field of PullBatch, in the binary header `popmq-pull-bin` of PullMessage. A
+client that sends none is held when it names a polling time, and wants what its filter or else its settings say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from popproto.v1 import legacy_pb2
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.access import rights
+from popserver.clients.clients import Clients
+from popserver.delivery import origins
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.engine.undelivered import Undelivered
+from popserver.filters import Filter, TagFilter
+from popserver.filters.subscription import Role
+from popserver.model.errors import BadRequest, TooLate, Unsupported
+from popserver.model.names import Resource
+from popserver.model.topic import QueueName
+from popserver.pulling import flow
+from popserver.pulling.flow import HandedBack, Pull, Pulls
+from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
+from popserver.transport import convert, status
+from popserver.transport.call import Write
+from popserver.transport.calls import Caller, Needs, NotTaken
+from popserver.transport.limits import Limits
+from popserver.transport.polling import poll_ms_of
+
+EXTRAS_HEADER = "popmq-pull-bin"
+# What a pull without extras says by itself.
+_UNSAID = legacy_pb2.PullExtras(sys_flag=PullFlag.SUSPEND | PullFlag.SUBSCRIPTION)
+
+
+class Asked(NamedTuple):
+    """A pull as either call asks for it; `request` has the fields that are alike in both."""
+
+    request: wire.PullMessageRequest | legacy_pb2.PullBatchRequest
+    topic: pb.Resource
+    queue_id: int
+    extras: legacy_pb2.PullExtras | None
+
+
+class Pulling:
+    """What members ask for that own whole queues."""
+
+    def __init__(
+        self,
+        pulls: Pulls,
+        clients: Clients,
+        clock: Clock,
+        reader: Reader,
+        undelivered: Undelivered,
+        open_polls: Callable[[], int],
+        limits: Limits,
+        store_host: str,
+    ) -> None:
+        self._pulls = pulls
+        self._clients = clients
+        self._clock = clock
+        self._reader = reader
+        self._undelivered = undelivered
+        self._open_polls = open_polls
+        self._limits = limits
+        self._store_host = store_host
+
+    async def pull_message(self, request: wire.PullMessageRequest, caller: Caller, write: Write) -> None:
+        """Frames: status, messages, next offset."""
+        queue = request.message_queue
+        asked = Asked(request, queue.topic, queue.id, _extras_of_header(caller))
+        pulled = await self._pull(asked, lambda: rights.consume_message_queue(request, caller), caller)
+        try:
+            async with asyncio.timeout(self._limits.answer_ms / 1_000):
+                await self._write(asked, pulled, write)
+        except TimeoutError:
+            raise NotTaken from None
+
+    async def _write(self, asked: Asked, pulled: Pulled, write: Write) -> None:
+        await write(wire.PullMessageResponse(status=_status(asked, pulled)))
+        for stored in pulled.messages:
+            frame = wire.PullMessageResponse()
+            convert.fill_pulled(frame.message, stored, asked.topic, self._store_host)
+            await write(frame)
+        await write(wire.PullMessageResponse(next_offset=pulled.next_offset))
+
+    async def pull_batch(self, request: legacy_pb2.PullBatchRequest, caller: Caller) -> legacy_pb2.PullBatchResponse:
+        queue = request.queue
+        asked = Asked(request, queue.topic, queue.queue_id, request.extras if request.HasField("extras") else None)
+        pulled = await self._pull(asked, lambda: rights.consume_queue(request, caller), caller)
+        answer = legacy_pb2.PullBatchResponse(
+            status=_status(asked, pulled), next_offset=pulled.next_offset, generation=pulled.generation
+        )
+        for stored in pulled.messages:
+            convert.fill_pulled(answer.messages.add(), stored, asked.topic, self._store_host)
+        return answer
+
+    async def _pull(self, asked: Asked, rights: Callable[[], Needs], caller: Caller) -> Pulled:
+        clients = self._clients
+        client = clients.call_opened(caller.client_id)
+        try:
+            pulled = await self._pulls.pull(self._wish(asked, caller))
+            # Rights may have changed while it was held.
+            caller.require(rights())
+            caller.carries(self._undelivered, sum(len(each.message.body) for each in pulled.messages))
+            keys = [each.message_key for each in pulled.messages]
+            await origins.check(self._reader, asked.topic.name, keys, caller)
+        finally:
+            clients.call_closed(client)
+        return pulled
+
+    def _wish(self, asked: Asked, caller: Caller) -> Pull:
+        request = asked.request
+        if request.batch_size <= 0:
+            raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
+        extras = _UNSAID if asked.extras is None else asked.extras
+        if extras.max_bytes < 0:
+            raise BadRequest(
+                f"max_bytes is {extras.max_bytes}; ask for 1 to {BATCH_BYTES_MAX} bytes, or 0 for all of them"
+            )
+        flags = _flags(extras)
+        group = caller.resource(request.group)
+        topic = caller.resource(asked.topic)
+        role = self._role(group, caller)
+        may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
+        poll_ms = poll_ms_of(request, caller, self._limits, self._open_polls()) if may_be_held else 0
+        commits = PullFlag.COMMIT_OFFSET in flags and PullFlag.SUSPEND in flags
+        return Pull(
+            group,
+            topic,
+            asked.queue_id,
+            request.offset,
+            request.batch_size,
+            _filter(asked, extras, role, topic),
+            self._clock.patience_ends_ms(poll_ms),
+            commit_offset=extras.commit_offset if commits else None,
+            resets=extras.resets,
+            generation=extras.generation,
+            max_bytes=min(extras.max_bytes or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
+        )
+
+    def _role(self, group: Resource, caller: Caller) -> Role | None:
+        role = self._clients.role_of(caller.client_id)
+        return role if role is not None and role.group == group else None
+
+
+def _extras_of_header(caller: Caller) -> legacy_pb2.PullExtras | None:
+    data = caller.binary(EXTRAS_HEADER)
+    if data is None:
+        return None
+    try:
+        return legacy_pb2.PullExtras.FromString(data)
+    except DecodeError:
+        raise BadRequest(f"the {len(data)} bytes of header {EXTRAS_HEADER} are no popmq.v1.PullExtras") from None
+
+
+def _flags(extras: legacy_pb2.PullExtras) -> PullFlag:
+    flags = PullFlag(extras.sys_flag)
+    if PullFlag.CLASS_FILTER in flags:
+        raise Unsupported(
+            f"sys_flag {extras.sys_flag} asks for a class filter (8), which is not offered; use a SQL expression on the"
+            " message's properties"
+        )
+    return flags
+
+
+def _filter(asked: Asked, extras: legacy_pb2.PullExtras, role: Role | None, topic: Resource) -> Filter:
+    """The filter of a pull: its own where that counts, else the one in its client's settings (requirement B22).
+
+    Where the two are of different times, the newer one counts. The older one would pass over what is wanted now.
+    """
+    request, version = asked.request, 0 if role is None else role.subscription_version
+    if 0 < extras.sub_version < version:
+        raise TooLate(
+            f"the pull stands on subscription version {extras.sub_version}, and its client's settings on {version};"
+            " pull again with that one"
+        )
+    own = convert.filter_of(request.filter_expression) if request.HasField("filter_expression") else None
+    if own is not None and (PullFlag.SUBSCRIPTION in PullFlag(extras.sys_flag) or extras.sub_version > version):
+        return own
+    if extras.sub_version > version:
+        raise TooLate(
+            f"the pull stands on subscription version {extras.sub_version}, and its client's settings on {version};"
+            " send the settings first, or the filter along with the pull"
+        )
+    settled = None if role is None else dict(role.filters).get(topic)
+    return settled or own or TagFilter()
+
+
+def _status(asked: Asked, pulled: Pulled) -> pb.Status:
+    named, offset = f"queue {asked.queue_id} of topic '{asked.topic.name}'", asked.request.offset
+    code, sentence = {
+        PullStatus.FOUND: (pb.OK, "OK"),
+        PullStatus.NO_NEW_MSG: (pb.MESSAGE_NOT_FOUND, f"{named} ends at {pulled.next_offset}; pull there again"),
+        PullStatus.NO_MATCHED_MSG: (
+            pb.MESSAGE_NOT_FOUND,
+            f"nothing in {named} from {offset} to {pulled.next_offset} is wanted; go on there",
+        ),
+        PullStatus.OFFSET_ILLEGAL: (
+            pb.ILLEGAL_OFFSET,
+            f"offset {offset} is not in {named}, which begins at {pulled.min_offset} and ends at"
+            f" {pulled.end_offset}; go on at {pulled.next_offset}",
+        ),
+        PullStatus.MADE_ANEW: (
+            pb.ILLEGAL_OFFSET,
+            f"topic '{asked.topic.name}' was deleted and made anew, and offset {offset} belongs to the topic before;"
+            f" {named} begins at {pulled.next_offset}, go on there",
+        ),
+    }[pulled.status]
+    return pb.Status(code=code, message=sentence)
+
+
+# Messages that members hand back.
+
+
+class Retries:
+    """One method per RPC."""
+
+    def __init__(self, retries: flow.Retries) -> None:
+        self._retries = retries
+
+    async def send_back(self, request: legacy_pb2.SendBackRequest, caller: Caller) -> legacy_pb2.SendBackResponse:
+        name = request.queue
+        queue = QueueName(caller.resource(name.topic), name.queue_id, name.generation)
+        failed = HandedBack(
+            queue,
+            request.offset,
+            request.delay_level,
+            request.max_reconsume_times if request.HasField("max_reconsume_times") else None,
+        )
+        group = caller.resource(request.group)
+        is_dead_letter = await self._retries.send_back(group, caller.client_id, failed)
+        return legacy_pb2.SendBackResponse(status=status.OK, is_dead_letter=is_dead_letter)

@@ -1,0 +1,313 @@
+"""Messages that members hand back: INFLIGHT → WAITING_RETRY, or → DLQ.
+
+What a member has pulled has no row; it is held as long as the member works on it. Handed back it gets one, until it is
+due and its copy stands for it (`delivery.retry_topic`). Handing the same message back again changes nothing: while it
+waits, once its copy exists, and when it is a dead letter. Unless an operator has moved the group's progress since:
+then the message has been read again, and has failed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar, NamedTuple, TypeVar
+
+from sqlalchemy import and_, bindparam, func, select, update
+
+from popserver.catalog import lookup, subscriptions, topics
+from popserver.database.dialect import dialect_of
+from popserver.database.notifications import DUE
+from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
+from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue
+from popserver.delivery.dead_letter_topic import bury
+from popserver.delivery.history import Moved, record
+from popserver.delivery.leaving import Dying, Origin
+from popserver.delivery.retry_topic import as_it_was_sent, lineage_of, properties_of
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import MessageNotFound, PopError
+from popserver.model.group import Group, Mode
+from popserver.model.handles import NO_HOLD
+from popserver.model.names import retry_topic
+from popserver.model.retry import Holder, handed_back_interval_ms, when_handed_back
+from popserver.model.states import Event, State, target
+from popserver.model.topic import MessageQueue, Topic, queue_of
+from popserver.model.topic import message_key as topic_message_key
+from popserver.pulling import commit
+
+REASONS = {
+    Event.RETRY: "handed back by its consumer",
+    Event.EXHAUST: "handed back, and no attempt remains",
+    Event.FORWARD_TO_DLQ: "forwarded by its consumer",
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack(Request[bool]):
+    """One message as it was pulled: of a retry the place of the copy. The delay level is a legal one.
+
+    `failures_max` is the member's own limit; absent or negative it is the group's attempts less one.
+    """
+
+    phase: ClassVar = Phase.SEND_BACK
+    group: Group
+    topic: Topic
+    queue: MessageQueue
+    offset: int
+    client_id: str
+    delay_level: int = 0
+    failures_max: int | None = None
+
+    @property
+    def message_key(self) -> int:
+        return topic_message_key(self.queue.queue_id, self.offset)
+
+    def locks(self) -> Iterable[Locks]:
+        return () if self.group.mode is not None else (lookup.CATALOG_LOCK,)
+
+
+class _Failed(NamedTuple):
+    """A message that was handed back for the first time, and what that means."""
+
+    request: SendBack
+    origin: Origin
+    failures: int
+    event: Event
+
+    def dying(self) -> Dying:
+        request = self.request
+        return Dying(request.message_key, request.topic.topic_id, self.failures + 1, request.client_id, self.origin)
+
+
+class _MessageRow(NamedTuple):
+    message_key: int
+    topic_id: int
+    properties: str | None
+
+
+class _Found(NamedTuple):
+    """What is stored about the messages of one step, by key."""
+
+    messages: dict[int, _MessageRow]
+    origins: dict[int, Origin]
+    failures: dict[int, int]
+    dead: set[int]  # first places
+    waiting: set[int]
+    copies: dict[int, int]  # of parents: the key of the copy
+    stale: set[int]  # parents whose copy is from before a reset
+
+
+@carries_out(SendBack)
+def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopError]:
+    """Whether the message is a dead letter now; otherwise it comes again later."""
+    denied = commit.refusals(tx.conn, {each.group for each in requests})
+    good = sorted((each for each in requests if each.group not in denied), key=_group_and_key)
+    _lock(tx, sorted({each.message_key for each in good}))
+    outcomes: dict[tuple[int, int], bool | PopError] = {}
+    for _, several in groupby(good, key=lambda each: each.group.group_id):
+        for step in _steps(list(several)):
+            outcomes |= _hand_back(tx, step, outcomes)
+    done = {each.group for each in good if isinstance(outcomes[_group_and_key(each)], bool)}
+    subscriptions.used(tx, done, Mode.PULL)
+    return [denied[each.group] if each.group in denied else outcomes[_group_and_key(each)] for each in requests]
+
+
+def _group_and_key(request: SendBack) -> tuple[int, int]:
+    return request.group.group_id, request.message_key
+
+
+def _steps(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(rows), STEP_ROWS_MAX):
+        yield rows[start : start + STEP_ROWS_MAX]
+
+
+def _lock(tx: Transaction, keys: Sequence[int]) -> None:
+    """Nobody else hands these messages back now, and their queues keep them: retention needs a queue for itself."""
+    if not dialect_of(tx.conn).has_other_writers:
+        return
+    for step in _steps(sorted({queue_of(key) for key in keys})):
+        tx.conn.execute(_LOCK_QUEUES, {"queues": encode_rows((each,) for each in step)})
+    for keys_of_step in _steps(keys):
+        tx.conn.execute(_LOCK_MESSAGES, {"keys": encode_rows((each,) for each in keys_of_step)})
+
+
+def _hand_back(
+    tx: Transaction, step: Sequence[SendBack], known: dict[tuple[int, int], bool | PopError]
+) -> dict[tuple[int, int], bool | PopError]:
+    """The outcomes of a step of one group's messages; a message that is named twice has one."""
+    group = step[0].group
+    new = {each.message_key: each for each in reversed(step) if _group_and_key(each) not in known}
+    found = _find(tx, group, new)
+    failed = [_failed(each, found) for each in new.values() if _is_new(each, found)]
+    _leave_parents(tx, [found.copies[each.request.message_key] for each in failed if _is_stale(each, found)])
+    _let_wait(tx, group, [each for each in failed if each.event is Event.RETRY])
+    for event in (Event.EXHAUST, Event.FORWARD_TO_DLQ):
+        if dying := [each.dying() for each in failed if each.event is event]:
+            bury(tx, group, dying, event, REASONS[event])
+    dead = found.dead | {each.origin.message_key for each in failed if each.event is not Event.RETRY}
+    return {
+        (group.group_id, key): found.origins[key].message_key in dead if key in found.messages else _not_stored(each)
+        for key, each in new.items()
+    }
+
+
+def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Found:
+    names = {"for_group": group.group_id, "keys": encode_rows((key,) for key in sorted(requests))}
+    messages = {row.message_key: row for row in _MESSAGES.rows(tx.conn, names)}
+    own = topics.find_topic(tx.conn, retry_topic(group.name))
+    own_id = None if own is None else own.topic_id
+    # Dead letters name the topic of the first place: 0 where that is gone with its queue.
+    firsts = {key: lineage_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id}
+    queues = encode_rows((queue_of(each.origin_key),) for each in firsts.values())
+    topic_of = {row.queue_id: row.topic_id for row in tx.conn.execute(_TOPICS, {"queues": queues})} if firsts else {}
+    origins = {
+        key: Origin(
+            firsts[key].origin_key,
+            topic_of.get(queue_of(firsts[key].origin_key), 0),
+            as_it_was_sent(row.properties),
+        )
+        if key in firsts
+        else Origin(key, row.topic_id, row.properties)
+        for key, row in messages.items()
+    }
+    names["origins"] = encode_rows((each.message_key,) for each in origins.values())
+    dead = set(tx.conn.execute(_DEAD, names).scalars())
+    # What waits first: a row that is gone by then has left its copy behind, or had none.
+    waiting = set(tx.conn.execute(_WAITING, names).scalars())
+    copies = tx.conn.execute(_COPIES, names | {"retry_topic_id": own_id}).all() if own_id is not None else []
+    stale = {row.origin_key for row in copies if lineage_of(properties_of(row.properties)).resets < row.resets}
+    failures = {key: each.failures for key, each in firsts.items()}
+    return _Found(
+        messages, origins, failures, dead, waiting, {row.origin_key: row.message_key for row in copies}, stale
+    )
+
+
+def _is_new(request: SendBack, found: _Found) -> bool:
+    key = request.message_key
+    if key not in found.messages or found.origins[key].message_key in found.dead or key in found.waiting:
+        return False
+    return key not in found.copies or key in found.stale
+
+
+def _failed(request: SendBack, found: _Found) -> _Failed:
+    failures = found.failures.get(request.message_key, 0)
+    event = when_handed_back(failures, request.delay_level, request.group.retry, request.failures_max)
+    return _Failed(request, found.origins[request.message_key], failures, event)
+
+
+def _is_stale(failed: _Failed, found: _Found) -> bool:
+    return failed.request.message_key in found.stale
+
+
+def _leave_parents(tx: Transaction, copies: Sequence[int]) -> None:
+    """Copies from before a reset name no parent any more, which is about to have another."""
+    if copies:
+        tx.conn.execute(_LEAVE, {"copies": encode_rows((key,) for key in copies)})
+
+
+def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
+    if not failed:
+        return
+    due_ms = [tx.now_ms + _wait_ms(each) for each in failed]
+    insert_rows(tx.conn, delivery, [_row(each, at_ms) for each, at_ms in zip(failed, due_ms, strict=True)])
+    tx.expect(DUE, min(due_ms))
+    moved = (
+        Moved(each.request.message_key, State.INFLIGHT, each.failures + 1, each.request.client_id) for each in failed
+    )
+    record(tx, group, Event.RETRY, moved, REASONS[Event.RETRY])
+
+
+def _wait_ms(failed: _Failed) -> int:
+    return handed_back_interval_ms(failed.failures, failed.request.delay_level, failed.request.group.retry)
+
+
+def _row(failed: _Failed, due_ms: int) -> tuple[int | str | None, ...]:
+    """The delivery, in the table's order. It is in no message group: its order is its members' business."""
+    request = failed.request
+    return (
+        request.group.group_id,
+        request.message_key,
+        request.topic.topic_id,
+        target(Event.RETRY).value,
+        failed.failures + 1,
+        NO_HOLD,
+        due_ms,
+        Holder.PUSH.value,
+        request.client_id,
+        None,
+        None,
+    )
+
+
+def _not_stored(request: SendBack) -> MessageNotFound:
+    return MessageNotFound(
+        f"queue {request.queue.number} of topic '{request.topic.name}' stores no message at offset {request.offset};"
+        " name the queue and the offset that it was pulled from"
+    )
+
+
+_KEYS = rows_parameter("keys", "message_key")
+_QUEUES = rows_parameter("queues", "queue_id")
+_FIRSTS = rows_parameter("origins", "origin_key")
+# In share, and of the key alone: sends go on beside it.
+_LOCK_QUEUES = (
+    select(queue.c.queue_id)
+    .where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
+    .order_by(queue.c.queue_id)
+    .with_for_update(read=True, key_share=True)
+)
+_LOCK_MESSAGES = (
+    select(message.c.message_key)
+    .where(message.c.message_key.in_(select(_KEYS.c.message_key)))
+    .order_by(message.c.message_key)
+    .with_for_update(key_share=True)
+)
+_MESSAGES = RowStatement(
+    _MessageRow,
+    select(message.c.message_key, message.c.topic_id, message.c.properties).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
+)
+_TOPICS = select(queue.c.queue_id, queue.c.topic_id).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
+_DEAD = select(dead_letter.c.origin_key).where(
+    dead_letter.c.group_id == bindparam("for_group"),
+    dead_letter.c.origin_key.in_(select(_FIRSTS.c.origin_key)),
+    dead_letter.c.redrive_state.is_(None),
+)
+_WAITING = select(delivery.c.message_key).where(
+    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
+)
+_parent = message.alias("parent")
+_COPIES = (
+    select(
+        message.c.origin_key,
+        message.c.message_key,
+        message.c.properties,
+        func.coalesce(progress.c.resets, 0).label("resets"),
+    )
+    .select_from(_KEYS)
+    .join(_parent, _parent.c.message_key == _KEYS.c.message_key)
+    .join(
+        message,
+        and_(
+            message.c.message_id == _parent.c.message_id,
+            message.c.topic_id == bindparam("retry_topic_id"),
+            message.c.origin_key == _parent.c.message_key,
+        ),
+    )
+    .outerjoin(
+        progress,
+        and_(
+            progress.c.group_id == bindparam("for_group"),
+            progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
+        ),
+    )
+)
+_LEAVING = rows_parameter("copies", "message_key")
+# Not 0, which would make it a message of its own; and no message has a negative key.
+_LEAVE = (
+    update(message)
+    .where(message.c.message_key.in_(select(_LEAVING.c.message_key)))
+    .values(origin_key=-message.c.message_key)
+)

@@ -1,0 +1,1 @@
+"""ReceiveMessage: scan, open message groups, repeated receives, long polls."""

@@ -1,0 +1,267 @@
+"""Receives: asked of the store at once; where there is nothing they park, and ask again when the topic is rung."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import structlog
+
+from popserver.catalog.flow import Catalog
+from popserver.engine.clock import Clock
+from popserver.engine.reader import SLOW_LOOK_MS, Brake
+from popserver.engine.undelivered import Undelivered
+from popserver.engine.wakeups import Seat, Wakeups
+from popserver.engine.writer import Writer
+from popserver.filters import Filter, SqlFilter
+from popserver.filters.memory import Filters
+from popserver.model.errors import CommitUnknown, TooManyRequests
+from popserver.model.message import BATCH_SIZE_MAX, Delivery, Held
+from popserver.model.names import Resource
+from popserver.model.retry import MINUTE_MS, PUSH_HOLD_MS_MAX, Holder
+from popserver.receiving import grant
+from popserver.receiving.grant import Received
+from popserver.receiving.judging import Judging
+from popserver.settling.flow import Orphans
+
+log = structlog.get_logger("popserver.polls")
+
+
+class Polls:
+    """Every receive of this server, parked or not."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        catalog: Catalog,
+        clock: Clock,
+        wakeups: Wakeups,
+        orphans: Orphans,
+        redeliveries: Redeliveries,
+        judging: Judging,
+        filters: Filters,
+        undelivered: Undelivered,
+    ) -> None:
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = clock
+        self._wakeups = wakeups
+        self._orphans = orphans
+        self._redeliveries = redeliveries
+        self.open = 0  # receives that are not answered yet
+        self._judging = judging
+        self._filters = filters
+        self._undelivered = undelivered
+        self._brake = Brake()
+        # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.
+        self._rotation = itertools.count()
+
+    async def receive(
+        self,
+        group_name: Resource,
+        topic_name: Resource,
+        *,
+        wanted: Filter,
+        batch_size: int,
+        invisible_ms: int,
+        holder: Holder,
+        client_id: str,
+        poll_until_ms: int,
+        attempt_id: str | None = None,
+        heads_only: bool = False,
+    ) -> list[Delivery]:
+        """Take up to `batch_size` (at most 32) messages; waits until `poll_until_ms` for the first, then returns none.
+
+        A push holder's hold lives as long as its client, a simple one's `invisible_ms`. A receive that is repeated
+        with its `attempt_id` gets what it holds already; with `heads_only` no two messages of one message group.
+        """
+        group, topic = await self._catalog.subscription(group_name, topic_name)
+        request = grant.Receive(
+            group=group,
+            topic=topic,
+            wanted=wanted,
+            batch_size=min(batch_size, BATCH_SIZE_MAX),
+            invisible_ms=PUSH_HOLD_MS_MAX if holder is Holder.PUSH else invisible_ms,
+            holder=holder,
+            client_id=client_id,
+            rotation=next(self._rotation),
+            attempt_id=attempt_id,
+            heads_only=heads_only,
+        )
+        return await self.poll(request, poll_until_ms)
+
+    async def poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
+        """What the receive is granted; waits until `poll_until_ms` for the first message, then returns none."""
+        self.open += 1
+        try:
+            with self._filters.held(request.wanted):
+                return await self._poll(request, poll_until_ms)
+        finally:
+            self.open -= 1
+
+    async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
+        seat, wakeups = _seat(request), self._wakeups
+        was_woken = False
+        # A repeated receive gets what it holds, though nothing else is left.
+        may_be_repeated = request.attempt_id is not None
+        while True:
+            ring_number = wakeups.ring_number(seat.topic_id)
+            if may_be_repeated or not wakeups.is_known_empty(seat, request.wanted):
+                try:
+                    await self._undelivered.wait(poll_until_ms)
+                    received = await self._receive(request)
+                except BaseException:
+                    if was_woken:
+                        # What this poll was woken for must not wait for the next ring.
+                        wakeups.pass_on(seat)
+                    raise
+                if received.more and not received.deliveries and self._clock.now_ms() < poll_until_ms:
+                    # It goes on elsewhere: where it was may be much to look at that it does not want.
+                    request = replace(request, rotation=request.rotation + 1)
+                    continue
+                may_be_repeated = False
+                if received.more:
+                    wakeups.pass_on(seat)
+                if received.more or received.deliveries:
+                    return received.deliveries
+                wakeups.found_empty(seat, request.wanted, ring_number)
+            if self._clock.now_ms() >= poll_until_ms:
+                return []
+            if not wakeups.has_room(seat):
+                raise TooManyRequests(
+                    f"{wakeups.parked} polls are waiting, too many for group '{request.group.name}' on topic"
+                    f" '{request.topic.name}'; use fewer consumers, or poll again later"
+                )
+            if not await wakeups.park(seat, ring_number, poll_until_ms):
+                return []
+            was_woken = True
+
+    async def _receive(self, request: grant.Receive) -> Received:
+        if not isinstance(request.wanted, SqlFilter):
+            return await self._take(request)
+        request = await self._judging.ask(request)
+        granted = 0
+        try:
+            received = await self._take(request)
+            granted = len(received.deliveries)
+            return received
+        finally:
+            self._judging.answered(request, granted)
+
+    async def _take(self, request: grant.Receive) -> Received:
+        started_ms = self._clock.now_ms()
+        answer = self._writer.enqueue(request, answers=request.batch_size)
+        try:
+            received = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            # Its client left while the grant was being committed: nobody will ever hold these.
+            answer.add_done_callback(lambda done: self._withdraw_grant(_seat(request), done))
+            raise
+        except CommitUnknown as error:
+            # If they were granted all the same, nobody knows of it.
+            self._orphans.withdraw(error.outcome.deliveries)
+            raise
+        now_ms = self._clock.now_ms()
+        self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
+        cost_ms = now_ms - started_ms
+        if cost_ms > SLOW_LOOK_MS and (untold := self._brake.untold(now_ms)) is not None:
+            log.warning("a poll's look took long", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
+        return received
+
+    def _withdraw_grant(self, seat: Seat, answer: asyncio.Future[Received]) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if isinstance(error, CommitUnknown):
+            self._orphans.withdraw(error.outcome.deliveries)
+        elif error is None:
+            self._orphans.withdraw(answer.result().deliveries)
+            if answer.result().more:
+                self._wakeups.pass_on(seat)
+
+
+def _seat(request: grant.Receive) -> Seat:
+    return Seat(request.group.group_id, request.topic.topic_id)
+
+
+# How much of what a group is given it was given before (requirement L16).
+#
+# Retries are for rare failures of single messages. A group that fails much of what it gets uses them as a throttle,
+# and pays for each attempt. The counts are of this server and of the last half-hour to hour; a restart forgets them.
+
+SPAN_MS = 30 * MINUTE_MS
+# Fewer deliveries say nothing.
+DELIVERIES_MIN = 20
+RATIO_MAX = 0.1
+
+_Counts = dict[int, list[int]]
+
+
+class Share(NamedTuple):
+    """Of `deliveries` handed out in the last `over_ms`, `retries` were a message's second or a later attempt."""
+
+    deliveries: int
+    retries: int
+    over_ms: int
+
+    @property
+    def ratio(self) -> float:
+        return self.retries / self.deliveries if self.deliveries else 0.0
+
+    @property
+    def is_high(self) -> bool:
+        return self.deliveries >= DELIVERIES_MIN and self.ratio > RATIO_MAX
+
+
+class Redeliveries:
+    """Counts per group, in two spans of half an hour: the running one and the one before."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._since_ms = self._before_ms = now_ms
+        self._running: _Counts = {}
+        self._before: _Counts = {}
+
+    def count(self, group_id: int, deliveries: Sequence[Delivery | Held], now_ms: int) -> None:
+        """These were handed out now."""
+        self._move_on(now_ms)
+        counts = self._running.get(group_id)
+        if counts is None:
+            counts = self._running[group_id] = [0, 0]
+        counts[0] += len(deliveries)
+        for each in deliveries:
+            if each.attempt > 1:
+                counts[1] += 1
+
+    def share(self, group_id: int, now_ms: int) -> Share:
+        self._move_on(now_ms)
+        nothing = [0, 0]
+        running, before = self._running.get(group_id, nothing), self._before.get(group_id, nothing)
+        return Share(running[0] + before[0], running[1] + before[1], now_ms - self._before_ms)
+
+    def high(self, now_ms: int) -> list[int]:
+        """The groups whose share deserves a look."""
+        groups = {*self._running, *self._before}
+        return sorted(each for each in groups if self.share(each, now_ms).is_high)
+
+    def _move_on(self, now_ms: int) -> None:
+        passed = (now_ms - self._since_ms) // SPAN_MS
+        if passed < 1:
+            return
+        self._before = self._running if passed == 1 else {}
+        self._before_ms = self._since_ms if passed == 1 else now_ms
+        self._since_ms = now_ms
+        self._running = {}
+
+
+def hint(group: Resource, share: Share) -> str:
+    """What an operator should know of the share; empty where it is as it should be."""
+    if not share.is_high:
+        return ""
+    return (
+        f"{share.retries} of the last {share.deliveries} deliveries to group '{group}' ({share.ratio:.0%}) were"
+        " retries; they are for rare failures of single messages, not a throttle: mend what fails, or receive less at"
+        " a time"
+    )

@@ -1,0 +1,152 @@
+"""What a receive asks for, and how the holds are written that it is granted."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar, NamedTuple
+
+from sqlalchemy import bindparam, insert, select, update
+
+from popserver.database.notifications import DUE
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import delivery, in_states
+from popserver.delivery.history import Moved, record
+from popserver.engine.transaction import Phase, Request, Transaction
+from popserver.filters import Filter
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.message import Delivery
+from popserver.model.retry import Holder
+from popserver.model.states import Event, State, sources, target
+from popserver.model.topic import Topic
+from popserver.receiving.batch import NOTHING_JUDGED, Found, Judged, Wish
+
+
+class Received(NamedTuple):
+    """What was granted; `more` says that something may be left: ask again, or wake the next poll."""
+
+    deliveries: list[Delivery]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(Request[Received]):
+    """A consumer's wish for messages. `rotation` says at which queue to start.
+
+    `attempt_id` names the receive: repeated, it gets what it holds already. With `heads_only` no more than one message
+    of a message group is granted at a time: the consumer would not work on several in their order. With a SQL filter
+    only messages that are in `judged` are granted for the first time (`receiving.survey`).
+    """
+
+    phase: ClassVar = Phase.RECEIVE
+    group: Group
+    topic: Topic
+    wanted: Filter
+    batch_size: int
+    invisible_ms: int
+    holder: Holder
+    client_id: str
+    rotation: int
+    attempt_id: str | None = None
+    heads_only: bool = False
+    judged: Judged = NOTHING_JUDGED
+
+
+class Grant(NamedTuple):
+    found: Found
+    receipt: Receipt
+    request: Receive
+
+
+def new_holds(count: int) -> list[int]:
+    """Hold ids of fresh random bits; their secrecy is what makes a receipt handle a proof."""
+    # One bit less than 64: the databases' integers are signed.
+    return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]
+
+
+def write_grants(tx: Transaction, wish: Wish, grants: Sequence[Grant]) -> None:
+    """Write the holds; what was granted before has a delivery already."""
+    again = [grant for grant in grants if grant.found.has_delivery]
+    new = [grant for grant in grants if not grant.found.has_delivery]
+    if again:
+        tx.conn.execute(_GRANT_AGAIN, {"holds": _as_holds(again)})
+    if new:
+        tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(new), "for_topic": wish.topic.topic_id})
+    if grants:
+        tx.expect(DUE, min(grant.receipt.ends_at_ms for grant in grants))
+    for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
+        moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
+        record(tx, wish.group, Event.RECEIVE, moved)
+
+
+def _as_holds(grants: Sequence[Grant]) -> str:
+    return encode_rows(
+        (
+            *grant.receipt[:4],
+            grant.request.holder.value,
+            grant.request.client_id,
+            grant.found.member and grant.found.member.message_group,
+            grant.request.attempt_id,
+        )
+        for grant in grants
+    )
+
+
+# The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
+_HOLDS = rows_parameter(
+    "holds",
+    "group_id",
+    "message_key",
+    "hold_id",
+    "ends_at_ms",
+    text=("holder", "client_id", "message_group", "attempt_id"),
+)
+_GRANT_AGAIN = (
+    update(delivery)
+    .where(
+        delivery.c.group_id == _HOLDS.c.group_id,
+        delivery.c.message_key == _HOLDS.c.message_key,
+        in_states(delivery.c.state, *sources(Event.RECEIVE)),
+    )
+    .values(
+        state=target(Event.RECEIVE).value,
+        attempt=delivery.c.attempt + 1,
+        hold_id=_HOLDS.c.hold_id,
+        visible_at_ms=_HOLDS.c.ends_at_ms,
+        holder=_HOLDS.c.holder,
+        client_id=_HOLDS.c.client_id,
+        attempt_id=_HOLDS.c.attempt_id,
+    )
+)
+_GRANT_NEW = insert(delivery).from_select(
+    [
+        "group_id",
+        "message_key",
+        "topic_id",
+        "state",
+        "attempt",
+        "hold_id",
+        "visible_at_ms",
+        "holder",
+        "client_id",
+        "message_group",
+        "attempt_id",
+    ],
+    select(
+        _HOLDS.c.group_id,
+        _HOLDS.c.message_key,
+        bindparam("for_topic", type_=delivery.c.topic_id.type),
+        bindparam("granted_state", target(Event.RECEIVE).value, type_=delivery.c.state.type),
+        bindparam("first_attempt", 1, type_=delivery.c.attempt.type),
+        _HOLDS.c.hold_id,
+        _HOLDS.c.ends_at_ms,
+        _HOLDS.c.holder,
+        _HOLDS.c.client_id,
+        _HOLDS.c.message_group,
+        _HOLDS.c.attempt_id,
+    ),
+)

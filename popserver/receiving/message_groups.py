@@ -1,0 +1,379 @@
+"""Open message groups: what of them may be granted now.
+
+A group is opened when its last held message ended, or its first one became ready again. The longest open come first,
+each with its share of the room, so that many groups of one queue are served in turn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
+
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import delivery, message
+from popserver.database.schema import message_group_progress as behind
+from popserver.delivery import fifo
+from popserver.delivery.message_groups import Member, by_member, runs_of
+from popserver.engine.transaction import Transaction
+from popserver.filters import SqlFilter
+from popserver.messages.ranges import FilterQuery, Unjudged
+from popserver.messages.read import BY_KEY, MessageQuery, MessageRow
+from popserver.model.topic import message_key, offset_of, queue_of
+from popserver.receiving.batch import Found, PlaceRow, Wish
+
+# So many messages of a group go together where there are as many: what a group costs does not depend on their number.
+SHARE_MIN = 8
+# Of open groups in queues that another server is reading just now, a look passes over so many at most.
+_OF_OTHERS_MAX = 1_000
+# A filter is asked about so many messages for each one that is wanted.
+_JUDGED_PER_WANTED = 8
+
+
+class Run(NamedTuple):
+    """An open message group: what of it may be granted, in order.
+
+    `next_offset` is where it goes on after that, None where its row is gone: nothing is left up to the scan, which goes
+    on with it. `stays_open` says whether more may be granted at once if nothing of this is: a filter
+    refused it all. `rest` are the keys and attempts of what may follow `found` where there is room for more.
+    """
+
+    member: Member
+    found: list[Found]
+    next_offset: int | None
+    stays_open: bool
+    rest: Sequence[tuple[int, int]] = ()
+
+
+class Looked(NamedTuple):
+    """What a look found; `is_all` says that no other group is open."""
+
+    runs: list[Run]
+    is_all: bool
+
+
+class _Opened(NamedTuple):
+    queue_id: int
+    message_group: str
+    next_offset: int
+    has_run: int  # something of it was granted before
+
+
+class _Behind(NamedTuple):
+    """A message behind the scan that a filter is to want."""
+
+    message_key: int
+    message_group: str | None
+    tag: str | None
+
+
+class _Part(NamedTuple):
+    """What of a group is taken: these keys; it goes on at `next_offset`."""
+
+    member: Member
+    keys: list[int]
+    next_offset: int | None
+
+
+def look(
+    tx: Transaction, wish: Wish, places: Sequence[PlaceRow], *, for_again: int, limit: int, heads_only: bool
+) -> Looked:
+    """The runs of the longest open groups, at most `limit` messages together; with `heads_only` one of each.
+
+    At most `for_again` of them are messages that were granted before.
+    """
+    with_open = {place.queue_id: place for place in places if place.has_open}
+    if not with_open or limit <= 0:
+        return Looked([], is_all=not with_open)
+    names: dict[str, Any] = {"queues": sorted(with_open), "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
+    opened = _OPENED.rows(tx.conn, wish.names | names)
+    share = 1 if heads_only else max(SHARE_MIN, limit // max(1, len(opened)))
+    runs = _again(tx, wish, [each for each in opened if each.has_run], share, min(for_again, limit))
+    room = limit - sum(len(run.found) for run in runs)
+    runs += _untouched(tx, wish, [each for each in opened if not each.has_run], with_open, share, room)
+    # Before the scan moves on: what it passed over for such a row would be lost with the row.
+    _finish(tx, wish, (run.member for run in runs if run.next_offset is None))
+    return Looked(runs, is_all=len(runs) == len(opened) < limit)
+
+
+def to_judge(conn: Connection, wish: Wish, places: Sequence[PlaceRow], wanted: SqlFilter, limit: int) -> Unjudged:
+    """What the filter is to be asked about before such a look: up to `limit` messages of the longest open groups.
+
+    Those that were granted before are not among them.
+    """
+    with_open = {place.queue_id: place for place in places if place.has_open}
+    names: dict[str, Any] = {"queues": sorted(with_open), "limit": wish.room, "looked_at": wish.room + _OF_OTHERS_MAX}
+    opened = _OPENED.rows(conn, wish.names | names) if with_open else []
+    bounds = [_bounds(number, each, with_open[each.queue_id]) for number, each in enumerate(opened) if not each.has_run]
+    if not bounds:
+        return Unjudged([], 0)
+    share = max(SHARE_MIN, wish.room // len(opened))
+    asked = {"bounds": encode_rows(bounds), "share": _JUDGED_PER_WANTED * share, "limit": limit}
+    return _TO_JUDGE.rows(conn, wanted, asked)
+
+
+def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> list[Found]:
+    """What else comes again of runs, each in its order, at most `limit` messages together."""
+    rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
+    if not rest:
+        return []
+    named = {"keys": encode_rows((key,) for key in rest)}
+    rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=wish.bodies)}
+    found = [Found(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
+    return found[:limit]
+
+
+def move_on(tx: Transaction, runs: Sequence[Run], group_id: int, granted: Collection[int]) -> bool:
+    """Write where each group stands once the messages with keys `granted` are; says whether one is open still."""
+    moved: list[tuple[int | str, ...]] = []
+    still_open = False
+    for run in runs:
+        if run.next_offset is None:
+            continue
+        is_taken = any(each.row.message_key in granted for each in run.found)
+        is_open = not is_taken and (run.stays_open or bool(run.found))
+        still_open = still_open or is_open
+        next_offset = _next_offset(run, run.next_offset, granted)
+        moved.append((group_id, run.member.queue_id, next_offset, int(is_open), run.member.message_group))
+    if moved:
+        tx.conn.execute(_MOVE, {"moves": encode_rows(moved)})
+    return still_open
+
+
+def _finish(tx: Transaction, wish: Wish, members: Iterable[Member]) -> None:
+    finished = [(wish.group.group_id, each.queue_id, each.message_group) for each in members]
+    if finished:
+        tx.conn.execute(_FINISH, {"finished": encode_rows(finished)})
+
+
+def _next_offset(run: Run, beyond: int, granted: Collection[int]) -> int:
+    """Where the group goes on: at its first message that was found and not granted, or `beyond` all that were found."""
+    left = (each for each in run.found if each.row.message_key not in granted and not each.has_delivery)
+    first = next(left, None)
+    return beyond if first is None else offset_of(first.row.message_key)
+
+
+def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, limit: int) -> list[Run]:
+    """Runs that were granted before, each up to a message that is still held."""
+    if not opened:
+        return []
+    next_offsets = {_member(wish, each): each.next_offset for each in opened}
+    held = by_member(runs_of(tx.conn, wish.group.group_id, next_offsets))
+    room = iter(range(limit))
+    runs: list[Run] = []
+    keys: dict[Member, dict[int, int]] = {}
+    rests: dict[Member, list[tuple[int, int]]] = {}
+    for member in next_offsets:
+        ready = fifo.again(held[member], wish.group.retry.max_attempts)
+        attempts = {row.message_key: row.attempt + 1 for row, _ in zip(ready[:share], room, strict=False)}
+        rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
+        if attempts or not ready:
+            keys[member] = attempts
+    named = {"keys": encode_rows((key,) for attempts in keys.values() for key in attempts)}
+    rows = BY_KEY.rows(tx.conn, named, bodies=wish.bodies)
+    by_key = {row.message_key: row for row in rows}
+    for member, attempts in keys.items():
+        found = [Found(by_key[key], attempt, member, has_delivery=True) for key, attempt in attempts.items()]
+        runs.append(Run(member, found, next_offsets[member], stays_open=False, rest=rests[member]))
+    return runs
+
+
+def _untouched(
+    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
+) -> list[Run]:
+    """Runs from between where their groups stand and where the scan stands; those there is no room for are left out."""
+    runs: list[Run] = []
+    # Mostly so many groups are enough; where they have less than their share, the others are asked as well.
+    count = -(-limit // share)
+    for several in (opened[:count], opened[count:]):
+        if several and limit > 0:
+            parts, rows = _parts(tx, wish, several, places, share, limit)
+            runs += [_run(part, rows) for part in parts]
+            limit = limit - sum(len(part.keys) for part in parts) if len(parts) == len(several) else 0
+    return runs
+
+
+def _run(part: _Part, rows: dict[int, MessageRow]) -> Run:
+    found = [Found(rows[key], 1, part.member) for key in part.keys]
+    return Run(part.member, found, part.next_offset, stays_open=True)
+
+
+def _parts(
+    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
+) -> tuple[list[_Part], dict[int, MessageRow]]:
+    """What of each group is taken, and the messages themselves."""
+    asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
+    bounds = encode_rows(_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened))
+    names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
+    if wish.wanted.wants_all:
+        messages = _BEHIND.rows(tx.conn, names, bodies=wish.bodies)
+        return _shared_out(wish, opened, places, messages, share, limit), {row.message_key: row for row in messages}
+    looked_at = _BEHIND_KEYS.rows(tx.conn, names)
+    parts = _shared_out(wish, opened, places, looked_at, share, limit)
+    keys = [key for part in parts for key in part.keys]
+    named = {"keys": encode_rows((key,) for key in keys)}
+    messages = BY_KEY.rows(tx.conn, named, bodies=wish.bodies) if keys else []
+    return parts, {row.message_key: row for row in messages}
+
+
+def _shared_out(
+    wish: Wish,
+    opened: Sequence[_Opened],
+    places: dict[int, PlaceRow],
+    rows: Sequence[MessageRow | _Behind],
+    share: int,
+    limit: int,
+) -> list[_Part]:
+    """Each group's part of the rows, which are in the groups' order; the rows may have ended before the groups did."""
+    asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
+    several: dict[tuple[int, str | None], list[MessageRow | _Behind]] = defaultdict(list)
+    for row in rows:
+        several[queue_of(row.message_key), row.message_group].append(row)
+    last = (queue_of(rows[-1].message_key), rows[-1].message_group) if len(rows) == asked * limit else None
+    parts: list[_Part] = []
+    for each in opened:
+        looked_at = several.get((each.queue_id, each.message_group), [])
+        # Whatever the filter was not asked about is left for the next look.
+        judged = list(takewhile(lambda verdict: verdict is not None, (_is_wanted(wish, row) for row in looked_at)))
+        wanted = [row.message_key for row, is_wanted in zip(looked_at, judged, strict=False) if is_wanted]
+        taken = wanted[: min(share, limit)]
+        limit -= len(taken)
+        is_last = (each.queue_id, each.message_group) == last
+        if len(taken) < len(wanted):
+            next_offset: int | None = offset_of(wanted[len(taken)])
+        elif len(judged) < len(looked_at):
+            next_offset = offset_of(looked_at[len(judged)].message_key)
+        elif len(looked_at) == asked * share or is_last:
+            next_offset = offset_of(looked_at[-1].message_key) + 1
+        else:
+            next_offset = _at_the_scan(places[each.queue_id], is_taken=bool(taken))
+        parts.append(_Part(Member(wish.topic.topic_id, each.queue_id, each.message_group), taken, next_offset))
+        if is_last or limit <= 0:
+            break
+    return parts
+
+
+def _at_the_scan(place: PlaceRow, *, is_taken: bool) -> int | None:
+    """Where a group goes on that has nothing left up to the scan.
+
+    Where that has more to read it will most likely find more of the group, which need not be left behind again then.
+    """
+    return place.next_offset if is_taken and place.next_offset < place.end_offset else None
+
+
+def _member(wish: Wish, each: _Opened) -> Member:
+    return Member(wish.topic.topic_id, each.queue_id, each.message_group)
+
+
+def _bounds(number: int, each: _Opened, place: PlaceRow) -> tuple[int | str, ...]:
+    start = max(each.next_offset, place.min_offset)
+    first, end = message_key(each.queue_id, start), message_key(each.queue_id, place.next_offset)
+    return number, first, end, each.message_group
+
+
+def _is_wanted(wish: Wish, row: MessageRow | _Behind) -> bool | None:
+    """Whether the filter wants it; None where a SQL filter was not asked."""
+    if isinstance(wish.wanted, SqlFilter):
+        return wish.judged.behind.get(row.message_key)
+    return wish.wanted.wants_all or row.tag in wish.wanted.tags
+
+
+_OLDEST = (
+    select(behind.c.queue_id, behind.c.message_group, behind.c.next_offset, behind.c.open_since_ms)
+    .where(
+        behind.c.group_id == bindparam("group_id"),
+        behind.c.topic_id == bindparam("topic_id"),
+        behind.c.open_since_ms.is_not(None),
+    )
+    .order_by(behind.c.open_since_ms)
+    .limit(bindparam("looked_at"))
+    .subquery("oldest")
+)
+_HAS_RUN = (
+    select(delivery.c.message_key)
+    .where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        delivery.c.message_group == _OLDEST.c.message_group,
+    )
+    .exists()
+)
+_OPENED = RowQuery(
+    _Opened,
+    select(
+        _OLDEST.c.queue_id,
+        _OLDEST.c.message_group,
+        _OLDEST.c.next_offset,
+        case((_HAS_RUN, literal_column("1")), else_=literal_column("0")).label("has_run"),
+    )
+    .where(_OLDEST.c.queue_id.in_(bindparam("queues", expanding=True)))
+    .order_by(_OLDEST.c.open_since_ms)
+    .limit(bindparam("limit")),
+)
+_BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
+_other = message.alias("other")
+# The share-th message beyond the first: what stands before it is the group's share.
+_END_OF_SHARE = (
+    select(_other.c.message_key)
+    .where(
+        _other.c.message_group == _BOUNDS.c.message_group,
+        _other.c.origin_key == literal_column("0"),
+        _other.c.message_key >= _BOUNDS.c.from_key,
+        _other.c.message_key < _BOUNDS.c.to_key,
+    )
+    .order_by(_other.c.message_key)
+    .limit(1)
+    .offset(bindparam("share"))
+    .correlate(_BOUNDS)
+    .scalar_subquery()
+)
+
+
+def _shares(every: Select[Any]) -> Select[Any]:
+    inside = and_(
+        message.c.message_group == _BOUNDS.c.message_group,
+        message.c.origin_key == literal_column("0"),
+        message.c.message_key >= _BOUNDS.c.from_key,
+        message.c.message_key < func.coalesce(_END_OF_SHARE, _BOUNDS.c.to_key),
+    )
+    in_order = every.select_from(_BOUNDS).join(message, inside).order_by(_BOUNDS.c.number, message.c.message_key)
+    return in_order.limit(bindparam("limit"))
+
+
+_BEHIND = MessageQuery(_shares)
+_BEHIND_KEYS = RowQuery(_Behind, _shares(select(*(message.c[name] for name in _Behind._fields))))
+_TO_JUDGE = FilterQuery(_shares)
+_MOVES = rows_parameter("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
+_MOVE = (
+    update(behind)
+    .where(
+        behind.c.group_id == _MOVES.c.group_id,
+        behind.c.queue_id == _MOVES.c.queue_id,
+        behind.c.message_group == _MOVES.c.message_group,
+    )
+    .values(
+        next_offset=_MOVES.c.next_offset,
+        open_since_ms=case((_MOVES.c.is_open == 1, behind.c.open_since_ms), else_=None),
+    )
+)
+_FINISHED = rows_parameter("finished", "group_id", "queue_id", text=("message_group",))
+_FINISH = delete(behind).where(
+    tuple_(behind.c.group_id, behind.c.queue_id, behind.c.message_group).in_(
+        select(_FINISHED.c.group_id, _FINISHED.c.queue_id, _FINISHED.c.message_group)
+    )
+)

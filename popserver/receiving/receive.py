@@ -1,0 +1,381 @@
+"""Receive: READY → INFLIGHT.
+
+What may be granted comes from three places: messages that became ready again, open message groups, and new ones from
+the group's progress on. What comes again comes first, but takes at most half of the room when new ones wait (a long
+tail of failures must not starve the rest); what is behind in its message group leaves them an eighth.
+
+Receives that want the same look once, together: what they find is dealt out to them in turn. Messages of one message
+group go to one of them, in order, or wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from sqlalchemy import bindparam, func, select
+
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import delivery, in_states, message
+from popserver.delivery.message_groups import Member
+from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
+from popserver.filters import Filter
+from popserver.messages.read import BY_KEY, LATER, Bodies, stored_messages
+from popserver.model import handles
+from popserver.model.errors import PopError
+from popserver.model.handles import Receipt
+from popserver.model.message import Delivery, StoredMessage
+from popserver.model.names import is_system_derived
+from popserver.model.states import State
+from popserver.receiving import message_groups, repeat, scan
+from popserver.receiving.batch import Found, Wish
+from popserver.receiving.grant import Grant, Receive, Received, new_holds, write_grants
+from popserver.receiving.message_groups import Run
+from popserver.receiving.repeat import Held
+from popserver.settling import release
+
+_NEW_OF_ROOM = 8
+# Of bodies in one answer; a single message may be larger.
+RECEIVE_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Taken(NamedTuple):
+    """What was granted, in the order of the grants: a receipt and an attempt each. `more` as in `Received`."""
+
+    grants: list[tuple[Receipt, int]]
+    more: bool
+
+
+class _Size(NamedTuple):
+    message_key: int
+    size: int
+
+
+class _AgainRow(NamedTuple):
+    message_key: int
+    attempt: int
+
+
+class _Taker:
+    """A receive that is being served."""
+
+    __slots__ = ("grants", "request", "room")
+
+    def __init__(self, request: Receive) -> None:
+        self.request = request
+        self.room = request.batch_size
+        self.grants: list[Grant] = []
+
+
+@carries_out(Receive)
+def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | PopError]:
+    """Grant messages to the requests."""
+    answers: dict[int, Received | PopError] = {}
+    for indexes in _alike(requests):
+        answers |= zip(indexes, _receive_together(tx, [requests[index] for index in indexes]), strict=True)
+    return [answers[index] for index in range(len(requests))]
+
+
+def take(tx: Transaction, request: Receive) -> Taken:
+    """Grant messages to one request, whatever its attempt id holds already; their bodies are not read."""
+    wish = wish_of([request])._replace(bodies=Bodies.NONE)
+    takers, left_over = _find_and_grant(tx, wish, [request])
+    return Taken([(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room)
+
+
+def _alike(requests: Sequence[Receive]) -> Iterator[list[int]]:
+    """Which requests want the same, as many as one step may serve."""
+    alike: dict[tuple[int, int, Filter], list[int]] = {}
+    for index, request in enumerate(requests):
+        alike.setdefault((request.group.group_id, request.topic.topic_id, request.wanted), []).append(index)
+    for indexes in alike.values():
+        yield from _in_steps(indexes, [requests[index].batch_size for index in indexes])
+
+
+def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    step: list[int] = []
+    room = STEP_ROWS_MAX
+    for index, size in zip(indexes, sizes, strict=True):
+        if step and size > room:
+            yield step
+            step, room = [], STEP_ROWS_MAX
+        step.append(index)
+        room -= size
+    yield step
+
+
+def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
+    wish = wish_of(several)
+    repeated = _repeated(tx, wish, several)
+    served = iter(_serve(tx, wish, [each for index, each in enumerate(several) if index not in repeated]))
+    return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
+
+
+def wish_of(several: Sequence[Receive]) -> Wish:
+    """What requests that want the same want together."""
+    first = several[0]
+    room = sum(request.batch_size for request in several)
+    # The newest: who came first has read no further.
+    judged = several[-1].judged
+    keeps_order = not is_system_derived(first.topic.name.name)
+    return Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order, judged=judged)
+
+
+def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[int, Received]:
+    """The answers to receives that came before, by their place."""
+    by_attempt = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
+    held = repeat.held_by(tx, wish, by_attempt.values()) if by_attempt else {}
+    answers: dict[int, Received] = {}
+    for index, attempt_id in by_attempt.items():
+        if attempt_id in held:
+            if not held[attempt_id]:
+                answers[index] = Received([], more=True)
+                continue
+            held[attempt_id] = _taken_back(tx, several[index], held[attempt_id])
+            answers[index] = _again(tx, wish, held[attempt_id])
+    return answers
+
+
+def _taken_back(tx: Transaction, request: Receive, held: list[Held]) -> list[Held]:
+    return repeat.take_back(tx, held, request.holder, request.client_id, tx.now_ms + request.invisible_ms)
+
+
+def _again(tx: Transaction, wish: Wish, held: list[Held]) -> Received:
+    stored = stored_messages(tx.conn, (each.row for each in held), wish.topic)
+    deliveries = [_delivery(each.receipt, message, each.attempt) for message, each in zip(stored, held, strict=True)]
+    # It has not looked for anything new: whoever woke it may have meant another.
+    return Received(deliveries, more=True)
+
+
+def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Received]:
+    if not several:
+        return []
+    wish = wish._replace(room=sum(request.batch_size for request in several))
+    if tx.answer_bytes <= 0:
+        return [Received([], more=True) for _ in several]
+    takers, left_over = _find_and_grant(tx, wish, several)
+    has_left = _keep_within_bytes(tx, takers)
+    return _answers(tx, wish, takers, left_over=left_over or has_left)
+
+
+def _keep_within_bytes(tx: Transaction, takers: Sequence[_Taker]) -> bool:
+    """Give back unused what is more than an answer carries, and fetch the bodies of the rest; whether any was.
+
+    An answer always has one message, as long as this transaction may grant anything.
+    """
+    excess: list[Receipt] = []
+    bodies = [grant.found.row.body for taker in takers for grant in taker.grants]
+    if not any(body is LATER for body in bodies):
+        # A few small ones more than there is room for do no harm.
+        tx.answer_bytes -= sum(map(len, bodies))
+        return False
+    sizes = _sizes(tx, takers)
+    for taker in takers:
+        kept = _kept(tx, [sizes[grant.receipt.message_key] for grant in taker.grants])
+        excess += [grant.receipt for grant in taker.grants[kept:]]
+        del taker.grants[kept:]
+    if excess:
+        release.withdraw(tx, [release.Withdraw(excess)])
+    for taker in takers:
+        _fetch_bodies(tx, taker)
+    return bool(excess)
+
+
+def _sizes(tx: Transaction, takers: Sequence[_Taker]) -> dict[int, int]:
+    named = {"keys": encode_rows((grant.receipt.message_key,) for taker in takers for grant in taker.grants)}
+    return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
+
+
+def _kept(tx: Transaction, sizes: Sequence[int]) -> int:
+    """How many messages of these sizes, from the first on, one answer carries."""
+    room = RECEIVE_BYTES_MAX
+    for kept, size in enumerate(sizes):
+        if tx.answer_bytes <= 0 or (kept and size > min(room, tx.answer_bytes)):
+            return kept
+        room -= size
+        tx.answer_bytes -= size
+    return len(sizes)
+
+
+def _fetch_bodies(tx: Transaction, taker: _Taker) -> None:
+    large = [grant.receipt.message_key for grant in taker.grants if grant.found.row.body is LATER]
+    if not large:
+        return
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows((key,) for key in large)})
+    bodies = {row.message_key: row.body for row in rows}
+    taker.grants = [
+        grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))
+        if grant.receipt.message_key in bodies
+        else grant
+        for grant in taker.grants
+    ]
+
+
+def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> tuple[list[_Taker], bool]:
+    """What each request is granted, and whether something may be left."""
+    places = scan.lock_places(tx, wish)
+    new_waits = any(place.next_offset < place.end_offset for place in places)
+    before = _share_of_before(wish, new_waits=new_waits)
+    ready_again = _ready_again(tx, wish)
+    kept = min(len(ready_again), before // 2)
+    heads_only = any(request.heads_only for request in several)
+    runs, is_all = message_groups.look(
+        tx,
+        wish,
+        places,
+        for_again=max(before - len(ready_again), (before + 1) // 2),
+        limit=wish.room - kept - _share_of_new(wish, before),
+        heads_only=heads_only,
+    )
+    in_runs = [each for run in runs for each in run.found]
+    # What was found before and given back unused is as good as new: what waits so must not become more and more.
+    unused = sum(row.attempt == 0 for row in ready_again)
+    reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
+    new = scan.read_on(tx, wish, places, max(0, wish.room - reserved), beside_runs=bool(in_runs))
+    # New ones may be fewer than the room left for them, or none that the filter wants.
+    again = _load(tx, wish, ready_again[: wish.room - len(in_runs) - len(new.found)])
+    room = wish.room - len(in_runs) - len(new.found) - len(again)
+    rest = [] if heads_only else message_groups.rest_of(tx, wish, runs, room)
+    takers, left = _deal(tx, several, _in_turn(again, [*in_runs, *rest, *new.found]))
+    still_open = _settle_runs(tx, wish, runs, takers)
+    scan.leave(tx, wish, _of_the_scan(left, runs))
+    write_grants(tx, wish, [grant for taker in takers for grant in taker.grants])
+    left_over = new.left_over or still_open or bool(left) or not is_all
+    return takers, left_over or _is_hidden(tx, wish, takers)
+
+
+def _in_turn(again: Sequence[Found], others: Sequence[Found]) -> list[Found]:
+    """What is ready again, which is in no message group, and then the others.
+
+    Where large ones are among them those that failed before and the rest come by turns: the bytes of an answer may be
+    enough for the first few alone.
+    """
+    if not any(each.row.body is LATER for each in again):
+        return [*again, *others]
+    failed = [each for each in again if each.attempt > 1]
+    rest = [*(each for each in again if each.attempt == 1), *others]
+    return [each for pair in zip_longest(failed, rest) for each in pair if each is not None]
+
+
+def _share_of_before(wish: Wish, *, new_waits: bool) -> int:
+    """How much of the room may go to what was there before."""
+    if not new_waits:
+        return wish.room
+    # A room of one cannot be halved: take turns.
+    return wish.room // 2 or wish.rotation % 2
+
+
+def _share_of_new(wish: Wish, before: int) -> int:
+    """How much of the room is left to new messages, whatever is behind the scan: that is older, but may be much."""
+    return max(1, wish.room // _NEW_OF_ROOM) if before < wish.room else 0
+
+
+def _ready_again(tx: Transaction, wish: Wish) -> list[_AgainRow]:
+    """Keys and attempts of what is ready again outside of message groups, longest first."""
+    return _READY_AGAIN.rows(tx.conn, wish.names | {"limit": wish.room})
+
+
+def _load(tx: Transaction, wish: Wish, ready_again: Sequence[_AgainRow]) -> list[Found]:
+    if not ready_again:
+        return []
+    attempts = {row.message_key: row.attempt + 1 for row in ready_again}
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows((key,) for key in attempts)}, bodies=wish.bodies)
+    return [Found(row, attempts[row.message_key], has_delivery=True) for row in rows]
+
+
+def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[Found]) -> tuple[list[_Taker], list[Found]]:
+    """Who gets what, each in turn as many as it asked for, with a fresh hold on each; and what is left.
+
+    Messages of one message group follow one another into the same hands. There is a place for the first of each: there
+    are no more messages than room.
+    """
+    takers = [_Taker(request) for request in several]
+    owner: dict[Member, _Taker | None] = {}
+    left: list[Found] = []
+    holds = iter(new_holds(len(found)))
+    turn = 0
+    for each in found:
+        while turn < len(takers) - 1 and not takers[turn].room:
+            turn += 1
+        taker: _Taker | None = takers[turn]
+        if each.member is not None:
+            taker = owner.setdefault(each.member, taker)
+            if taker is None or not taker.room:
+                # What follows it must not come before it.
+                owner[each.member] = None
+                left.append(each)
+                continue
+            if taker.request.heads_only:
+                owner[each.member] = None
+        assert taker is not None, "only a message group loses its taker"
+        _give(tx, taker, each, next(holds))
+    return takers, left
+
+
+def _give(tx: Transaction, taker: _Taker, each: Found, hold_id: int) -> None:
+    request = taker.request
+    ends_at_ms = tx.now_ms + request.invisible_ms
+    held = Receipt(request.group.group_id, each.row.message_key, hold_id, ends_at_ms, each.member is not None)
+    taker.grants.append(Grant(each, held, request))
+    taker.room -= 1
+
+
+def _settle_runs(tx: Transaction, wish: Wish, runs: Sequence[Run], takers: Sequence[_Taker]) -> bool:
+    if not runs:
+        return False
+    granted = {grant.receipt.message_key for taker in takers for grant in taker.grants}
+    return message_groups.move_on(tx, runs, wish.group.group_id, granted)
+
+
+def _of_the_scan(left: Sequence[Found], runs: Sequence[Run]) -> list[Found]:
+    """Those whose groups have no row, or none any more."""
+    members = {run.member for run in runs if run.next_offset is not None}
+    return [each for each in left if each.member not in members]
+
+
+def _is_hidden(tx: Transaction, wish: Wish, takers: Sequence[_Taker]) -> bool:
+    """Whether an empty look was one past the locks of another server: then it is not the end."""
+    if any(taker.grants for taker in takers):
+        return False
+    return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, wish)
+
+
+def _answers(tx: Transaction, wish: Wish, takers: Sequence[_Taker], *, left_over: bool) -> list[Received]:
+    rows = [grant.found.row for taker in takers for grant in taker.grants]
+    stored = iter(stored_messages(tx.conn, rows, wish.topic))
+    return [
+        Received(
+            [_delivery(grant.receipt, next(stored), grant.found.attempt) for grant in taker.grants],
+            left_over or not taker.room,
+        )
+        for taker in takers
+    ]
+
+
+def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
+    return Delivery(stored, handles.encode_receipt(held, stored.message.message_id), attempt, held.ends_at_ms)
+
+
+_KEYS = rows_parameter("keys", "message_key")
+_SIZES = RowQuery(
+    _Size,
+    select(message.c.message_key, func.length(message.c.body).label("size")).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
+)
+_READY_AGAIN = RowStatement(
+    _AgainRow,
+    select(delivery.c.message_key, delivery.c.attempt)
+    .where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        # Outside of message groups nothing is acked provisionally; the index has READY alone.
+        in_states(delivery.c.state, State.READY),
+        delivery.c.message_group.is_(None),
+    )
+    .order_by(delivery.c.visible_at_ms)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True),
+)

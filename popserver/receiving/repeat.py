@@ -1,0 +1,130 @@
+"""A receive that is repeated: its answer was lost on the way, what it was granted is still held.
+
+The attempt id a client gives its receive names what was granted by it (docs/design/0012). The repetition gets the same
+messages with the same attempts and handles, as a read; what has been acked or has ended is not among them. Holds that
+the lost answer orphaned are their client's again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import BigInteger, Text, and_, bindparam, literal_column, or_, select, tuple_, update
+
+from popserver.database.notifications import DUE
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import delivery, in_states
+from popserver.engine.transaction import Transaction
+from popserver.messages.read import BY_KEY, MessageRow
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder
+from popserver.model.states import State
+from popserver.receiving.batch import Wish
+
+
+class _HeldRow(NamedTuple):
+    message_key: int
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    message_group: str | None
+    attempt_id: str
+
+
+class Held(NamedTuple):
+    """A message as it was granted before."""
+
+    row: MessageRow
+    receipt: Receipt
+    attempt: int
+
+
+def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str, list[Held]]:
+    """What is held by receives of these attempt ids in this group and topic; those that hold nothing are left out.
+
+    Nothing is in the list of one whose bodies find no room in this transaction.
+    """
+    names = {"attempts": sorted(set(attempt_ids)), "now_ms": tx.now_ms}
+    rows = _HELD.rows(tx.conn, wish.names | names)
+    if not rows:
+        return {}
+    by_attempt: dict[str, list[_HeldRow]] = {}
+    for row in rows:
+        by_attempt.setdefault(row.attempt_id, []).append(row)
+    held: dict[str, list[Held]] = {}
+    for attempt_id, several in by_attempt.items():
+        held[attempt_id] = _loaded(tx, wish, several) if tx.answer_bytes > 0 else []
+        tx.answer_bytes -= sum(len(each.row.body) for each in held[attempt_id])
+    return held
+
+
+def _loaded(tx: Transaction, wish: Wish, rows: Sequence[_HeldRow]) -> list[Held]:
+    messages = BY_KEY.rows(tx.conn, {"keys": encode_rows((row.message_key,) for row in rows)})
+    by_key = {each.message_key: each for each in messages}
+    return [Held(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
+
+
+def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: str, until_ms: int) -> list[Held]:
+    """Make the orphans among them this client's again, until then; the others stay as they are.
+
+    So does one that somebody's own transaction has under its hands, for as long as that one likes.
+    """
+    keys = encode_rows((each.receipt.group_id, each.receipt.message_key, each.receipt.hold_id) for each in held)
+    names = {"holds": keys, "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
+    taken = set(tx.conn.execute(_TAKE_BACK, names).scalars())
+    if taken:
+        tx.expect(DUE, until_ms)
+    return [
+        each._replace(receipt=each.receipt._replace(ends_at_ms=until_ms)) if each.row.message_key in taken else each
+        for each in held
+    ]
+
+
+def _receipt(wish: Wish, row: _HeldRow) -> Receipt:
+    in_order = row.message_group is not None
+    return Receipt(wish.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
+
+
+_HELD = RowStatement(
+    _HeldRow,
+    select(*(delivery.c[name] for name in _HeldRow._fields))
+    .where(
+        delivery.c.attempt_id.in_(bindparam("attempts", expanding=True)),
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        in_states(delivery.c.state, State.INFLIGHT),
+        delivery.c.visible_at_ms > bindparam("now_ms"),
+    )
+    .order_by(delivery.c.message_key),
+)
+_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id")
+_free = (
+    select(delivery.c.group_id, delivery.c.message_key)
+    .select_from(_HOLDS)
+    .join(
+        delivery,
+        and_(
+            delivery.c.group_id == _HOLDS.c.group_id,
+            delivery.c.message_key == _HOLDS.c.message_key,
+            delivery.c.hold_id == _HOLDS.c.hold_id,
+            # A simple consumer's hold stays one; what a broken answer made of it is nobody's.
+            or_(
+                delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"), delivery.c.client_id == literal_column("''")
+            ),
+            in_states(delivery.c.state, State.INFLIGHT),
+            delivery.c.visible_at_ms < bindparam("until_ms"),
+        ),
+    )
+    .with_for_update(of=delivery, skip_locked=True)
+)
+_TAKE_BACK = (
+    update(delivery)
+    .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free))
+    .values(
+        holder=bindparam("as_holder", type_=Text),
+        client_id=bindparam("by_client", type_=Text),
+        visible_at_ms=bindparam("until_ms", type_=BigInteger),
+    )
+    .returning(delivery.c.message_key)
+)

@@ -1,0 +1,251 @@
+"""Message by message: receive, ack, change the invisible duration, give up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from popproto.v1 import bulk_pb2
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.access import rights
+from popserver.clients.clients import Client, Clients
+from popserver.delivery import origins
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.engine.undelivered import Undelivered
+from popserver.model import handles
+from popserver.model.errors import BadRequest, IllegalInvisibleTime
+from popserver.model.message import BATCH_SIZE_MAX, Delivery
+from popserver.model.names import CONTROL
+from popserver.model.retry import Holder
+from popserver.receiving.flow import Polls
+from popserver.settling.flow import Orphans, Settling
+from popserver.transport import convert, status
+from popserver.transport.call import Write
+from popserver.transport.calls import Caller, NotTaken
+from popserver.transport.limits import Limits
+from popserver.transport.polling import poll_ms_of
+
+ATTEMPT_ID_LENGTH_MAX = 255
+
+
+class HasAttemptId(Protocol):
+    """A request that names a receive."""
+
+    @property
+    def attempt_id(self) -> str: ...
+
+
+class Consuming:
+    """What consumers of either kind ask for; a push consumer is known by `auto_renew`."""
+
+    def __init__(
+        self,
+        polls: Polls,
+        settling: Settling,
+        orphans: Orphans,
+        clients: Clients,
+        clock: Clock,
+        reader: Reader,
+        undelivered: Undelivered,
+        open_polls: Callable[[], int],
+        limits: Limits,
+        store_host: str,
+    ) -> None:
+        self._polls = polls
+        self._settling = settling
+        self._orphans = orphans
+        self._clients = clients
+        self._clock = clock
+        self._reader = reader
+        self._undelivered = undelivered
+        self._open_polls = open_polls
+        self._limits = limits
+        self._store_host = store_host
+        self._held_up = 0  # refused calls that wait
+
+    async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
+        """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
+        clients = self._clients
+        client = clients.call_opened(caller.client_id)
+        if request.auto_renew:
+            clients.pushes(caller.client_id)
+        try:
+            deliveries = await self._receive(request, caller, client)
+            caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
+            await self._check_again(deliveries, request, caller)
+        finally:
+            clients.call_closed(client)
+        if client.has_left and request.auto_renew:
+            # Granted after its goodbye, so nobody would look after these holds.
+            self._orphans.withdraw(deliveries)
+            deliveries = []
+        await self._write(deliveries, request, write)
+
+    async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
+        """Every entry has its outcome; most clients look at the common status alone (protocol 1.8)."""
+        acked = request.entries
+        if not acked:
+            raise BadRequest("the request names no message; give at least one entry")
+        if len(acked) > self._limits.ack_entries_max:
+            raise BadRequest(
+                f"the request has {len(acked)} entries, at most {self._limits.ack_entries_max} are allowed; split it"
+            )
+        outcomes = await self._settling.ack(
+            caller.resource(request.group),
+            caller.resource(request.topic),
+            [entry.receipt_handle for entry in acked],
+            [entry.message_id for entry in acked],
+        )
+        statuses = [status.of(outcome) for outcome in outcomes]
+        entries = [
+            wire.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=said)
+            for entry, said in zip(acked, statuses, strict=True)
+        ]
+        return wire.AckMessageResponse(status=status.over_all(statuses), entries=entries)
+
+    async def change_invisible_duration(
+        self, request: wire.ChangeInvisibleDurationRequest, caller: Caller
+    ) -> wire.ChangeInvisibleDurationResponse:
+        """0 to 12 h from now on, answered with the new handle; `suspend` with 0 gives the message back unused."""
+        duration_ms = convert.duration_ms(request.invisible_duration)
+        check_change(duration_ms, self._limits)
+        handle = await self._settling.change_invisible(
+            caller.resource(request.group),
+            caller.resource(request.topic),
+            request.receipt_handle,
+            duration_ms,
+            give_back=request.suspend and duration_ms == 0,
+            message_id=request.message_id,
+        )
+        return wire.ChangeInvisibleDurationResponse(status=status.OK, receipt_handle=handle)
+
+    async def forward_to_dead_letter_queue(
+        self, request: wire.ForwardMessageToDeadLetterQueueRequest, caller: Caller
+    ) -> wire.ForwardMessageToDeadLetterQueueResponse:
+        """Clients repeat it until it is OK, so it is OK for what is a dead letter or committed already."""
+        await self._settling.forward(
+            caller.resource(request.group),
+            caller.resource(request.topic),
+            request.receipt_handle,
+            request.message_id,
+        )
+        return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
+
+    async def hold_up(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
+        """The Go push client asks again 20 ms after any refusal (protocol 1.7)."""
+        # Of a call that was refused by its headers there is no request.
+        pushes = request is None or (not isinstance(request, BadRequest) and request.auto_renew)
+        if pushes and caller.header("x-mq-language") == "GO" and self._held_up < self._limits.held_up_max:
+            self._held_up += 1
+            try:
+                await asyncio.sleep(self._limits.push_refusal_pause_ms / 1_000)
+            finally:
+                self._held_up -= 1
+
+    def refuse_to_receive(self, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
+        return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._clock.now_ms())]
+
+    async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client) -> list[Delivery]:
+        if request.batch_size <= 0:
+            raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
+        holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
+        wanted = convert.filter_of(request.filter_expression)
+        invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
+        poll_ms = poll_ms_of(request, caller, self._limits, self._open_polls())
+        return await self._polls.receive(
+            caller.resource(request.group),
+            caller.resource(request.message_queue.topic),
+            wanted=wanted,
+            batch_size=request.batch_size,
+            invisible_ms=invisible_ms,
+            holder=holder,
+            client_id=caller.client_id,
+            poll_until_ms=self._clock.patience_ends_ms(poll_ms),
+            attempt_id=handles.attempt_of_client(caller.client_id, attempt_id_of(request)),
+            # A push client that was not told to would work on several messages of one group at once.
+            heads_only=holder is Holder.PUSH and not client.works_in_order,
+        )
+
+    async def _check_again(
+        self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
+    ) -> None:
+        """Rights may have changed while the poll waited; what it was granted then goes to others.
+
+        So does a batch with a message that comes from a topic the caller is denied.
+        """
+        keys = [each.stored.message_key for each in deliveries]
+        try:
+            caller.require(rights.consume_message_queue(request, caller))
+            await origins.check(self._reader, request.message_queue.topic.name, keys, caller)
+        except BaseException:
+            self._orphans.withdraw(deliveries)
+            raise
+
+    async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
+        topic = request.message_queue.topic
+        invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
+        try:
+            async with asyncio.timeout(self._limits.answer_ms / 1_000):
+                await write(wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING))
+                for delivery in deliveries:
+                    await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
+                await write(convert.delivered_at(self._clock.now_ms()))
+        except TimeoutError:
+            self._orphans.orphan(deliveries)
+            raise NotTaken from None
+        except BaseException:
+            # All of them: clients read a batch to its end before they look at it, so a part of one is nothing.
+            self._orphans.orphan(deliveries)
+            raise
+
+
+def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRequest, limits: Limits) -> int:
+    """How long a receive holds what it is granted."""
+    invisible_ms = convert.duration_ms(request.invisible_duration)
+    if invisible_ms < limits.invisible_ms_min:
+        raise IllegalInvisibleTime(
+            f"the invisibleTime is too small: {invisible_ms} ms, at least {limits.invisible_ms_min} ms are"
+            " allowed; for development, start the server with: popmq serve --min-invisible 1s"
+        )
+    _check_not_too_large(invisible_ms, limits)
+    return invisible_ms
+
+
+def check_change(duration_ms: int, limits: Limits) -> None:
+    """Raise unless a hold may last so long from now on."""
+    if duration_ms < 0:
+        raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
+    _check_not_too_large(duration_ms, limits)
+
+
+def attempt_id_of(request: HasAttemptId) -> str | None:
+    """What names the receive; nothing, or a blank, names none (protocol 5.3)."""
+    attempt_id = request.attempt_id.strip()
+    if len(attempt_id) > ATTEMPT_ID_LENGTH_MAX:
+        raise BadRequest(
+            f"attempt id '{attempt_id[:32]}…' has {len(attempt_id)} characters, at most {ATTEMPT_ID_LENGTH_MAX} may be"
+        )
+    if CONTROL.search(attempt_id):
+        raise BadRequest(f"attempt id {attempt_id[:32]!r} holds a control character; no attempt id may")
+    return attempt_id or None
+
+
+def _check_not_too_large(invisible_ms: int, limits: Limits) -> None:
+    if invisible_ms > limits.invisible_ms_max:
+        raise IllegalInvisibleTime(
+            f"the invisibleTime is too large: {invisible_ms} ms, at most {limits.invisible_ms_max} ms are allowed"
+        )
+
+
+def refuse_to_change(
+    request: wire.ChangeInvisibleDurationRequest | BadRequest | None, refused: pb.Status
+) -> wire.ChangeInvisibleDurationResponse:
+    """With the handle as it was given: clients copy it unread (protocol 1.9)."""
+    handle = "" if request is None or isinstance(request, BadRequest) else request.receipt_handle
+    return wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)
+
+
+_NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message within the polling time; ask again")

@@ -1,0 +1,146 @@
+"""Asking a SQL filter about what a group may read next, before a receive reads it.
+
+To ask takes time, and the receive's transaction is the only one that writes. So the filter is asked here, outside of
+it and without a lock; the receive then grants those of them that are wanted and still free. Messages never change:
+an answer stays true whatever else happens to the group's progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_
+
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import message
+from popserver.filters import SqlFilter
+from popserver.messages.ranges import FilterQuery, Unjudged, Work
+from popserver.model.topic import message_key, queue_of
+from popserver.receiving import message_groups, receive, scan
+from popserver.receiving.batch import Judged, PlaceRow, Stretch
+from popserver.receiving.grant import Receive
+
+
+class Survey(NamedTuple):
+    """What was fetched and is to be judged (`judge`)."""
+
+    wanted: SqlFilter
+    known: dict[int, Stretch]  # of each queue that has more to read, from the group's progress on
+    asked: Sequence[Stretch]  # what is judged now, in its order; nothing of it is wanted yet
+    ahead: Unjudged
+    known_behind: dict[int, bool]
+    behind: Unjudged
+    is_all: bool  # there is nothing beyond
+
+
+class Surveyed(NamedTuple):
+    """What the filter said; `is_all`: there was nothing else to ask it about."""
+
+    judged: Judged
+    is_all: bool
+
+
+def look(conn: Connection, request: Receive, known: Judged, enough: int, work: Work) -> Survey:
+    """What to ask the request's filter about, so that `enough` messages are known that it wants."""
+    wanted = request.wanted
+    assert isinstance(wanted, SqlFilter), "any other filter is asked by the database"
+    wish = receive.wish_of([request])._replace(room=max(enough, request.batch_size))
+    places = scan.places_of(conn, wish)
+    stretches = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
+    behind = Unjudged([], 0)
+    if scan.takes_groups(wish):
+        behind = message_groups.to_judge(conn, wish, places, wanted, work.messages(wanted))
+    if scan.is_by_priority(wish):
+        stretches, is_short = _most_urgent(places, stretches, enough)
+    else:
+        is_short = sum(len(each.wanted) for each in stretches.values()) < enough
+    asked = _to_ask(places, stretches, work.messages(wanted), enough) if is_short else []
+    bounds = encode_rows((each.from_key, each.to_key) for each in asked)
+    ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
+    is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, stretches)
+    return Survey(wanted, stretches, asked, ahead, dict(known.behind), behind, is_all)
+
+
+def judge(survey: Survey, work: Work) -> Surveyed:
+    """Ask the filter, until the work is done; always about one message ahead and one behind, where there are any."""
+    half = Work(work.left // 2)
+    behind = _judge_behind(survey, half)
+    work.left -= work.left // 2 - half.left
+    rows = sorted(survey.ahead.rows, key=itemgetter(0))
+    keys, judged = work.judge(survey.wanted, rows, survey.ahead.characters) if rows else ([], 0)
+    last_key = rows[judged - 1][0] if judged < len(rows) else None
+    wanted = {queue_id: list(several) for queue_id, several in groupby(keys, queue_of)}
+    stretches = dict(survey.known)
+    for each in survey.asked:
+        queue_id = queue_of(each.from_key)
+        end_key = each.to_key
+        if last_key is not None:
+            if each.from_key > last_key:
+                continue
+            end_key = min(end_key, last_key + 1)
+        known = stretches[queue_id]
+        stretches[queue_id] = Stretch(known.from_key, end_key, [*known.wanted, *wanted.get(queue_id, ())])
+    return Surveyed(Judged(stretches, behind), survey.is_all and last_key is None)
+
+
+def _judge_behind(survey: Survey, work: Work) -> dict[int, bool]:
+    rows = survey.behind.rows
+    new = [row for row in rows if row[0] not in survey.known_behind]
+    keys, judged = work.judge(survey.wanted, new, survey.behind.characters) if new else ([], 0)
+    wanted = set(keys)
+    answers = {row[0]: row[0] in wanted for row in new[:judged]}
+    known = {**survey.known_behind, **answers}
+    return {row[0]: known[row[0]] for row in rows if row[0] in known}
+
+
+def _known(known: Judged, place: PlaceRow) -> Stretch:
+    from_key = message_key(place.queue_id, max(place.next_offset, place.min_offset))
+    return known.stretch(place.queue_id, from_key) or Stretch(from_key, from_key, ())
+
+
+def _most_urgent(
+    places: Iterable[PlaceRow], stretches: dict[int, Stretch], enough: int
+) -> tuple[dict[int, Stretch], bool]:
+    """The stretches with the most urgent messages, `enough` of them; and whether more must be asked about.
+
+    That is so if something may be more urgent than they are. The other stretches are forgotten: all of them together
+    would be without a bound.
+    """
+    needed: dict[int, Stretch] = {}
+    count, is_short = 0, False
+    for place in places:
+        if place.queue_id in stretches and count < enough:
+            known = needed[place.queue_id] = stretches[place.queue_id]
+            count += len(known.wanted)
+            is_short = is_short or (count < enough and known.to_key < message_key(place.queue_id, place.end_offset))
+    return needed, is_short
+
+
+def _to_ask(places: Iterable[PlaceRow], stretches: dict[int, Stretch], count: int, enough: int) -> list[Stretch]:
+    """The stretches behind those that are known, in the places' order; so many offsets together."""
+    asked: list[Stretch] = []
+    for place in places:
+        known = stretches.get(place.queue_id)
+        if known is None or count <= 0 or len(known.wanted) >= enough:
+            continue
+        to_key = min(message_key(place.queue_id, place.end_offset), known.to_key + count)
+        if to_key > known.to_key:
+            asked.append(Stretch(known.to_key, to_key, ()))
+            count -= to_key - known.to_key
+    return asked
+
+
+def _left(places: Iterable[PlaceRow], stretches: dict[int, Stretch]) -> int:
+    ends = {place.queue_id: message_key(place.queue_id, place.end_offset) for place in places}
+    return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in stretches.items())
+
+
+_BOUNDS = rows_parameter("bounds", "from_key", "to_key")
+_BETWEEN = FilterQuery(
+    lambda every: every.select_from(_BOUNDS).join(
+        message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key)
+    )
+)

@@ -1,0 +1,1 @@
+"""The end of a hold: ack, change of the invisible duration, forward, release, expiry."""

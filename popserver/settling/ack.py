@@ -1,0 +1,250 @@
+"""Acks: INFLIGHT → COMMIT, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import Select, and_, any_, bindparam, case, delete, distinct, func, literal_column, select, tuple_
+
+from popserver.database.dialect import PerDialect, dialect_of
+from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
+from popserver.database.schema import delivery, in_states
+from popserver.delivery import message_groups
+from popserver.delivery.history import record
+from popserver.delivery.message_groups import by_member, runs_around, settle
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.states import Event, sources
+from popserver.model.topic import queue_of
+from popserver.settling.refusals import HELD_COLUMNS, HeldRow, is_held, locks_in_order, moved, why_not
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Request[list[PopError | None]]):
+    """Receipts of one group, to commit."""
+
+    phase: ClassVar = Phase.ACK
+    group: Group
+    receipts: Sequence[Receipt]
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order(self.receipts)
+
+
+@carries_out(Ack)
+def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]:
+    """INFLIGHT → COMMIT; per receipt None, or why it was refused.
+
+    Behind an un-acked message of its group an ack is provisional: None as well.
+    """
+    refused: dict[Receipt, PopError | None] = {}
+    by_group = sorted(requests, key=lambda request: request.group.group_id)
+    for _, several in groupby(by_group, key=lambda request: request.group.group_id):
+        listed = list(several)
+        for some in _steps(listed, in_order=False):
+            refused |= _commit(tx, listed[0].group, some)
+        for some in _steps(listed, in_order=True):
+            refused |= _commit_in_order(tx, listed[0].group, some)
+    return [[refused.get(each) for each in request.receipts] for request in requests]
+
+
+def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[list[Receipt]]:
+    """The receipts with or without a message group, by key, as many as one step takes.
+
+    Those of a request stay together as far as may be: with them the runs they are of.
+    """
+    step: set[Receipt] = set()
+    for request in requests:
+        some = {each for each in request.receipts if each.in_order is in_order}
+        if len(step) + len(some) > STEP_ROWS_MAX:
+            yield from _slices(sorted(step))
+            step = set()
+        step |= some
+    yield from _slices(sorted(step))
+
+
+def _slices(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
+    return (receipts[start : start + STEP_ROWS_MAX] for start in range(0, len(receipts), STEP_ROWS_MAX))
+
+
+def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
+    """Commit what the receipts hold; of the others, why not (None where it had been committed already)."""
+    names = {"for_group": group.group_id, "holds": _as_holds(receipts), "now_ms": tx.now_ms}
+    if group.history.keeps(Event.ACK):
+        rows = _ACK_RETURNING.of(tx.conn).rows(tx.conn, names)
+        record(tx, group, Event.ACK, (moved(row) for row in rows))
+        committed = len(rows)
+    else:
+        # The rows are not asked for: SQLite's driver lets go of the interpreter for each one it fetches.
+        committed = tx.conn.execute(_ACK.of(tx.conn), names).rowcount
+    if committed == len(receipts):
+        return {}
+    return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, committed)}
+
+
+def _left_over(
+    tx: Transaction, names: dict[str, Any], receipts: Sequence[Receipt], committed: int
+) -> Sequence[Receipt]:
+    """The receipts that a commit of fewer rows may have left out: those of deliveries that are still there."""
+    present = set(tx.conn.execute(_PRESENT, names).scalars())
+    left = [each for each in receipts if each.message_key in present]
+    return left if len(receipts) - len(left) == committed else receipts
+
+
+def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
+    """The same for messages of message groups, whose places are locked: an end is a matter of the whole group."""
+    if end(tx, group, receipts):
+        return {}
+    free = _not_locked(tx, group, receipts)
+    rows = runs_around(tx.conn, group.group_id, (each.message_key for each in receipts))
+    held = {(row.message_key, row.hold_id) for row in rows if is_held(tx, row)}
+    good = {each for each in free if (each.message_key, each.hold_id) in held}
+    if good:
+        acked = {each.message_key for each in good}
+        runs = by_member(rows).items()
+        touched = {member: run for member, run in runs if any(row.message_key in acked for row in run)}
+        settle(tx, group, touched, acked)
+    return {each: why_not(tx, group, each) for each in receipts if each not in good}
+
+
+def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[Receipt]:
+    """Those that nobody's own transaction has under its hands, so that nobody is waited for."""
+    if not dialect_of(tx.conn).has_other_writers:
+        return set(receipts)
+    free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": _as_holds(receipts)}).scalars())
+    return {each for each in receipts if each.message_key in free}
+
+
+def _as_holds(receipts: Iterable[Receipt]) -> str:
+    return encode_rows((each.message_key, each.hold_id) for each in receipts)
+
+
+_HOLDS = rows_parameter("holds", "message_key", "hold_id")
+_ack_plain = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
+    in_states(delivery.c.state, *sources(Event.ACK)),
+    delivery.c.visible_at_ms > bindparam("now_ms"),
+    delivery.c.message_group.is_(None),
+)
+_each = delivery.alias("held")
+_ackable: Select[Any] = (
+    select(literal_column("held.ctid"))
+    .where(
+        _each.c.group_id == bindparam("for_group"),
+        tuple_(_each.c.message_key, _each.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
+        in_states(_each.c.state, *sources(Event.ACK)),
+        _each.c.visible_at_ms > bindparam("now_ms"),
+        _each.c.message_group.is_(None),
+    )
+    .with_for_update(skip_locked=True)
+)
+# Skips rows that a user's own transaction has locked, instead of waiting.
+# By place, not by key: the rows are found already, and a plan for finding them again may be a slow one.
+_ack_skipping = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
+_ACK = PerDialect(lambda dialect: dialect.choose(_ack_plain, _ack_skipping))
+_ACK_RETURNING = PerDialect(
+    lambda dialect: RowStatement(HeldRow, dialect.choose(_ack_plain, _ack_skipping).returning(*HELD_COLUMNS))
+)
+_FREE = (
+    select(delivery.c.message_key)
+    .where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key)))
+    .with_for_update(skip_locked=True)
+)
+_PRESENT = select(delivery.c.message_key).where(
+    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key))
+)
+
+
+# Acks that end whole runs: what nearly every ack in message groups is, and cheaper than to look at each run.
+#
+# Where a receipt is not current, or something of a run is left, nothing is done: `delivery.message_groups` decides.
+
+
+class _Runs(NamedTuple):
+    """How many deliveries are held, and of their runs: the length of all, the members, and their topics."""
+
+    held: int
+    all_of_runs: int
+    members: str
+    topics: int
+    first_topic: int
+    last_topic: int
+
+
+def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
+    """Commit what the receipts hold if it is all there is of their runs; the places are the caller's.
+
+    False, and nothing done, where it is not, or where each ack leaves a row in the group's history.
+    """
+    if group.history.keeps(Event.ACK):
+        return False
+    # Receipts of one hold may differ in what they say of its end; counted twice, one would stand for another message.
+    named = {(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts}
+    holds = encode_rows(sorted(named))
+    row = _LOOK.first(tx.conn, {"holds": holds, "now_ms": tx.now_ms})
+    assert row is not None, "an aggregate has one row"
+    if row.held < len(named) or row.all_of_runs > row.held or row.topics > 2:
+        return False
+    message_groups.open_all(tx, row.members, {row.first_topic, row.last_topic})
+    tx.conn.execute(_END, {"holds": holds})
+    return True
+
+
+# The rows by their keys alone, whatever else is asked of them: what Postgres knows of a table whose rows come and go is
+# out of date, and any further condition might lead it to begin with that one.
+_RUN_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "queue_id")
+_ROWS = (
+    select(
+        delivery.c.group_id,
+        _RUN_HOLDS.c.queue_id,
+        delivery.c.topic_id,
+        delivery.c.message_group,
+        and_(
+            delivery.c.hold_id == _RUN_HOLDS.c.hold_id,
+            in_states(delivery.c.state, *sources(Event.ACK)),
+            delivery.c.visible_at_ms > bindparam("now_ms"),
+            delivery.c.message_group.is_not(None),
+        ).label("is_held"),
+    )
+    .select_from(_RUN_HOLDS)
+    .join(
+        delivery, and_(delivery.c.group_id == _RUN_HOLDS.c.group_id, delivery.c.message_key == _RUN_HOLDS.c.message_key)
+    )
+    # Skips rows that a user's own transaction has locked, instead of waiting.
+    .with_for_update(of=delivery, skip_locked=True)
+    .cte("rows_of_receipts")
+)
+_HELD = select(func.coalesce(func.sum(case((_ROWS.c.is_held, 1), else_=0)), 0))
+_TOUCHED = select(_ROWS.c.group_id, _ROWS.c.queue_id, _ROWS.c.topic_id, _ROWS.c.message_group).distinct().cte("touched")
+_each_run = delivery.alias("each_of_run")
+_RUN_LENGTH = (
+    select(func.count())
+    .select_from(_each_run)
+    .where(
+        _each_run.c.group_id == _TOUCHED.c.group_id,
+        _each_run.c.topic_id == _TOUCHED.c.topic_id,
+        _each_run.c.message_group == _TOUCHED.c.message_group,
+    )
+    .correlate(_TOUCHED)
+    .scalar_subquery()
+)
+_LOOK = RowStatement(
+    _Runs,
+    select(
+        _HELD.scalar_subquery().label("held"),
+        func.sum(_RUN_LENGTH).label("all_of_runs"),
+        rows_as_json(*_TOUCHED.c).label("members"),
+        func.count(distinct(_TOUCHED.c.topic_id)).label("topics"),
+        func.min(_TOUCHED.c.topic_id).label("first_topic"),
+        func.max(_TOUCHED.c.topic_id).label("last_topic"),
+    ),
+)
+_END = delete(delivery).where(
+    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_RUN_HOLDS.c.group_id, _RUN_HOLDS.c.message_key))
+)

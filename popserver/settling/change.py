@@ -1,0 +1,195 @@
+"""One hold at a time: its time changed, given back, given up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import and_, bindparam, select, update
+
+from popserver.database.notifications import DUE
+from popserver.database.rows import RowStatement
+from popserver.database.schema import delivery, in_states
+from popserver.delivery.dead_letter_topic import bury
+from popserver.delivery.history import record
+from popserver.delivery.leaving import Dying
+from popserver.delivery.message_groups import Member, by_member, runs_of, settle
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder, interval_ms, when_visibility_changes
+from popserver.model.states import Event, State, sources, target
+from popserver.model.topic import queue_of
+from popserver.settling.refusals import (
+    HELD_COLUMNS,
+    HeldRow,
+    locks_in_order,
+    moved,
+    refusal,
+    row_of,
+    state_of,
+    tells_the_order,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeInvisible(Request[Receipt]):
+    """A hold whose time starts anew; `give_back` ends it instead, and its attempt does not count."""
+
+    phase: ClassVar = Phase.CHANGE_INVISIBLE
+    group: Group
+    receipt: Receipt
+    duration_ms: int
+    give_back: bool = False
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order([self.receipt])
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(Request[None]):
+    """A message its holder gives up."""
+
+    phase: ClassVar = Phase.FORWARD
+    group: Group
+    receipt: Receipt
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order([self.receipt])
+
+
+@carries_out(ChangeInvisible)
+def change_invisible(tx: Transaction, requests: Sequence[ChangeInvisible]) -> list[Receipt | PopError]:
+    """Restart each hold's time; the answer is the receipt that now counts."""
+    return [_change_one(tx, request) for request in requests]
+
+
+@carries_out(Forward)
+def forward(tx: Transaction, requests: Sequence[Forward]) -> list[PopError | None]:
+    """INFLIGHT → DLQ; also fine for what is a dead letter or committed already."""
+    return [_forward_one(tx, request) for request in requests]
+
+
+def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError:
+    group, old = request.group, request.receipt
+    successor = _successor(old.hold_id, request.duration_ms)
+    held = _held(tx, old)
+    if held is None:
+        return _repeated(tx, old, successor) or refusal(tx, group, old)
+    by_itself = when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
+    event = Event.GIVE_BACK if request.give_back else by_itself
+    if event is Event.EXHAUST:
+        bury(tx, group, [_dying(held)], event, "failed, and no attempt remains")
+        _settle_after(tx, group, held)
+        return old
+    end_ms = tx.now_ms + _wait_ms(event, request, held)
+    tx.conn.execute(
+        _CHANGE,
+        _named(tx, old)
+        | {
+            "to_state": target(event).value,
+            "to_attempt": held.attempt - 1 if event is Event.GIVE_BACK else held.attempt,
+            "successor": successor,
+            "until_ms": end_ms,
+        },
+    )
+    record(tx, group, event, [moved(held)])
+    if event is Event.GIVE_BACK:
+        _settle_after(tx, group, held)
+        tx.ring(held.topic_id)
+    else:
+        tx.expect(DUE, end_ms)
+    return old._replace(hold_id=successor, ends_at_ms=end_ms)
+
+
+def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
+    if event is Event.GIVE_BACK:
+        return 0
+    if event is Event.RETRY and held.message_group is not None:
+        # In place, and always the same: its group waits with it, whatever ladder its client climbs (requirement L6).
+        return interval_ms(request.group.retry, held.attempt, in_order=True)
+    if event is Event.RETRY and not request.duration_ms:
+        # The Node push client knows no ladder and names no time; all its attempts would be burnt at once.
+        return interval_ms(request.group.retry, held.attempt)
+    return request.duration_ms
+
+
+def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
+    """The answer already given to this very request, if it was and still counts: its first answer was lost."""
+    row = row_of(tx, old)
+    if row is None or row.hold_id != successor:
+        return None
+    return old._replace(hold_id=successor, ends_at_ms=row.visible_at_ms)
+
+
+def _successor(hold_id: int, duration_ms: int) -> int:
+    """The hold id that follows: as secret as the one it comes from, and the same when the request is repeated."""
+    seed = hold_id.to_bytes(8, "big", signed=True) + duration_ms.to_bytes(8, "big", signed=True)
+    return int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big") >> 1
+
+
+def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
+    held = _held(tx, request.receipt)
+    if held is not None:
+        bury(tx, request.group, [_dying(held)], Event.FORWARD_TO_DLQ, "forwarded by its consumer")
+        _settle_after(tx, request.group, held)
+        return None
+    state = state_of(tx, request.receipt)
+    if state in {State.DLQ, State.COMMIT}:
+        return None
+    return refusal(tx, request.group, request.receipt)
+
+
+def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:
+    """The delivery, locked, if the receipt is its current hold and nobody else has locked it."""
+    held = _HELD.first(tx.conn, _named(tx, receipt))
+    return held if held is not None and tells_the_order(receipt, held) else None
+
+
+def _settle_after(tx: Transaction, group: Group, held: HeldRow) -> None:
+    """What a message's end means for its message group."""
+    if held.message_group is None:
+        return
+    member = Member(held.topic_id, queue_of(held.message_key), held.message_group)
+    settle(tx, group, {member: [], **by_member(runs_of(tx.conn, group.group_id, [member]))})
+
+
+def _named(tx: Transaction, receipt: Receipt) -> dict[str, Any]:
+    return {
+        "for_group": receipt.group_id,
+        "for_key": receipt.message_key,
+        "for_hold": receipt.hold_id,
+        "now_ms": tx.now_ms,
+    }
+
+
+def _dying(row: HeldRow) -> Dying:
+    return Dying(row.message_key, row.topic_id, row.attempt, row.client_id)
+
+
+_IS_CURRENT = and_(
+    delivery.c.group_id == bindparam("for_group"),
+    delivery.c.message_key == bindparam("for_key"),
+    delivery.c.hold_id == bindparam("for_hold"),
+    delivery.c.visible_at_ms > bindparam("now_ms"),
+)
+_HELD = RowStatement(
+    HeldRow,
+    select(*HELD_COLUMNS)
+    .where(_IS_CURRENT, in_states(delivery.c.state, State.INFLIGHT))
+    .with_for_update(skip_locked=True),
+)
+_CHANGE = (
+    update(delivery)
+    .where(_IS_CURRENT, in_states(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)))
+    .values(
+        state=bindparam("to_state"),
+        attempt=bindparam("to_attempt"),
+        hold_id=bindparam("successor"),
+        visible_at_ms=bindparam("until_ms"),
+    )
+)
+assert sources(Event.CHANGE_INVISIBLE) == sources(Event.RETRY) == sources(Event.GIVE_BACK), "one guard for the three"

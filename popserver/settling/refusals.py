@@ -1,0 +1,150 @@
+"""Why a receipt holds nothing: looked up only once no row came back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import bindparam, select
+
+from popserver.database import states_of
+from popserver.database.rows import RowStatement
+from popserver.database.schema import delivery, redrive
+from popserver.delivery.dead_letter_topic import NewDeadLetters
+from popserver.delivery.history import Moved
+from popserver.delivery.message_groups import Place, RunRow, locks_of
+from popserver.engine.transaction import Locks, Transaction
+from popserver.model.errors import InvalidReceiptHandle, PopError, TooManyRequests
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.states import ACKED, State
+from popserver.model.topic import queue_of
+
+# A delivery that is held: what its row tells, and the lock of its message group.
+
+
+class HeldRow(NamedTuple):
+    """A delivery that is held."""
+
+    message_key: int
+    topic_id: int
+    hold_id: int
+    attempt: int
+    holder: str
+    client_id: str
+    message_group: str | None
+
+
+class GrantedRow(NamedTuple):
+    """A delivery that was just granted."""
+
+    group_id: int
+    message_key: int
+    topic_id: int
+    hold_id: int
+    attempt: int
+    client_id: str
+    message_group: str | None
+
+
+class DeliveryRow(NamedTuple):
+    """What a delivery's row says of its state."""
+
+    state: str
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    message_group: str | None
+
+
+def locks_in_order(receipts: Iterable[Receipt]) -> Iterable[Locks]:
+    """What to lock before these receipts are acted on: the places of messages of message groups."""
+    places = {Place(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order}
+    return locks_of(places) if places else ()
+
+
+def is_held(tx: Transaction, row: DeliveryRow | RunRow) -> bool:
+    return bool(row.state == State.INFLIGHT and row.visible_at_ms > tx.now_ms)
+
+
+def tells_the_order(receipt: Receipt, row: HeldRow | DeliveryRow) -> bool:
+    """Whether the handle is right about the message group; one that is not has come without the group's lock."""
+    return receipt.in_order == (row.message_group is not None)
+
+
+def moved(row: HeldRow | GrantedRow) -> Moved:
+    return Moved(row.message_key, State.INFLIGHT, row.attempt, row.client_id)
+
+
+HELD_COLUMNS = [delivery.c[name] for name in HeldRow._fields]
+
+
+def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
+    """Why a receipt names no current hold; None where its message is committed and the hold's own end is to come."""
+    row = row_of(tx, receipt)
+    state = State(row.state) if row is not None else _implied_state(tx, receipt)
+    is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
+    if is_acked and tx.now_ms < receipt.ends_at_ms:
+        return None
+    if row is not None and row.hold_id == receipt.hold_id and not tells_the_order(receipt, row):
+        return InvalidReceiptHandle(
+            f"the receipt handle was not given to group '{group.name}' like this: of the message group of message"
+            f" {receipt.message_key} it says the opposite; use the handle as it came with the message"
+        )
+    if row is not None and row.hold_id == receipt.hold_id and is_held(tx, row):
+        return TooManyRequests(
+            f"the message is locked by another transaction, which may be about to ack it in group '{group.name}';"
+            " repeat the request"
+        )
+    if row is not None and state.shown is State.INFLIGHT and row.hold_id != receipt.hold_id:
+        why = f"a newer hold of attempt {row.attempt} has taken its place"
+    elif row is not None and row.hold_id == receipt.hold_id:
+        why = f"its time ended {tx.now_ms - row.visible_at_ms} ms ago" if state is State.INFLIGHT else "its time ended"
+    else:
+        why = "its time ended, or it was replaced"
+    return InvalidReceiptHandle(
+        f"the receipt handle holds nothing any more: {why}; the message is {state.shown} in group '{group.name}'."
+        " Use the newest handle, and a longer invisible duration"
+    )
+
+
+def refusal(tx: Transaction, group: Group, receipt: Receipt) -> PopError:
+    """The same for what cannot be done twice: of a committed message nothing is held either."""
+    why = why_not(tx, group, receipt)
+    return why or InvalidReceiptHandle(f"message {receipt.message_key} is committed already; nothing is held")
+
+
+def state_of(tx: Transaction, receipt: Receipt) -> State:
+    """The state of the receipt's message in its group, implied or stored."""
+    row = row_of(tx, receipt)
+    return State(row.state) if row is not None else _implied_state(tx, receipt)
+
+
+def row_of(tx: Transaction, receipt: Receipt) -> DeliveryRow | None:
+    return _ROW.first(tx.conn, {"for_group": receipt.group_id, "for_key": receipt.message_key})
+
+
+def _implied_state(tx: Transaction, receipt: Receipt) -> State:
+    names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
+    origin_key = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
+    first_key = receipt.message_key if origin_key is None else origin_key
+    if (receipt.group_id, first_key) in tx.at_end(NewDeadLetters).deaths:
+        return State.DLQ  # in this transaction, which writes the dead letter at its end
+    return states_of.state_of(tx.conn, receipt.group_id, first_key) or State.READY
+
+
+_ROW = RowStatement(
+    DeliveryRow,
+    select(*(delivery.c[name] for name in DeliveryRow._fields)).where(
+        delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
+    ),
+)
+_REDRIVEN_FROM = (
+    select(redrive.c.origin_key)
+    .where(
+        redrive.c.redriven_key == bindparam("for_key"),
+        redrive.c.group_id == bindparam("for_group"),
+        redrive.c.target_topic_id.is_(None),
+    )
+    .limit(1)
+)

@@ -1,0 +1,213 @@
+"""Holds whose holder is gone, or never was: they end soon, or at once; a client that comes back may keep its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar
+
+from sqlalchemy import BigInteger, and_, bindparam, case, literal_column, select, tuple_, update
+
+from popserver.catalog.groups import groups_by_id
+from popserver.database.dialect import dialect_of
+from popserver.database.notifications import DUE
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import delivery, in_states
+from popserver.delivery.history import record
+from popserver.delivery.message_groups import Member, by_member, runs_of, settle
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError, TooManyRequests
+from popserver.model.group import Group
+from popserver.model.handles import NO_HOLD, Receipt
+from popserver.model.retry import ORPHAN_DELAY_MS, Holder
+from popserver.model.states import Event, State, sources, target
+from popserver.model.topic import queue_of
+from popserver.settling.refusals import GrantedRow, locks_in_order, moved
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan(Request[None]):
+    """Holds whose holder is gone: all push holds of a client, or those of these receipts."""
+
+    phase: ClassVar = Phase.ORPHAN
+    client_id: str = ""
+    receipts: Sequence[Receipt] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(Request[None]):
+    """Grants of which nothing was written to anybody."""
+
+    phase: ClassVar = Phase.WITHDRAW
+    receipts: Sequence[Receipt]
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_in_order(self.receipts)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt(Request[None]):
+    """A client that came back before its orphaned holds ended."""
+
+    phase: ClassVar = Phase.ADOPT
+    client_id: str
+    until_ms: int
+
+
+@carries_out(Orphan)
+def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]:
+    """Let holds end one second from now, whoever held them (protocol 5.1).
+
+    Refused, to be asked again, while somebody's own transaction has one of them under its hands: nobody is made to
+    wait for that.
+    """
+    answers: list[PopError | None] = []
+    for request in requests:
+        of_client = _orphan_client(tx, request.client_id) if request.client_id else None
+        of_receipts = _orphan_holds(tx, request.receipts) if request.receipts else None
+        answers.append(of_client or of_receipts)
+        tx.expect(DUE, tx.now_ms + ORPHAN_DELAY_MS)
+    return answers
+
+
+@carries_out(Withdraw)
+def withdraw(tx: Transaction, requests: Sequence[Withdraw]) -> list[PopError | None]:
+    """INFLIGHT → READY at once, and the attempts do not count: nobody can have begun with these messages.
+
+    Refused, to be asked again, while somebody's own transaction has one of them under its hands.
+    """
+    return [_withdraw(tx, request.receipts) for request in requests]
+
+
+@carries_out(Adopt)
+def adopt(tx: Transaction, requests: Sequence[Adopt]) -> list[PopError | None]:
+    """Give a returned client its push holds back, as far as they have not ended."""
+    for request in requests:
+        tx.conn.execute(_ADOPT, {"of_client": request.client_id, "until_ms": request.until_ms, "now_ms": tx.now_ms})
+    return [None] * len(requests)
+
+
+def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
+    names = {"of_client": client_id, "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
+    tx.conn.execute(_ORPHAN_CLIENT, names)
+    if not dialect_of(tx.conn).has_skipped(tx.conn, _STILL_HELD, names):
+        return None
+    return TooManyRequests(f"a message that client '{client_id}' held is locked by another transaction; ask again")
+
+
+def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
+    names = {"grants": encode_rows(each[:3] for each in receipts), "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
+    tx.conn.execute(_ORPHAN_HOLDS, names)
+    if not dialect_of(tx.conn).has_skipped(tx.conn, _TOO_LONG, names):
+        return None
+    return TooManyRequests("a message whose client broke off is locked by another transaction; ask again")
+
+
+def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
+    names = {"grants": encode_rows(each[:3] for each in receipts), "now_ms": tx.now_ms}
+    rows = _GRANTED_FREE.rows(tx.conn, names)
+    groups = groups_by_id(tx.conn, {row.group_id for row in rows})
+    for group_id, several in groupby(rows, key=lambda row: row.group_id):
+        if group_id in groups:
+            _give_back_unused(tx, groups[group_id].group, list(several))
+    if not dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED, names):
+        return None
+    return TooManyRequests("a message that nobody got is locked by another transaction; ask again")
+
+
+def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow]) -> None:
+    keys = encode_rows((group.group_id, row.message_key, row.hold_id) for row in rows)
+    tx.conn.execute(_GIVE_BACK, {"grants": keys, "now_ms": tx.now_ms})
+    record(tx, group, Event.GIVE_BACK, map(moved, rows))
+    in_groups = {
+        Member(row.topic_id, queue_of(row.message_key), row.message_group) for row in rows if row.message_group
+    }
+    if in_groups:
+        runs = by_member(runs_of(tx.conn, group.group_id, in_groups))
+        settle(tx, group, {member: runs.get(member, []) for member in in_groups})
+    for topic_id in {row.topic_id for row in rows}:
+        tx.ring(topic_id)
+
+
+_ENDS_SOON = {"holder": Holder.ORPHAN.value, "visible_at_ms": bindparam("until_ms")}
+_OF_CLIENT = (
+    delivery.c.client_id == bindparam("of_client"),
+    delivery.c.holder == literal_column(f"'{Holder.PUSH}'"),
+    in_states(delivery.c.state, State.INFLIGHT),
+    delivery.c.visible_at_ms > bindparam("until_ms"),
+)
+_free = select(delivery.c.group_id, delivery.c.message_key).where(*_OF_CLIENT).with_for_update(skip_locked=True)
+_ORPHAN_CLIENT = (
+    update(delivery).where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free)).values(**_ENDS_SOON)
+)
+_STILL_HELD = select(delivery.c.message_key).where(*_OF_CLIENT).limit(1)
+_GRANTS = rows_parameter("grants", "group_id", "message_key", "hold_id")
+_TOO_LONG = (
+    select(delivery.c.group_id, delivery.c.message_key)
+    .select_from(_GRANTS)
+    .join(
+        delivery,
+        and_(
+            delivery.c.group_id == _GRANTS.c.group_id,
+            delivery.c.message_key == _GRANTS.c.message_key,
+            delivery.c.hold_id == _GRANTS.c.hold_id,
+            in_states(delivery.c.state, State.INFLIGHT),
+            delivery.c.visible_at_ms > bindparam("until_ms"),
+        ),
+    )
+)
+_too_long_free = _TOO_LONG.with_for_update(of=delivery, skip_locked=True)
+_ORPHAN_HOLDS = (
+    update(delivery)
+    .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_too_long_free))
+    .values(
+        # A simple consumer may still prolong what it got of a broken answer; for it that is no failure.
+        holder=case(
+            (delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"), Holder.SIMPLE.value), else_=Holder.ORPHAN.value
+        ),
+        visible_at_ms=bindparam("until_ms"),
+        # Nobody's: a client that comes back gets only what it had.
+        client_id="",
+    )
+)
+_IS_GRANTED = and_(
+    delivery.c.group_id == _GRANTS.c.group_id,
+    delivery.c.message_key == _GRANTS.c.message_key,
+    delivery.c.hold_id == _GRANTS.c.hold_id,
+    in_states(delivery.c.state, *sources(Event.GIVE_BACK)),
+    delivery.c.visible_at_ms > bindparam("now_ms"),
+)
+_GRANTED = (
+    select(*(delivery.c[name] for name in GrantedRow._fields))
+    .select_from(_GRANTS)
+    .join(delivery, _IS_GRANTED)
+    .order_by(delivery.c.group_id, delivery.c.message_key)
+)
+_GRANTED_FREE = RowStatement(GrantedRow, _GRANTED.with_for_update(of=delivery, skip_locked=True))
+_GIVE_BACK = (
+    update(delivery)
+    .where(_IS_GRANTED)
+    .values(
+        state=target(Event.GIVE_BACK).value,
+        attempt=delivery.c.attempt - 1,
+        # No handle stands for it any more, nor does a change of one that is repeated.
+        hold_id=NO_HOLD,
+        visible_at_ms=bindparam("now_ms", type_=BigInteger),
+    )
+)
+_orphaned = (
+    select(delivery.c.group_id, delivery.c.message_key)
+    .where(
+        delivery.c.client_id == bindparam("of_client"),
+        delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"),
+        in_states(delivery.c.state, State.INFLIGHT),
+        delivery.c.visible_at_ms > bindparam("now_ms"),
+    )
+    .with_for_update(skip_locked=True)
+)
+_ADOPT = (
+    update(delivery)
+    .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_orphaned))
+    .values(holder=Holder.PUSH.value, visible_at_ms=bindparam("until_ms"))
+)

@@ -1,0 +1,1 @@
+"""From a gRPC call to a method and back: calls, statuses, limits, listening, converters."""

@@ -1,0 +1,152 @@
+"""Health and reflection, which answer everybody: so they get little, and no address gets more than half of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from popproto.pool import POOL
+from popserver.model.budget import Budgets, Shares
+from popserver.model.errors import BadRequest, PopError
+from popserver.transport import status
+from popserver.transport.call import Call, Encodable, EndCode, EndStatus, Handler, Route, Service, Write, encode
+from popserver.transport.calls import reader
+from popserver.transport.half_sent import Read
+from popserver.transport.incoming import SMALL_BYTES, Incoming
+from popserver.transport.limits import Limits
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
+
+Request = TypeVar("Request", bound=Message)
+
+
+class Anybody:
+    """Both services. A refusal of theirs is the call's own status: their answers have none."""
+
+    def __init__(self, incoming: Incoming, budgets: Budgets, limits: Limits, names: Sequence[str]) -> None:
+        """`names` are those of the other services, which reflection lists."""
+        for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+            POOL.AddSerializedFile(file.serialized_pb)
+        self.health = Health()
+        self._reflection = reflection.ReflectionServicer([*names, _HEALTH, _REFLECTION], pool=POOL)
+        self._incoming = incoming
+        self._watches = _shares(budgets, "health watches", limits.watches_max)
+        self._lookers = _shares(budgets, "reflection streams", limits.watches_max)
+
+    @property
+    def services(self) -> list[Service]:
+        check = Route(_refusable(self._check), encode, streams=False)
+        watch = Route(_refusable(self._watch), encode, streams=True)
+        reflect = Route(_refusable(self._reflect), encode, streams=True)
+        return [
+            Service(_HEALTH, {"Check": check, "Watch": watch}),
+            Service(_REFLECTION, {"ServerReflectionInfo": reflect}),
+        ]
+
+    async def _check(self, call: Call) -> Encodable | None:
+        request = await self._asked(call)
+        answer = self.health.check(request.service)
+        if answer is None:
+            call.end(EndStatus(EndCode.NOT_FOUND))
+        return answer
+
+    async def _watch(self, call: Call) -> None:
+        with _one_of(self._watches, call):
+            request = await self._asked(call)
+            await self.health.watch(request.service, call.write)
+
+    async def _reflect(self, call: Call) -> None:
+        with _one_of(self._lookers, call):
+            while (question := await self._next(call, _read_reflection)) is not None:
+                for answer in self._reflection.ServerReflectionInfo(iter([question]), None):
+                    await call.write(answer)
+
+    async def _asked(self, call: Call) -> health_pb2.HealthCheckRequest:
+        request = await self._next(call, _read_health)
+        if request is None:
+            raise BadRequest("the call ended without a request; send one")
+        return request
+
+    async def _next(self, call: Call, read: Read[Request]) -> Request | None:
+        """None where no more comes. Raises the `PopError` of a request that is refused."""
+        arrived = await self._incoming.receive(call, read, is_stranger=True)
+        arrived.budget.give_back(arrived.size)
+        if arrived.is_end:
+            return None
+        return arrived.decoded()
+
+
+_read_health = reader(health_pb2.HealthCheckRequest, SMALL_BYTES)
+_read_reflection = reader(reflection_pb2.ServerReflectionRequest, SMALL_BYTES)
+
+
+def _shares(budgets: Budgets, name: str, limit: int) -> Shares:
+    return Shares(budgets.add(name, limit, "streams", "max_watches"), max(1, limit // 2))
+
+
+@contextmanager
+def _one_of(shares: Shares, call: Call) -> Iterator[None]:
+    """Raises `TooManyRequests`."""
+    address = call.peer.rpartition(":")[0]
+    if not shares.take(address):
+        raise shares.refusal("one more stream", address)
+    try:
+        yield
+    finally:
+        shares.give_back(address)
+
+
+def _refusable(handler: Handler) -> Handler:
+    """The call ends with the status of the refusal that the handler raises."""
+
+    async def handle(call: Call) -> Encodable | None:
+        try:
+            return await handler(call)
+        except PopError as refusal:
+            call.end(status.end_of_stream(refusal))
+            return None
+
+    return handle
+
+
+# grpc.health.v1: SERVING from the start until the server leaves.
+
+# What a health check may ask for: the server as a whole, and the two names that process supervisors use.
+NAMES = frozenset({"", "startup", "liveness"})
+
+
+class Health:
+    """Whether the server takes calls."""
+
+    def __init__(self) -> None:
+        self._is_leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """From now on NOT_SERVING; those who watch are told."""
+        self._is_leaving.set()
+
+    def check(self, name: str) -> health_pb2.HealthCheckResponse | None:
+        """None for a name that is not known."""
+        return self._state() if name in NAMES else None
+
+    async def watch(self, name: str, write: Write) -> None:
+        """Tell the state now and whenever it changes, until the caller is cancelled."""
+        if name not in NAMES:
+            await write(health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN))
+        else:
+            await write(self._state())
+            if not self._is_leaving.is_set():
+                await self._is_leaving.wait()
+                await write(self._state())
+        await asyncio.get_running_loop().create_future()
+
+    def _state(self) -> health_pb2.HealthCheckResponse:
+        serving, leaving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        return health_pb2.HealthCheckResponse(status=leaving if self._is_leaving.is_set() else serving)

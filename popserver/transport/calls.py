@@ -1,0 +1,366 @@
+"""From a call to a method, and back.
+
+Every failure of a call becomes a status inside the answer: a refusal has the code of `transport.status`, an unforeseen
+error one plain sentence (and its traceback in the log), bytes that are no request BAD_REQUEST. Clients take the call's
+own status for a broken connection and try again.
+
+The headers say who calls, and they are judged first: the request of a caller who is refused is not read at all.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, Never, Protocol, TypeVar, cast
+
+import structlog
+from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.engine.undelivered import Undelivered
+from popserver.model.acl import Need
+from popserver.model.errors import BadRequest, Internal, PopError
+from popserver.model.names import Resource
+from popserver.transport import caps, status
+from popserver.transport.call import Call, Encodable, Route, Service, Write
+from popserver.transport.caps import bytes_beside_bodies, has_more_fields
+from popserver.transport.half_sent import Frames, Read
+from popserver.transport.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
+from popserver.transport.limits import MIB
+
+log = structlog.get_logger("popserver.rpc")
+
+# Of a request that carries no messages. Decoded, a list of empty entries takes fifty times as much.
+OTHER_REQUEST_BYTES_MAX = 4 * MIB
+# A request of so many fields is not decoded: it holds no legal list, and would take fifty times its size.
+FIELDS_MAX = 16_384
+# So many fields are looked at for bodies: in a legal request all bodies are among them.
+FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
+
+Request = TypeVar("Request", contravariant=True)
+Decoded = TypeVar("Decoded", bound=Message)
+Needs = Sequence[Need]
+
+
+class NotTaken(Exception):
+    """A client does not take its answer; a refusal would only wait behind it."""
+
+
+class Caller:
+    """Who calls, by the headers of the call (protocol 2.1); unknown languages, odd dates, missing headers are fine."""
+
+    __slots__ = (
+        "_headers",
+        "call",
+        "client_id",
+        "is_stranger",
+        "namespace",
+        "require",
+        "require_origins",
+        "stands_on",
+        "user",
+        "withholds",
+    )
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._headers = call.headers
+        # With users, the id within the user's own: nobody can be, or end, a client of somebody else.
+        self.client_id = self.header("x-mq-client-id").strip()
+        self.namespace = self.header("x-mq-namespace")
+        # The access key of the user who signed the call; empty where callers need not sign.
+        self.user = ""
+        # Whether it did not sign where others must; the gate says so.
+        self.is_stranger = False
+        # Raises unless the caller is still let in and has these rights; the gate puts it there.
+        self.require: Callable[[Needs], None] = _let_through
+        # Whether some messages are kept from the caller because of where they come from; raises for such topics.
+        self.withholds: Callable[[], bool] = _nothing_withheld
+        self.require_origins: Callable[[Iterable[Resource | None]], None] = _let_through
+        # What it needs for as long as its stream is open.
+        self.stands_on: Needs = ()
+
+    def header(self, name: str) -> str:
+        value = self._headers.get(name, "")
+        return value if isinstance(value, str) else ""
+
+    def binary(self, name: str) -> bytes | None:
+        """A header of bytes, whose name ends in `-bin`; None where there is none."""
+        value = self._headers.get(name)
+        return value if isinstance(value, bytes) else None
+
+    def resource(self, named: pb.Resource) -> Resource:
+        """A topic or group; some clients name the namespace in the call's header alone."""
+        return Resource(named.resource_namespace or self.namespace, named.name)
+
+    @property
+    def peer(self) -> str:
+        """Where the call comes from: `HOST:PORT`, or nothing where that is not known."""
+        return self.call.peer
+
+    def carries(self, undelivered: Undelivered, size: int) -> None:
+        """The call's answer has so many bytes of bodies, which are in memory until the call has ended."""
+        if size:
+            undelivered.carry(size)
+            self.call.on_end(lambda: undelivered.carried(size))
+
+    def remaining_ms(self) -> int | None:
+        """Until the call's deadline; None where it has none."""
+        return self.call.remaining_ms()
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request]):
+    """How one RPC is answered: with one response to one request."""
+
+    answer: Callable[[Request, Caller], Awaitable[Message]]
+    rights: Callable[[Request, Caller], Needs]  # what the caller needs, by what the request names
+    # The response to a refused request, where it is not just the status.
+    refuse: Callable[[Request | BadRequest | None, pb.Status], Message] | None = None
+    anonymous: bool = False  # may come without a client id, and then unsigned
+    bytes_max: int = OTHER_REQUEST_BYTES_MAX
+    echoes: bool = False  # a refusal repeats something of the request, so the request of a refused caller is read too
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod(Generic[Request]):
+    """The same with a stream as the answer: `answer` writes its frames."""
+
+    answer: Callable[[Request, Caller, Write], Awaitable[None]]
+    rights: Callable[[Request, Caller], Needs]
+    refuse: Callable[[pb.Status], Sequence[Message]] | None = None  # the frames, where they are not one with the status
+    # Waits before a refused call ends, where a client would ask again at once, without end.
+    hold_up: Callable[[Request | BadRequest | None, Caller], Awaitable[None]] | None = None
+    # How a frame becomes bytes, where it is not always the method's own message.
+    encode: Callable[[Encodable], bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationMethod(Generic[Request]):
+    """The same with a stream of requests, too. `answer` asks for the rights that each of them needs."""
+
+    answer: Callable[[Frames[Request], Caller, Write], Awaitable[None]]
+    hold_up: Callable[[], Awaitable[None]]
+
+
+AnyMethod = Method[Never] | StreamMethod[Never] | ConversationMethod[Never]
+
+
+class Gate(Protocol):
+    """Stands before every method of a service; a caller who may not pass gets the `PopError` it raises."""
+
+    def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
+        """Before the request is read: who calls?"""
+
+    def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
+        """May the caller do what the request asks? A stream of requests is asked about by its method."""
+
+
+def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Gate, incoming: Incoming) -> Service:
+    """The service, as a door takes it. Raises `ValueError` unless these are exactly its methods."""
+    differ = methods.keys() ^ service.methods_by_name.keys()
+    if differ:
+        raise ValueError(f"the methods of {service.full_name} and those given differ in {', '.join(sorted(differ))}")
+    routes = {each.name: _route(each, methods[each.name], gate, incoming) for each in service.methods}
+    return Service(service.full_name, routes)
+
+
+def reader(
+    message_class: type[Decoded], bytes_max: int, too_many: Callable[[Decoded, int], str] | None = None
+) -> Read[Decoded]:
+    """From bytes to a request, or to its refusal. `too_many` says which of its lists is too long, if one is."""
+    parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
+    type_name = descriptor.full_name
+
+    def read(data: bytes) -> Decoded | BadRequest:
+        size = len(data)
+        if size > SMALL_BYTES:
+            if size > bytes_max:
+                return _no_request(f"{type_name}, which has at most {bytes_max} bytes", size)
+            if has_more_fields(data, FIELDS_MAX):
+                return _no_request(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
+        if size > OTHER_REQUEST_BYTES_MAX:
+            beside = bytes_beside_bodies(data, descriptor, FIELDS_TO_BODIES_MAX)
+            if beside > OTHER_REQUEST_BYTES_MAX:
+                return _no_request(
+                    f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size
+                )
+        try:
+            request = parse(data)
+        except DecodeError:
+            return _no_request(type_name, size)
+        refusal = too_many(request, size) if too_many is not None else ""
+        return BadRequest(refusal) if refusal else request
+
+    return read
+
+
+def _no_request(what: str, size: int) -> BadRequest:
+    return BadRequest(f"the {size} bytes sent are no {what}")
+
+
+def _let_through(_needs: object) -> None:
+    """Where callers need not sign, each may do everything."""
+
+
+def _nothing_withheld() -> bool:
+    return False
+
+
+def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming: Incoming) -> Route:
+    request_class = GetMessageClass(descriptor.input_type)
+    too_many = caps.check(descriptor.name, descriptor.input_type)
+    bytes_max = method.bytes_max if isinstance(method, Method) else OTHER_REQUEST_BYTES_MAX
+    read = reader(request_class, bytes_max, too_many)
+    way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read)
+    # From here on only the protocol's file says what a request is.
+    if isinstance(method, Method):
+        return Route(_Unary(way, cast("Method[Message]", method)).handle, way.encode, streams=False)
+    if isinstance(method, StreamMethod):
+        return Route(
+            _Stream(way, cast("StreamMethod[Message]", method)).handle, method.encode or way.encode, streams=True
+        )
+    conversation = _Conversation(way, cast("ConversationMethod[Message]", method))
+    return Route(conversation.handle, way.encode, streams=True)
+
+
+class _Way:
+    """What the handlers of all kinds of methods have in common."""
+
+    def __init__(
+        self, name: str, response_class: type[Message], gate: Gate, incoming: Incoming, read: Read[Message]
+    ) -> None:
+        self.name = name
+        self.gate = gate
+        self.incoming = incoming
+        self.read = read
+        self.encode = cast("Callable[[Encodable], bytes]", response_class.SerializeToString)
+        self._respond = cast("Callable[..., Message]", response_class)
+
+    def refusal(self, refused: pb.Status) -> Message:
+        return self._respond(status=refused)
+
+    def failure(self, caller: Caller) -> Internal:
+        """What the caller is told of the exception that is being handled; the log has it whole."""
+        request_id = caller.header("x-mq-request-id")
+        # The traceback as text: a renderer given the exception itself may print local variables, and so bodies.
+        where = {"rpc": self.name, "client_id": caller.client_id, "request_id": request_id, "peer": caller.peer}
+        log.error("call failed", **where, exception=traceback.format_exc())
+        return Internal(
+            f"the server failed on {self.name}; whether it took effect is unknown, repeat it"
+            f" (the server's log has the reason under request id '{request_id}')"
+        )
+
+    def outcome(self, error: Exception, call: Call, caller: Caller) -> PopError | None:
+        """The refusal with which a stream ends after this exception; None where the client gets no more of it."""
+        if isinstance(error, PopError):
+            return error
+        if isinstance(error, NotTaken):
+            self.incoming.hang_up(call)
+            return None
+        return None if isinstance(error, call.Disconnected) or call.is_cancelled else self.failure(caller)
+
+
+class _Unary:
+    """The handler of a `Method`."""
+
+    def __init__(self, way: _Way, method: Method[Message]) -> None:
+        self._way = way
+        self._method = method
+
+    async def handle(self, call: Call) -> Message:
+        way, method = self._way, self._method
+        caller = Caller(call)
+        arrived: Arrived[Message] = NOTHING
+        try:
+            try:
+                way.gate.enter(way.name, caller, anonymous=method.anonymous)
+            except PopError:
+                if method.echoes:
+                    with suppress(PopError):
+                        arrived = await way.incoming.receive(call, way.read, is_stranger=True)
+                raise
+            if caller.user:
+                way.incoming.signed(call)
+            arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
+            request = arrived.decoded()
+            way.gate.allow(method.rights, request, caller)
+            return await method.answer(request, caller)
+        except PopError as refusal:
+            return self._refusal(arrived.request, refusal)
+        except Exception:  # noqa: BLE001
+            return self._refusal(arrived.request, way.failure(caller))
+        finally:
+            arrived.budget.give_back(arrived.size)
+
+    def _refusal(self, request: Message | BadRequest | None, refusal: PopError) -> Message:
+        refused = status.of(refusal)
+        return self._way.refusal(refused) if self._method.refuse is None else self._method.refuse(request, refused)
+
+
+class _Stream:
+    """The handler of a `StreamMethod`."""
+
+    def __init__(self, way: _Way, method: StreamMethod[Message]) -> None:
+        self._way = way
+        self._method = method
+
+    async def handle(self, call: Call) -> None:
+        way, method = self._way, self._method
+        caller = Caller(call)
+        arrived: Arrived[Message] = NOTHING
+        refusal: PopError | None = None
+        try:
+            way.gate.enter(way.name, caller, anonymous=False)
+            if caller.user:
+                way.incoming.signed(call)
+            arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
+            request = arrived.decoded()
+            way.gate.allow(method.rights, request, caller)
+            await method.answer(request, caller, call.write)
+        except Exception as error:  # noqa: BLE001
+            refusal = way.outcome(error, call, caller)
+        finally:
+            arrived.budget.give_back(arrived.size)
+        if refusal is None:
+            return
+        if method.hold_up is not None:
+            await method.hold_up(arrived.request, caller)
+        refused = status.of(refusal)
+        for frame in [way.refusal(refused)] if method.refuse is None else method.refuse(refused):
+            await call.write(frame)
+
+
+class _Conversation:
+    """The handler of a `ConversationMethod`."""
+
+    def __init__(self, way: _Way, method: ConversationMethod[Message]) -> None:
+        self._way = way
+        self._method = method
+
+    async def handle(self, call: Call) -> None:
+        """A refusal is a frame, and then the stream's own status: official clients see only the second."""
+        # At once: one client sends nothing before it has seen the headers (protocol 3.1).
+        await call.send_headers()
+        way, caller = self._way, Caller(call)
+        frames: Frames[Message] | None = None
+        refusal: PopError | None = None
+        try:
+            way.gate.enter(way.name, caller, anonymous=False)
+            if caller.user:
+                way.incoming.signed(call)
+            with way.incoming.frames(call, way.read) as frames:
+                caller.require(())
+                await self._method.answer(frames, caller, call.write)
+        except Exception as error:  # noqa: BLE001
+            refusal = way.outcome(error, call, caller)
+        if refusal is None:
+            return
+        await call.write(way.refusal(status.of(refusal)))
+        if frames is None or frames.refusal is None:  # else the frame goes on to arrive
+            await self._method.hold_up()
+        call.end(status.end_of_stream(refusal))

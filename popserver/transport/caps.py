@@ -1,0 +1,182 @@
+"""How many entries each list of a request may have.
+
+Asked before anything else is done with a request. Every list of every request has a number here, or a test fails. A
+verb may allow fewer, with a sentence of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+# By the message that has the list and the list's own name. Where a verb has a limit of its own, this one is larger.
+ENTRIES_MAX = {
+    "Endpoints.addresses": 64,
+    "MessageQueue.accept_message_types": 16,
+    "SendMessageRequest.messages": 1_024,
+    "Message.user_properties": 1_024,
+    "SystemProperties.keys": 1_024,
+    "AckMessageRequest.entries": 4_096,
+    "CustomizedBackoff.next": 128,
+    "Publishing.topics": 1_024,
+    "Subscription.subscriptions": 1_024,
+    "Settings.client_properties": 64,
+    "SyncLiteSubscriptionRequest.lite_topic_set": 1_024,
+    "CreateTopicRequest.accept_message_types": 16,
+    "UpdateTopicRequest.accept_message_types": 16,
+    "CreateGroupRequest.retry_intervals": 128,
+    "UpdateGroupRequest.retry_intervals": 128,
+    "CancelScheduledRequest.message_ids": 2_000,
+    "DeadLetterSelection.ids": 2_000,
+    "RedriveDeadLettersRequest.orders": 2_000,
+    "Words.words": 1_024,
+    "Pairs.pairs": 1_024,
+    "ImportOffsetsRequest.offsets": 8_192,
+    "AddPolicyRequest.actions": 16,
+    "PullBulkRequest.columns": 64,
+    "ReceiveBulkRequest.columns": 64,
+    # Each is a row that the lock is written to.
+    "LockQueuesRequest.queues": 2_048,
+    "UnlockQueuesRequest.queues": 2_048,
+    "FetchOffsetsRequest.queues": 2_048,
+    "CommitOffsetsRequest.offsets": 2_048,
+}
+
+
+class List(NamedTuple):
+    """A list of a request: the fields that lead to it, and how many entries it may have."""
+
+    path: tuple[FieldDescriptor, ...]
+    entries_max: int
+
+    @property
+    def name(self) -> str:
+        return ".".join(field.name for field in self.path)
+
+
+def check(method: str, request: Descriptor) -> Callable[[Message, int], str]:
+    """What says which list of this method's requests is too long, or nothing; `request` is their descriptor.
+
+    It is given a request and its size in bytes: each entry of a list takes one at least, and most take two.
+    """
+    lists = [(each.entries_max, _entry_bytes_min(each), _lengths(each.path), each.name) for each in lists_of(request)]
+
+    def refusal(sent: Message, size: int) -> str:
+        for most, entry_bytes, lengths, name in lists:
+            if size > most * entry_bytes and (count := lengths(sent)) > most:
+                return f"{name} has {count} entries, at most {most} are allowed in one {method}; use several requests"
+        return ""
+
+    return refusal
+
+
+def lists_of(
+    message: Descriptor, path: tuple[FieldDescriptor, ...] = (), within: frozenset[str] = frozenset()
+) -> Iterator[List]:
+    """Every list of a request, and of what it has inside. KeyError for one that has no number."""
+    for field in message.fields:
+        if field.is_repeated:
+            yield List((*path, field), ENTRIES_MAX[f"{message.name}.{field.name}"])
+        inside = field.message_type
+        is_map = inside is not None and inside.GetOptions().map_entry
+        if inside is not None and not is_map and inside.full_name not in within:
+            yield from lists_of(inside, (*path, field), within | {inside.full_name})
+
+
+def _entry_bytes_min(each: List) -> int:
+    """Numbers may be packed; every other entry has a tag and a length."""
+    field = each.path[-1]
+    return 2 if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING, field.TYPE_BYTES) else 1
+
+
+def _lengths(path: Sequence[FieldDescriptor]) -> Callable[[Message], int]:
+    """What says how long the list is; of several, as a list has it that leads to it, the longest."""
+    *leading, last = [index for index, field in enumerate(path) if field.is_repeated]
+    names = [field.name for field in path]
+    starts = [0, *(index + 1 for index in leading)]
+    steps = [attrgetter(".".join(names[start : index + 1])) for start, index in zip(starts, leading, strict=False)]
+    list_of = attrgetter(".".join(names[starts[-1] : last + 1]))
+
+    def longest(sent: Message) -> int:
+        holders: Iterable[object] = (sent,)
+        for step in steps:
+            holders = [each for holder in holders for each in step(holder)]
+        return max((len(list_of(holder)) for holder in holders), default=0)
+
+    return longest
+
+
+# What a request holds, before it is decoded: decoding takes many times the size of a list of empty entries.
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def has_more_fields(data: bytes, most: int) -> bool:
+    """Whether an encoded message has more than `most` fields, each entry of a list counted; nested ones are not.
+
+    What a group holds is counted as well: no message of ours has one, and a decoder takes them. Bytes that are no
+    message have as many fields as can be read of them.
+    """
+    place, size = 0, len(data)
+    for _ in range(most):
+        if place >= size:
+            return False
+        place, kind, length = _field(data, place)
+        if kind > _FIXED32:
+            return False
+        place += length
+    return place < size
+
+
+def bytes_beside_bodies(data: bytes, message: Descriptor, fields_max: int) -> int:
+    """How many of an encoded message's bytes are not in a field of type `bytes`, of its own or of its entries.
+
+    `message` is its descriptor. After `fields_max` fields all that is left counts.
+    """
+    beside, ends = len(data), [(len(data), message)]
+    place = 0
+    for _ in range(fields_max):
+        while ends and place >= ends[-1][0]:
+            ends.pop()
+        if not ends:
+            break
+        tag, _ = _varint(data, place)
+        place, kind, length = _field(data, place)
+        field = ends[-1][1].fields_by_number.get(tag >> 3) if kind == _BYTES else None
+        inside = None if field is None else field.message_type
+        if inside is not None and len(ends) == 1:
+            ends.append((place + length, inside))
+            continue
+        if field is not None and field.type == field.TYPE_BYTES:
+            beside -= min(length, len(data) - place)
+        place += length
+    return beside
+
+
+def _field(data: bytes, place: int) -> tuple[int, int, int]:
+    """Where the content of the field that stands there begins, of which kind it is, and how long its content is."""
+    tag, place = _varint(data, place)
+    kind = tag & 7
+    if kind == _VARINT:
+        _, place = _varint(data, place)
+    elif kind == _BYTES:
+        length, place = _varint(data, place)
+        return place, kind, length
+    return place, kind, {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """The number that stands there, and the place after it; beyond the end of the data it ends there."""
+    value = shift = 0
+    while place < len(data):
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80 or shift > 63:
+            break
+    return value, place

@@ -1,0 +1,312 @@
+"""The bytes of requests: counted from before they arrive until they are answered.
+
+A request is read only when the headers of its call have been judged. gRPC then lets the client send as much as it
+announces, up to the largest request, before anything of it is seen here. So a request that does not arrive at once
+needs a place for what it may bring; the newest that find none are refused, and what they sent is dropped. Requests
+that are there count with their size, before they are decoded, until they are answered. Small requests have a budget of
+their own, that large ones cannot use up, and so have callers who did not sign although they should.
+
+What `half_sent` finds of frames counts like a large request. Where there is no room for all of that, the streams of the
+connection that sent most of it end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, Never, TypeVar
+
+import structlog
+
+from popserver.front.front import Front
+from popserver.model.budget import Budget, Budgets
+from popserver.model.errors import BadRequest, PopError, RequestTooSlow
+from popserver.transport.call import Call
+from popserver.transport.half_sent import SLACK_BYTES, Frames, Read, Unread
+from popserver.transport.limits import Limits
+
+SWEEP_S = 0.025
+SWEEP_EACH_S = 50e-6  # so many requests may be late that a sweep over all of them takes its time
+# A request is late after this long. gRPC's own ports do not say how much a connection sent: there every late request
+# counts as the largest one, so they get a little longer.
+LATE_S = 0.05
+LATE_WITHOUT_FRONT_S = 0.1
+SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before the server reads
+LOOK_EACH_S = 20e-6  # so many connections may have a stream open that a look at all of them takes its time
+LOOKS = 6  # after the last bytes that came: by then none of them are new
+SAY_ENDED_EVERY_S = 60.0
+
+log = structlog.get_logger("popserver.rpc")
+
+Task = asyncio.Task[object]
+Request = TypeVar("Request", covariant=True)
+
+
+class Arrived(NamedTuple, Generic[Request]):
+    """A decoded request; `budget` counts its `size` in bytes until that is given back."""
+
+    request: Request | BadRequest | None  # a `BadRequest` where the bytes are no request
+    size: int
+    budget: Budget
+    refusal: PopError | None = None  # only a small request is decoded then
+    is_end: bool = False  # no request came
+
+    def decoded(self) -> Request:
+        """The request, or raise the refusal."""
+        if self.refusal is not None:
+            raise self.refusal
+        if isinstance(self.request, BadRequest):
+            raise self.request
+        assert self.request is not None
+        return self.request
+
+
+NOTHING: Arrived[Never] = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
+
+
+class _Reading:
+    """A request that is waited for."""
+
+    __slots__ = ("base", "call", "is_stranger", "number", "passed_at_start", "refusal", "since_s", "task")
+
+    def __init__(self, task: Task, call: Call, is_stranger: bool, since_s: float, passed: int) -> None:
+        self.task = task
+        self.call = call
+        self.is_stranger = is_stranger
+        self.since_s = since_s
+        self.passed_at_start = passed  # through the front, over all connections
+        self.number: int | None = None  # of the connection through the front, from when it is late
+        self.base = 0  # what the connection had sent at the start
+        self.refusal: PopError | None = None
+
+
+class _Late:
+    """What requests that are late may bring is counted here."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.expected = 0
+
+
+class Incoming:
+    """The requests that arrive at one server, and the budgets for them."""
+
+    def __init__(self, budgets: Budgets, limits: Limits, front: Front | None) -> None:
+        total = limits.incoming_bytes_max
+        self._largest = limits.request_bytes_max
+        self._patience_s = (
+            limits.request_ms / 1_000,
+            limits.unsigned_request_ms / 1_000,
+        )  # by whether the caller is a stranger
+        self._front = front
+        self._late_after_s = LATE_WITHOUT_FRONT_S if front is None else LATE_S
+        self._small = budgets.add("small requests", total // 4, "bytes", "max_incoming")
+        self._large = budgets.add("large requests", total - total // 4, "bytes", "max_incoming")
+        unsigned = max(total // 4, self._largest)
+        self._unsigned = budgets.add("requests without a signature", unsigned, "bytes", "max_incoming")
+        self._late = (_Late(self._large), _Late(self._unsigned))  # likewise
+        self._readings: dict[Task, _Reading] = {}  # the oldest first
+        self._alarm: asyncio.TimerHandle | None = None
+        self._unread: dict[int, Unread] = {}  # by connection, of those with an open stream of requests
+        self._expected_of: dict[int | None, int] = {}  # of late requests, by connection
+        self._half_sent = 0  # bytes, in the budget of large requests
+        self._looked_at = 0  # what had passed through the front
+        self._looks = 0  # so many are still to be made
+        self._said_ended_at_s = -math.inf
+
+    async def receive(self, call: Call, read: Read[Request], *, is_stranger: bool) -> Arrived[Request]:
+        """The next message of a call, as `read` decodes it; the caller gives its size back to its budget in the end.
+
+        Raises `TooManyRequests` or `RequestTooSlow` while it is waited for.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        loop = task.get_loop()
+        passed = 0 if self._front is None else self._front.passed
+        reading = self._readings[task] = _Reading(task, call, is_stranger, loop.time(), passed)
+        self._keep_sweeping(loop)
+        try:
+            data = await call.read()
+        except asyncio.CancelledError:
+            if reading.refusal is None:
+                raise
+            task.uncancel()
+            raise reading.refusal from None
+        finally:
+            del self._readings[task]
+        if data is None:
+            return NOTHING._replace(refusal=BadRequest("the call ended without a request; send one"), is_end=True)
+        if self._unread:
+            number = call.connection
+            unread = None if number is None else self._unread.get(number)
+            if unread is not None:
+                unread.read(len(data))
+        return self._arrived(data, read, is_stranger=is_stranger)
+
+    def hang_up(self, call: Call) -> None:
+        """End the connection of a call, where it came through the front: what it carries is dropped at once."""
+        number = call.connection
+        if self._front is not None and number is not None:
+            self._front.hang_up(number, "it does not take its answers")
+
+    def frames(self, call: Call, read: Read[Request]) -> Frames[Request]:
+        """The messages of a stream of requests. One that takes too long, or finds no room, ends the stream."""
+        loop = asyncio.get_running_loop()
+        number = call.connection if self._front is not None else None
+        traffic = None if self._front is None or number is None else self._front.connection(number)
+        if number is None or traffic is None:
+            return Frames(call, read, None, _nothing)
+        unread = self._unread.get(number)
+        if unread is None:
+            unread = self._unread[number] = Unread(traffic, call.peer, loop.time())
+        self._keep_sweeping(loop)
+        return Frames(call, read, unread, lambda: self._frames_end(number))
+
+    def _frames_end(self, number: int) -> None:
+        if not self._unread[number].frames:
+            del self._unread[number]
+
+    def signed(self, call: Call) -> None:
+        """The caller has signed: the front keeps its connection when it ends others."""
+        if self._front is not None:
+            number = call.connection
+            if number is not None:
+                self._front.signed(number)
+
+    def _arrived(self, data: bytes, read: Read[Request], *, is_stranger: bool) -> Arrived[Request]:
+        size = len(data)
+        budget = self._unsigned if is_stranger else self._small if size <= SMALL_BYTES else self._large
+        if not budget.take(size):
+            request = read(data) if size <= SMALL_BYTES else None
+            return Arrived(request, 0, budget, budget.refusal(f"a request of {size} bytes"))
+        return Arrived(read(data), size, budget)
+
+    def _sweep(self) -> None:
+        """Refuse those late requests for which there is no place, or that take too long."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        late: tuple[list[_Reading], list[_Reading]] = ([], [])
+        for reading in self._readings.values():
+            if now_s - reading.since_s < self._late_after_s:
+                break
+            if reading.refusal is None:
+                patience_s = self._patience_s[reading.is_stranger]
+                if now_s - reading.since_s > patience_s:
+                    self._refuse(reading, RequestTooSlow(f"the request had not arrived after {patience_s:g} s"))
+                else:
+                    late[reading.is_stranger].append(reading)
+        self._expected_of.clear()
+        for place, readings in zip(self._late, late, strict=True):
+            self._make_room(place, readings)
+        self._look(now_s)
+        self._alarm = None
+        if self._readings or self._unread or self._half_sent:
+            pause_s = SWEEP_EACH_S * (len(late[0]) + len(late[1])) + LOOK_EACH_S * len(self._unread)
+            self._keep_sweeping(loop, max(SWEEP_S, pause_s))
+
+    def _keep_sweeping(self, loop: asyncio.AbstractEventLoop, pause_s: float = SWEEP_S) -> None:
+        if self._alarm is None:
+            self._alarm = loop.call_later(pause_s, self._sweep)
+
+    def _look(self, now_s: float) -> None:
+        """Count what was half sent, and end streams for which there is no room, or that take too long."""
+        if not self._has_to_look():
+            return
+        self._large.give_back(self._half_sent)
+        found: dict[int, int] = {}  # bytes, by connection
+        for number, unread in self._unread.items():
+            size = unread.look(now_s)
+            if size:
+                size -= self._expected_of.get(number, 0)
+            if size > 0 and unread.waits:
+                found[number] = size
+            else:
+                unread.late_since_s = None
+        ended: dict[int, int] = {}
+        self._half_sent = sum(found.values())
+        while not self._large.take(self._half_sent):
+            worst = max(found, key=found.__getitem__)
+            ended[worst] = found.pop(worst)
+            self._half_sent -= ended[worst]
+        for number, size in ended.items():
+            self._end(number, size, self._large.refusal("one more frame that takes long to arrive"), now_s)
+        patience_s = self._patience_s[False]
+        for number, size in found.items():
+            unread = self._unread[number]
+            if unread.late_since_s is None:
+                unread.late_since_s = now_s
+            elif now_s - unread.late_since_s > patience_s:
+                self._end(number, size, RequestTooSlow(f"a frame had not arrived after {patience_s:g} s"), now_s)
+
+    def _has_to_look(self) -> bool:
+        passed = 0 if self._front is None else self._front.passed
+        if passed - self._looked_at >= SLACK_BYTES:
+            self._looked_at = passed
+            self._looks = LOOKS
+        self._looks -= 1
+        return self._looks >= 0 or self._half_sent > 0
+
+    def _end(self, number: int, size: int, refusal: PopError, now_s: float) -> None:
+        unread = self._unread[number]
+        unread.refuse(refusal)
+        if now_s - self._said_ended_at_s >= SAY_ENDED_EVERY_S:  # a flood must not fill the log as well
+            self._said_ended_at_s = now_s
+            log.warning("streams with a half-sent frame ended", peer=unread.peer, bytes=size, reason=str(refusal))
+
+    def _make_room(self, place: _Late, late: list[_Reading]) -> None:
+        place.budget.give_back(place.expected)
+        place.expected = 0
+        if not late:
+            return
+        connections = self._by_connection(late)
+        expected = {number: self._expected(number, there) for number, there in connections.items()}
+        total = sum(expected.values())
+        refused: list[_Reading] = []
+        while not place.budget.take(total):
+            refused.append(reading := late.pop())
+            there = connections[reading.number]
+            there.remove(reading)
+            total -= expected[reading.number]
+            expected[reading.number] = self._expected(reading.number, there)
+            total += expected[reading.number]
+        place.expected = total
+        for number, size in expected.items():
+            self._expected_of[number] = self._expected_of.get(number, 0) + size
+        for reading in refused:
+            self._refuse(reading, place.budget.refusal("one more request that takes long to arrive"))
+
+    def _by_connection(self, late: Iterable[_Reading]) -> dict[int | None, list[_Reading]]:
+        """The oldest first. None stands for all connections whose bytes are not known."""
+        found: dict[int | None, list[_Reading]] = {}
+        for reading in late:
+            if self._front is not None and reading.number is None:
+                self._locate(reading, self._front)
+            found.setdefault(reading.number, []).append(reading)
+        return found
+
+    def _locate(self, reading: _Reading, front: Front) -> None:
+        number = reading.call.connection
+        passed = None if number is None else front.passed_by(number)
+        if passed is not None:
+            reading.number = number
+            reading.base = max(0, passed - (front.passed - reading.passed_at_start))
+
+    def _expected(self, number: int | None, late: list[_Reading]) -> int:
+        """How many bytes they have brought at most, and will bring before the next sweep for sure."""
+        if not late:
+            return 0
+        most = len(late) * self._largest
+        if number is None or self._front is None:
+            return most
+        passed = self._front.passed_by(number)
+        sent = 0 if passed is None else passed - late[0].base
+        return min(most, max(sent, len(late) * SMALL_BYTES))
+
+    def _refuse(self, reading: _Reading, refusal: PopError) -> None:
+        reading.refusal = refusal
+        reading.task.cancel()
+
+
+def _nothing() -> None:
+    """A stream whose connection is not known leaves nothing behind."""

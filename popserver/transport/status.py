@@ -1,0 +1,106 @@
+"""Which code each refusal has on the wire: one table, from the domain's errors to codes."""
+
+from __future__ import annotations
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.model import errors
+from popserver.model.errors import PopError
+from popserver.transport.call import EndCode, EndStatus
+
+CODES: dict[type[PopError], pb.Code.ValueType] = {
+    errors.PopError: pb.INTERNAL_SERVER_ERROR,
+    # The request is at fault.
+    errors.BadRequest: pb.BAD_REQUEST,
+    errors.IllegalTopic: pb.ILLEGAL_TOPIC,
+    errors.IllegalConsumerGroup: pb.ILLEGAL_CONSUMER_GROUP,
+    errors.IllegalMessageTag: pb.ILLEGAL_MESSAGE_TAG,
+    errors.IllegalMessageKey: pb.ILLEGAL_MESSAGE_KEY,
+    errors.IllegalMessageGroup: pb.ILLEGAL_MESSAGE_GROUP,
+    errors.IllegalMessagePropertyKey: pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    errors.IllegalMessageId: pb.ILLEGAL_MESSAGE_ID,
+    errors.IllegalDeliveryTime: pb.ILLEGAL_DELIVERY_TIME,
+    errors.IllegalFilterExpression: pb.ILLEGAL_FILTER_EXPRESSION,
+    errors.IllegalInvisibleTime: pb.ILLEGAL_INVISIBLE_TIME,
+    errors.IllegalPollingTime: pb.ILLEGAL_POLLING_TIME,
+    errors.IllegalOffset: pb.ILLEGAL_OFFSET,
+    errors.InvalidReceiptHandle: pb.INVALID_RECEIPT_HANDLE,
+    errors.InvalidClientProperties: pb.INVALID_CLIENT_PROPERTIES,
+    errors.MessagePropertyConflictWithType: pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    errors.MessageCorrupted: pb.MESSAGE_CORRUPTED,
+    errors.MessageBodyEmpty: pb.MESSAGE_BODY_EMPTY,
+    errors.MessageBodyTooLarge: pb.MESSAGE_BODY_TOO_LARGE,
+    errors.MessagePropertiesTooLarge: pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    errors.ClientIdRequired: pb.CLIENT_ID_REQUIRED,
+    errors.UnrecognizedClientType: pb.UNRECOGNIZED_CLIENT_TYPE,
+    errors.InvalidTransactionId: pb.INVALID_TRANSACTION_ID,
+    errors.RequestTooSlow: pb.REQUEST_TIMEOUT,
+    errors.TooLate: pb.PRECONDITION_FAILED,
+    errors.MadeAnew: pb.PRECONDITION_FAILED,
+    errors.AlreadyExists: pb.PRECONDITION_FAILED,
+    errors.Unauthorized: pb.UNAUTHORIZED,
+    errors.Forbidden: pb.FORBIDDEN,
+    errors.NotBuilt: pb.NOT_IMPLEMENTED,
+    errors.Unsupported: pb.UNSUPPORTED,
+    # What it names is not there.
+    errors.NotFound: pb.NOT_FOUND,
+    errors.NoAnswer: pb.REQUEST_TIMEOUT,
+    errors.TopicNotFound: pb.TOPIC_NOT_FOUND,
+    errors.ConsumerGroupNotFound: pb.CONSUMER_GROUP_NOT_FOUND,
+    errors.MessageNotFound: pb.MESSAGE_NOT_FOUND,
+    errors.OffsetNotFound: pb.OFFSET_NOT_FOUND,
+    # The server is at fault.
+    errors.Busy: pb.TOO_MANY_REQUESTS,
+    errors.TooManyRequests: pb.TOO_MANY_REQUESTS,
+    errors.Internal: pb.INTERNAL_SERVER_ERROR,
+    errors.CannotListen: pb.INTERNAL_SERVER_ERROR,
+    errors.CommitUnknown: pb.INTERNAL_SERVER_ERROR,
+    errors.StoreUnavailable: pb.INTERNAL_SERVER_ERROR,
+    errors.StoreFull: pb.INTERNAL_SERVER_ERROR,
+}
+
+# How a refused telemetry stream ends; any other refusal is the client's mistake, INVALID_ARGUMENT.
+_STREAM_ENDS: dict[type[PopError], EndCode] = {
+    errors.RequestTooSlow: EndCode.DEADLINE_EXCEEDED,
+    errors.Unauthorized: EndCode.UNAUTHENTICATED,
+    errors.Forbidden: EndCode.PERMISSION_DENIED,
+    errors.Busy: EndCode.RESOURCE_EXHAUSTED,
+    errors.NotBuilt: EndCode.UNIMPLEMENTED,
+    errors.Unsupported: EndCode.UNIMPLEMENTED,
+    errors.Internal: EndCode.INTERNAL,
+}
+# gRPC carries the sentence in a header, of which some clients take no more than 8 KiB.
+_STREAM_SENTENCE_LENGTH_MAX = 512
+
+OK = pb.Status(code=pb.OK, message="OK")
+
+
+def of(outcome: PopError | None) -> pb.Status:
+    """The status of one outcome; None is success."""
+    if outcome is None:
+        return OK
+    # The official clients' own tests look for the code's name in the text of a refused handle.
+    named = "INVALID_RECEIPT_HANDLE: " if isinstance(outcome, errors.InvalidReceiptHandle) else ""
+    return pb.Status(code=CODES[type(outcome)], message=named + outcome.sentence)
+
+
+def end_of_stream(refusal: PopError) -> EndStatus:
+    """The status and sentence with which a refused telemetry stream ends (protocol 3.1).
+
+    Official clients look at these alone: a command with nothing but a status tells them nothing.
+    """
+    codes = (code for kind, code in _STREAM_ENDS.items() if isinstance(refusal, kind))
+    return EndStatus(next(codes, EndCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX])
+
+
+def over_all(statuses: list[pb.Status]) -> pb.Status:
+    """What several outcomes have in common: their code with the first one's sentence, or MULTIPLE_RESULTS."""
+    if all(status is OK for status in statuses):
+        return OK
+    first = statuses[0]
+    if all(status.code == first.code for status in statuses):
+        return first
+    refused = sum(status.code != pb.OK for status in statuses)
+    return pb.Status(
+        code=pb.MULTIPLE_RESULTS,
+        message=f"{refused} of {len(statuses)} entries were refused; the entries say which and why",
+    )
