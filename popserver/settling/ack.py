@@ -38,9 +38,9 @@ class Ack(Request[list[PopError | None]]):
 
 @carries_out(Ack)
 def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]:
-    """INFLIGHT → COMMIT; per receipt None, or why it was refused.
+    """INFLIGHT → COMMIT. The answer has one entry per receipt: None, or the reason of its refusal.
 
-    Behind an un-acked message of its group an ack is provisional: None as well.
+    While an earlier message of the message group is not acked, an ack is provisional; its entry is None as well.
     """
     refused: dict[Receipt, PopError | None] = {}
     by_group = sorted(requests, key=lambda request: request.group.group_id)
@@ -54,9 +54,9 @@ def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]
 
 
 def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[list[Receipt]]:
-    """The receipts with or without a message group, by key, as many as one step takes.
+    """Split the receipts with (or without) a message group into steps, sorted by key.
 
-    Those of a request stay together as far as may be: with them the runs they are of.
+    The receipts of one request stay in one step if they fit, so that whole runs of a message group end together.
     """
     step: set[Receipt] = set()
     for request in requests:
@@ -73,14 +73,14 @@ def _slices(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
 
 
 def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
-    """Commit what the receipts hold; of the others, why not (None where it had been committed already)."""
+    """Commit what the receipts hold. Return the reason for each that could not be (None: it was committed before)."""
     names = {"for_group": group.group_id, "holds": _as_holds(receipts), "now_ms": tx.now_ms}
     if group.history.keeps(Event.ACK):
         rows = _ACK_RETURNING.of(tx.conn).rows(tx.conn, names)
         record(tx, group, Event.ACK, (moved(row) for row in rows))
         committed = len(rows)
     else:
-        # The rows are not asked for: SQLite's driver lets go of the interpreter for each one it fetches.
+        # Without RETURNING: SQLite's driver releases the interpreter lock for each row that it fetches.
         committed = tx.conn.execute(_ACK.of(tx.conn), names).rowcount
     if committed == len(receipts):
         return {}
@@ -90,14 +90,14 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
 def _left_over(
     tx: Transaction, names: dict[str, Any], receipts: Sequence[Receipt], committed: int
 ) -> Sequence[Receipt]:
-    """The receipts that a commit of fewer rows may have left out: those of deliveries that are still there."""
+    """The receipts that may not have been committed: those whose delivery rows still exist."""
     present = set(tx.conn.execute(_PRESENT, names).scalars())
     left = [each for each in receipts if each.message_key in present]
     return left if len(receipts) - len(left) == committed else receipts
 
 
 def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
-    """The same for messages of message groups, whose places are locked: an end is a matter of the whole group."""
+    """The same for messages of message groups; their places are locked. An ack may open the whole message group."""
     if end(tx, group, receipts):
         return {}
     free = _not_locked(tx, group, receipts)
@@ -113,7 +113,7 @@ def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt])
 
 
 def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[Receipt]:
-    """Those that nobody's own transaction has under its hands, so that nobody is waited for."""
+    """The receipts whose rows no user's transaction has locked. The writer never waits for such a lock."""
     if not dialect_of(tx.conn).has_other_writers:
         return set(receipts)
     free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": _as_holds(receipts)}).scalars())
@@ -145,7 +145,7 @@ _ackable: Select[Any] = (
     .with_for_update(skip_locked=True)
 )
 # Skips rows that a user's own transaction has locked, instead of waiting.
-# By place, not by key: the rows are found already, and a plan for finding them again may be a slow one.
+# The rows are deleted by ctid, not by key: they are found already, and finding them by key again may be slow.
 _ack_skipping = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
 _ACK = PerDialect(lambda dialect: dialect.choose(_ack_plain, _ack_skipping))
 _ACK_RETURNING = PerDialect(
@@ -161,13 +161,13 @@ _PRESENT = select(delivery.c.message_key).where(
 )
 
 
-# Acks that end whole runs: what nearly every ack in message groups is, and cheaper than to look at each run.
+# The fast path for acks that end whole runs, as nearly all acks in message groups do.
 #
-# Where a receipt is not current, or something of a run is left, nothing is done: `delivery.message_groups` decides.
+# If a receipt is not current, or a part of a run is left, it does nothing, and `delivery.message_groups` decides.
 
 
 class _Runs(NamedTuple):
-    """How many deliveries are held, and of their runs: the length of all, the members, and their topics."""
+    """How many of the deliveries are held; the total length of their runs, the members, and the number of topics."""
 
     held: int
     all_of_runs: int
@@ -178,13 +178,13 @@ class _Runs(NamedTuple):
 
 
 def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
-    """Commit what the receipts hold if it is all there is of their runs; the places are the caller's.
+    """Commit the receipts if they end their whole runs. The caller has locked the places.
 
-    False, and nothing done, where it is not, or where each ack leaves a row in the group's history.
+    Returns False and changes nothing if they do not, or if the group's history keeps a row for each ack.
     """
     if group.history.keeps(Event.ACK):
         return False
-    # Receipts of one hold may differ in what they say of its end; counted twice, one would stand for another message.
+    # Two receipts of one hold may name different end times. They count once, or one would count for another message.
     named = {(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts}
     holds = encode_rows(sorted(named))
     row = _LOOK.first(tx.conn, {"holds": holds, "now_ms": tx.now_ms})
@@ -196,8 +196,8 @@ def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
     return True
 
 
-# The rows by their keys alone, whatever else is asked of them: what Postgres knows of a table whose rows come and go is
-# out of date, and any further condition might lead it to begin with that one.
+# The rows are found by their keys alone, and all other conditions are checked afterwards: Postgres's statistics of a
+# table whose rows come and go are out of date, so it might start with another condition.
 _RUN_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "queue_id")
 _ROWS = (
     select(

@@ -1,4 +1,4 @@
-"""One hold at a time: its time changed, given back, given up."""
+"""Change one hold: its invisible duration, give the message back, or forward it to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from popserver.settling.refusals import (
 
 @dataclass(frozen=True, slots=True)
 class ChangeInvisible(Request[Receipt]):
-    """A hold whose time starts anew; `give_back` ends it instead, and its attempt does not count."""
+    """Restart a hold for `duration_ms` from now. `give_back` ends the hold instead; its attempt does not count."""
 
     phase: ClassVar = Phase.CHANGE_INVISIBLE
     group: Group
@@ -51,7 +51,7 @@ class ChangeInvisible(Request[Receipt]):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Request[None]):
-    """A message its holder gives up."""
+    """A message that its holder gives up."""
 
     phase: ClassVar = Phase.FORWARD
     group: Group
@@ -69,7 +69,7 @@ def change_invisible(tx: Transaction, requests: Sequence[ChangeInvisible]) -> li
 
 @carries_out(Forward)
 def forward(tx: Transaction, requests: Sequence[Forward]) -> list[PopError | None]:
-    """INFLIGHT → DLQ; also fine for what is a dead letter or committed already."""
+    """INFLIGHT → DLQ. A message that is a dead letter or committed already is no error."""
     return [_forward_one(tx, request) for request in requests]
 
 
@@ -109,16 +109,16 @@ def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
     if event is Event.GIVE_BACK:
         return 0
     if event is Event.RETRY and held.message_group is not None:
-        # In place, and always the same: its group waits with it, whatever ladder its client climbs (requirement L6).
+        # A fixed interval, whatever the client asks for: the message group waits during it (requirement L6).
         return interval_ms(request.group.retry, held.attempt, in_order=True)
     if event is Event.RETRY and not request.duration_ms:
-        # The Node push client knows no ladder and names no time; all its attempts would be burnt at once.
+        # The Node push client sends no duration; without this interval it would use up all attempts at once.
         return interval_ms(request.group.retry, held.attempt)
     return request.duration_ms
 
 
 def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
-    """The answer already given to this very request, if it was and still counts: its first answer was lost."""
+    """The answer to this request if it was answered before and the answer is still valid: the first one was lost."""
     row = row_of(tx, old)
     if row is None or row.hold_id != successor:
         return None
@@ -126,7 +126,7 @@ def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
 
 
 def _successor(hold_id: int, duration_ms: int) -> int:
-    """The hold id that follows: as secret as the one it comes from, and the same when the request is repeated."""
+    """The next hold id: as secret as the old one, and the same if the request is repeated."""
     seed = hold_id.to_bytes(8, "big", signed=True) + duration_ms.to_bytes(8, "big", signed=True)
     return int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big") >> 1
 
@@ -144,13 +144,13 @@ def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
 
 
 def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:
-    """The delivery, locked, if the receipt is its current hold and nobody else has locked it."""
+    """Lock and return the delivery if the receipt is its current hold and no other transaction has locked it."""
     held = _HELD.first(tx.conn, _named(tx, receipt))
     return held if held is not None and tells_the_order(receipt, held) else None
 
 
 def _settle_after(tx: Transaction, group: Group, held: HeldRow) -> None:
-    """What a message's end means for its message group."""
+    """Advance the message group of a message that ended."""
     if held.message_group is None:
         return
     member = Member(held.topic_id, queue_of(held.message_key), held.message_group)

@@ -1,6 +1,6 @@
-"""What falls due: holds that nobody ended, and retries whose interval is over.
+"""Due deliveries: holds whose time ended, and retries whose interval is over.
 
-Decide, then do: pure code says which event happened to each due delivery, then one statement per event carries it out.
+First, pure code decides which event happened to each due delivery. Then one statement per event changes the rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REASONS = {
 
 
 class Ended(NamedTuple):
-    """When the next falls due; at once where more than a step was due, None where nothing waits."""
+    """When the next delivery is due: now if more than one step was due, None if nothing waits."""
 
     next_due_ms: int | None
 
@@ -54,7 +54,7 @@ class EndDue(Request[Ended]):
 
 @carries_out(EndDue)
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopError]:
-    """End every due hold and interval of one step; several requests at once need only one step."""
+    """End the due holds and intervals of one step. Several requests in one transaction share the step."""
     names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
     rows = [*_DUE.rows(tx.conn, names), *_due_in_order(tx, names)]
     groups = groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
@@ -73,12 +73,12 @@ def next_due_ms(conn: Any) -> int | None:
 
 
 def _when_to_look_again(tx: Transaction) -> int | None:
-    """After a step that could end nothing: what is due nevertheless is in somebody else's hands."""
+    """When to try again after a step that ended nothing: other transactions have locked what is due."""
     earliest_ms = next_due_ms(tx.conn)
     if earliest_ms is None or earliest_ms > tx.now_ms:
         return earliest_ms
-    # Another server's for a moment, or as long as a user likes: the longer it lies, the more rarely it is looked at.
-    # An ack in its consumer's own transaction is due since nobody knows when.
+    # Another server's lock is short, but a user's transaction may hold one for hours: the longer a delivery is overdue,
+    # the longer the pause. The due time of an ack in a user's transaction is 0: how long it is overdue is unknown.
     overdue_ms = tx.now_ms - earliest_ms if earliest_ms else 0
     again_ms = tx.now_ms + min(max(overdue_ms // 2, LOOK_AGAIN_MS_MIN), LOOK_AGAIN_MS_MAX)
     later_ms = tx.conn.execute(_NEXT_LATER, {"now_ms": tx.now_ms}).scalar()
@@ -86,7 +86,7 @@ def _when_to_look_again(tx: Transaction) -> int | None:
 
 
 def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
-    """What is due in message groups: their places first, then a look at what is due there now."""
+    """What is due in message groups: lock their places first, then read again what is due there."""
     rows = _DUE_IN_ORDER.rows(tx.conn, names)
     if not rows or not dialect_of(tx.conn).has_other_writers:
         return rows
@@ -102,18 +102,18 @@ def _place(row: DueRow) -> Place:
 
 
 def _forget(tx: Transaction, rows: Sequence[DueRow]) -> None:
-    """What is due in groups that are removed already would be due for ever."""
+    """Delete deliveries of removed groups: without this they would stay due."""
     if rows:
         tx.conn.execute(_FORGET, {"rows": encode_rows((row.group_id, row.message_key) for row in rows)})
 
 
 def _is_over(found: FoundGroup) -> bool:
-    """Copies of what its members handed back would make the retry topic anew that was deleted with the group."""
+    """Whether a deleted group uses a retry topic: a retry message would create the deleted topic again."""
     return found.is_deleted and found.group.mode is Mode.PULL
 
 
 def _plan(rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[DueRow]]:
-    """Which event happened to which deliveries, in the order of their keys."""
+    """The deliveries of each (group id, event), sorted by message key."""
     plan: dict[tuple[int, Event], list[DueRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda each: (each.group_id, each.message_key)):
         if row.group_id in groups:
@@ -125,10 +125,10 @@ def _event(row: DueRow, found: FoundGroup) -> Event:
     if row.state == State.WAITING_RETRY:
         return Event.BACKOFF_ELAPSED
     if row.state == State.ACKED_IN_TRANSACTION:
-        # Acked in its consumer's own transaction (docs/sql.md), which can touch nothing but the delivery.
+        # Acked in the consumer's own transaction (docs/sql.md), which can change only the delivery's row.
         return Event.ACK
     if found.is_deleted:
-        # A dead letter would make the dead-letter topic anew that was deleted with the group.
+        # A dead letter would create the dead-letter topic again that was deleted with the group.
         return Event.RELEASE
     return when_hold_ends(Holder(row.holder), row.attempt, found.group.retry)
 
@@ -152,7 +152,7 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
 
 
 def _settle_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:
-    """What the ends mean for the message groups they were in."""
+    """Advance the message groups of the deliveries that ended."""
     touched: dict[int, set[Member]] = defaultdict(set)
     acked: dict[int, set[int]] = defaultdict(set)
     for row in rows:
@@ -167,7 +167,7 @@ def _settle_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, Fo
 
 
 def _visible_at_ms(row: DueRow, event: Event, group: Group) -> int:
-    """A retry's interval starts when the attempt ended, not when somebody looked (requirement L18)."""
+    """A retry's interval starts when the hold ended, not when the server noticed it (requirement L18)."""
     if event is not Event.RETRY:
         return row.visible_at_ms
     return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
@@ -182,8 +182,8 @@ _ALL_DUE = (
 _DUE = RowStatement(DueRow, _ALL_DUE.where(delivery.c.message_group.is_(None)).with_for_update(skip_locked=True))
 _in_order = _ALL_DUE.where(delivery.c.message_group.is_not(None))
 _DUE_IN_ORDER = RowStatement(DueRow, _in_order)
-# An ack in its consumer's own transaction has locked no place, but the delivery.
-# Only of places that were taken: a row locked beside them would stand in the way of who has its place.
+# An ack in the consumer's own transaction locks the delivery's row, but no place. Only rows of locked places are locked
+# here: a lock on another row would block the transaction that has that row's place.
 _PLACES = rows_parameter("places", "group_id", "first_key", "end_key")
 _IN_A_PLACE = exists().where(
     delivery.c.group_id == _PLACES.c.group_id,
@@ -197,7 +197,7 @@ _ROWS = rows_parameter("rows", "group_id", "message_key")
 _FORGET = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ROWS.c.group_id, _ROWS.c.message_key))
 )
-# The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
+# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _MOVES = rows_parameter("moves", "group_id", "message_key", "visible_at_ms")
 _MOVE = {
     event: update(delivery)

@@ -1,4 +1,4 @@
-"""What a holder does with what it holds: ack, change its time, give it up."""
+"""What a holder does with its messages: ack, change the invisible duration, give up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from popserver.settling.ack import Ack
 
 
 class Settling:
-    """Reads receipt handles, and has the writer act on the holds they name."""
+    """Reads receipt handles and submits what to do with their holds to the writer."""
 
     def __init__(self, writer: Writer, catalog: Catalog) -> None:
         self._writer = writer
@@ -32,9 +32,9 @@ class Settling:
     async def ack(
         self, group_name: Resource, topic_name: Resource, handles: Sequence[str], message_ids: Iterable[str] = ()
     ) -> list[PopError | None]:
-        """Commit messages by their receipt handles; None where it is done, the refusal where it is not.
+        """Commit messages by their receipt handles. The answer has one entry per handle: None, or the refusal.
 
-        `message_ids`, one for each handle or none at all, must be those that the handles came with, or blank.
+        `message_ids` is empty or has one entry per handle: the id that came with the handle, or a blank text.
         """
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
         named = zip_longest(handles, message_ids, fillvalue="")
@@ -59,10 +59,10 @@ class Settling:
         give_back: bool = False,
         message_id: str = "",
     ) -> str:
-        """Restart the hold's time from now; returns the new handle, the old one is dead.
+        """Restart the hold's time from now. Returns the new handle; the old one is no longer valid.
 
-        For a push holder this is a failure: the message waits `duration_ms`, then comes again. With `give_back` it is
-        Ready at once and the attempt does not count. Raises `InvalidReceiptHandle`, with nothing changed.
+        For a push consumer this is a failure: the message is delivered again after `duration_ms`. With `give_back` it
+        is READY at once and the attempt does not count. Raises `InvalidReceiptHandle` and then changes nothing.
         """
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
         held = await self._receipt(handle, message_id, group, topic)
@@ -70,7 +70,7 @@ class Settling:
         return handles.encode_receipt(await self._writer.submit(request))
 
     async def forward(self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = "") -> None:
-        """Give a message up: it becomes a dead letter. Done as well when it already is one, or is committed."""
+        """Give a message up: it becomes a dead letter. No error if it is one already, or is committed."""
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
         request = change.Forward(group, await self._receipt(handle, message_id, group, topic))
         await self._writer.submit(request)
@@ -83,17 +83,17 @@ class Settling:
         queue_id = queue_of(decoded.message_key)
         if any(queue.queue_id == queue_id for queue in topic.queues):
             return decoded
-        # What was redriven to the group comes as a message of the topic, and stands in one of the group's own.
+        # A message that was redriven to the group looks like one of the topic; it is stored in a topic of the group.
         if queue_id not in await self._catalog.own_queues(group):
             raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
         return decoded
 
 
-# Holds that lose their holder: a client that is gone, an answer that reached nobody.
+# Holds that lose their holder: the client disconnected, or the answer did not reach it.
 
 
 class Orphans:
-    """Has them end; has those of a client that comes back live on."""
+    """Ends holds without a holder, and prolongs those of a client that comes back."""
 
     def __init__(self, writer: Writer, clock: Clock, errands: Errands, members: Members) -> None:
         self._writer = writer
@@ -102,26 +102,26 @@ class Orphans:
         self._members = members
 
     def withdraw(self, granted: Sequence[Delivery]) -> None:
-        """Nothing of these was written to anybody: Ready again at once, and the attempts do not count."""
+        """These messages were not sent to any client: they are READY at once, and the attempts do not count."""
         receipts = [handles.decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
             withdraw = release.Withdraw(receipts)
             self._errands.do(receipts[0], lambda: self._writer.submit(withdraw))
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
-        """Their client broke off while these were written to it: Ready again after one second (protocol 1.7)."""
+        """The client disconnected while these messages were sent to it: READY after one second (protocol 1.7)."""
         receipts = [handles.decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
             orphan = release.Orphan(receipts=receipts)
             self._errands.do(receipts[0], lambda: self._writer.submit(orphan))
 
     async def orphan_client(self, client_id: str, said_goodbye: bool, *, inherits: bool = False) -> None:
-        """The client is gone here; if it is gone everywhere its push holds end."""
+        """The client left this server. Its push holds end if it is connected to no other server."""
         if await self._members.go(client_id, inherits=inherits, everywhere=said_goodbye):
             await self._writer.submit(release.Orphan(client_id=client_id))
 
     async def adopt(self, client_id: str) -> None:
-        """The client is here, or here again: its push holds live as long as it does."""
+        """The client is connected (again): its push holds last as long as it is."""
         await self._members.come(client_id)
         until_ms = self._clock.now_ms() + PUSH_HOLD_MS_MAX
         await self._writer.submit(release.Adopt(client_id, until_ms))

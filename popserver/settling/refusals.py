@@ -1,4 +1,4 @@
-"""Why a receipt holds nothing: looked up only once no row came back."""
+"""Why a receipt holds nothing. This is read only after a statement found no row for the receipt."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.states import ACKED, State
 from popserver.model.topic import queue_of
-
-# A delivery that is held: what its row tells, and the lock of its message group.
 
 
 class HeldRow(NamedTuple):
@@ -58,7 +56,7 @@ class DeliveryRow(NamedTuple):
 
 
 def locks_in_order(receipts: Iterable[Receipt]) -> Iterable[Locks]:
-    """What to lock before these receipts are acted on: the places of messages of message groups."""
+    """What to lock before an operation on these receipts: the places of messages of message groups."""
     places = {Place(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order}
     return locks_of(places) if places else ()
 
@@ -68,7 +66,7 @@ def is_held(tx: Transaction, row: DeliveryRow | RunRow) -> bool:
 
 
 def tells_the_order(receipt: Receipt, row: HeldRow | DeliveryRow) -> bool:
-    """Whether the handle is right about the message group; one that is not has come without the group's lock."""
+    """Whether the handle is right about the message group. If it is wrong, the group's lock is missing."""
     return receipt.in_order == (row.message_group is not None)
 
 
@@ -80,7 +78,7 @@ HELD_COLUMNS = [delivery.c[name] for name in HeldRow._fields]
 
 
 def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
-    """Why a receipt names no current hold; None where its message is committed and the hold's own end is to come."""
+    """Why a receipt names no current hold; None if its message is committed and the hold's time has not ended yet."""
     row = row_of(tx, receipt)
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
@@ -88,8 +86,8 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
         return None
     if row is not None and row.hold_id == receipt.hold_id and not tells_the_order(receipt, row):
         return InvalidReceiptHandle(
-            f"the receipt handle was not given to group '{group.name}' like this: of the message group of message"
-            f" {receipt.message_key} it says the opposite; use the handle as it came with the message"
+            f"the receipt handle was changed after it was given to group '{group.name}': it does not fit the message"
+            f" group of message {receipt.message_key}; use the handle as it came with the message"
         )
     if row is not None and row.hold_id == receipt.hold_id and is_held(tx, row):
         return TooManyRequests(
@@ -103,13 +101,13 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     else:
         why = "its time ended, or it was replaced"
     return InvalidReceiptHandle(
-        f"the receipt handle holds nothing any more: {why}; the message is {state.shown} in group '{group.name}'."
+        f"the receipt handle is no longer valid: {why}; the message is {state.shown} in group '{group.name}'."
         " Use the newest handle, and a longer invisible duration"
     )
 
 
 def refusal(tx: Transaction, group: Group, receipt: Receipt) -> PopError:
-    """The same for what cannot be done twice: of a committed message nothing is held either."""
+    """The same for operations that cannot be repeated: a committed message is a refusal too."""
     why = why_not(tx, group, receipt)
     return why or InvalidReceiptHandle(f"message {receipt.message_key} is committed already; nothing is held")
 

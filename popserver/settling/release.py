@@ -1,4 +1,4 @@
-"""Holds whose holder is gone, or never was: they end soon, or at once; a client that comes back may keep its own."""
+"""Holds without a holder: they end soon, or at once. A client that comes back in time keeps its holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from popserver.settling.refusals import GrantedRow, locks_in_order, moved
 
 @dataclass(frozen=True, slots=True)
 class Orphan(Request[None]):
-    """Holds whose holder is gone: all push holds of a client, or those of these receipts."""
+    """Holds whose holder is gone: all push holds of a client, or the holds of these receipts."""
 
     phase: ClassVar = Phase.ORPHAN
     client_id: str = ""
@@ -37,7 +37,7 @@ class Orphan(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(Request[None]):
-    """Grants of which nothing was written to anybody."""
+    """Grants whose messages were not sent to any client."""
 
     phase: ClassVar = Phase.WITHDRAW
     receipts: Sequence[Receipt]
@@ -57,10 +57,10 @@ class Adopt(Request[None]):
 
 @carries_out(Orphan)
 def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]:
-    """Let holds end one second from now, whoever held them (protocol 5.1).
+    """Let holds of any consumer end one second from now (protocol 5.1).
 
-    Refused, to be asked again, while somebody's own transaction has one of them under its hands: nobody is made to
-    wait for that.
+    Refused with `TooManyRequests` while a user's own transaction has locked one of them: the writer never waits for
+    that. The caller repeats the request.
     """
     answers: list[PopError | None] = []
     for request in requests:
@@ -73,16 +73,16 @@ def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]
 
 @carries_out(Withdraw)
 def withdraw(tx: Transaction, requests: Sequence[Withdraw]) -> list[PopError | None]:
-    """INFLIGHT → READY at once, and the attempts do not count: nobody can have begun with these messages.
+    """INFLIGHT → READY at once. The attempts do not count, because no consumer has seen these messages.
 
-    Refused, to be asked again, while somebody's own transaction has one of them under its hands.
+    Refused with `TooManyRequests` while a user's own transaction has locked one of them.
     """
     return [_withdraw(tx, request.receipts) for request in requests]
 
 
 @carries_out(Adopt)
 def adopt(tx: Transaction, requests: Sequence[Adopt]) -> list[PopError | None]:
-    """Give a returned client its push holds back, as far as they have not ended."""
+    """Give a client that came back those of its push holds that have not ended."""
     for request in requests:
         tx.conn.execute(_ADOPT, {"of_client": request.client_id, "until_ms": request.until_ms, "now_ms": tx.now_ms})
     return [None] * len(requests)
@@ -93,7 +93,9 @@ def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
     tx.conn.execute(_ORPHAN_CLIENT, names)
     if not dialect_of(tx.conn).has_skipped(tx.conn, _STILL_HELD, names):
         return None
-    return TooManyRequests(f"a message that client '{client_id}' held is locked by another transaction; ask again")
+    return TooManyRequests(
+        f"a message held by client '{client_id}' is locked by another transaction; repeat the request"
+    )
 
 
 def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
@@ -101,7 +103,7 @@ def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | No
     tx.conn.execute(_ORPHAN_HOLDS, names)
     if not dialect_of(tx.conn).has_skipped(tx.conn, _TOO_LONG, names):
         return None
-    return TooManyRequests("a message whose client broke off is locked by another transaction; ask again")
+    return TooManyRequests("a message whose client disconnected is locked by another transaction; repeat the request")
 
 
 def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
@@ -113,7 +115,7 @@ def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
             _give_back_unused(tx, groups[group_id].group, list(several))
     if not dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED, names):
         return None
-    return TooManyRequests("a message that nobody got is locked by another transaction; ask again")
+    return TooManyRequests("a message that was not sent is locked by another transaction; repeat the request")
 
 
 def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow]) -> None:
@@ -162,12 +164,12 @@ _ORPHAN_HOLDS = (
     update(delivery)
     .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_too_long_free))
     .values(
-        # A simple consumer may still prolong what it got of a broken answer; for it that is no failure.
+        # A simple consumer may still prolong the messages it got before its answer broke off; that is no failure.
         holder=case(
             (delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"), Holder.SIMPLE.value), else_=Holder.ORPHAN.value
         ),
         visible_at_ms=bindparam("until_ms"),
-        # Nobody's: a client that comes back gets only what it had.
+        # Without a client, so that a client that comes back gets only the holds it knows of.
         client_id="",
     )
 )
@@ -191,7 +193,7 @@ _GIVE_BACK = (
     .values(
         state=target(Event.GIVE_BACK).value,
         attempt=delivery.c.attempt - 1,
-        # No handle stands for it any more, nor does a change of one that is repeated.
+        # After this no receipt handle is valid, and neither is a repeated change of one.
         hold_id=NO_HOLD,
         visible_at_ms=bindparam("now_ms", type_=BigInteger),
     )

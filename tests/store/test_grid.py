@@ -209,7 +209,7 @@ def _ack_in_transaction(case: Case) -> None:
         group=case.group.group_id,
         key=case.receipt.message_key,
     )
-    assert found, "the receipt handle holds nothing any more"
+    assert found, "the receipt handle is no longer valid"
     _acked_in_transaction(case)
 
 

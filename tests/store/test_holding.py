@@ -105,7 +105,7 @@ class TestAck:
             assert outcome is None
         else:
             assert str(outcome).startswith(
-                f"the receipt handle holds nothing any more: its time ended {after_ms - HOLD_MS} ms ago; the message is"
+                f"the receipt handle is no longer valid: its time ended {after_ms - HOLD_MS} ms ago; the message is"
                 " INFLIGHT in group 'billing'"
             )
 
