@@ -1,1 +1,1 @@
-"""From a gRPC call to a method and back: calls, statuses, limits, listening, converters."""
+"""From a gRPC call to a method and back: calls, status codes, limits, listening, converters."""

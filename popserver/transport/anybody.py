@@ -1,4 +1,7 @@
-"""Health and reflection, which answer everybody: so they get little, and no address gets more than half of it."""
+"""Health and reflection. They answer callers without a signature, so their streams are few.
+
+One address gets at most half of the streams.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ Request = TypeVar("Request", bound=Message)
 
 
 class Anybody:
-    """Both services. A refusal of theirs is the call's own status: their answers have none."""
+    """Both services. A refusal ends the call with a gRPC status, because their answers have no status field."""
 
     def __init__(self, incoming: Incoming, budgets: Budgets, limits: Limits, names: Sequence[str]) -> None:
-        """`names` are those of the other services, which reflection lists."""
+        """`names` are the names of the other services; reflection lists them."""
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             POOL.AddSerializedFile(file.serialized_pb)
         self.health = Health()
@@ -75,7 +78,7 @@ class Anybody:
         return request
 
     async def _next(self, call: Call, read: Read[Request]) -> Request | None:
-        """None where no more comes. Raises the `PopError` of a request that is refused."""
+        """The next request, or None after the last one. Raises a `PopError` if the request is refused."""
         arrived = await self._incoming.receive(call, read, is_stranger=True)
         arrived.budget.give_back(arrived.size)
         if arrived.is_end:
@@ -93,7 +96,7 @@ def _shares(budgets: Budgets, name: str, limit: int) -> Shares:
 
 @contextmanager
 def _one_of(shares: Shares, call: Call) -> Iterator[None]:
-    """Raises `TooManyRequests`."""
+    """Count this stream while it is open. Raises `TooManyRequests` if the address has too many."""
     address = call.peer.rpartition(":")[0]
     if not shares.take(address):
         raise shares.refusal("one more stream", address)
@@ -104,7 +107,7 @@ def _one_of(shares: Shares, call: Call) -> Iterator[None]:
 
 
 def _refusable(handler: Handler) -> Handler:
-    """The call ends with the status of the refusal that the handler raises."""
+    """If the handler raises a `PopError`, end the call with its status."""
 
     async def handle(call: Call) -> Encodable | None:
         try:
@@ -118,26 +121,26 @@ def _refusable(handler: Handler) -> Handler:
 
 # grpc.health.v1: SERVING from the start until the server leaves.
 
-# What a health check may ask for: the server as a whole, and the two names that process supervisors use.
+# Names that a health check may ask for: the whole server, and the two names that process supervisors use.
 NAMES = frozenset({"", "startup", "liveness"})
 
 
 class Health:
-    """Whether the server takes calls."""
+    """Whether the server accepts calls."""
 
     def __init__(self) -> None:
         self._is_leaving = asyncio.Event()
 
     def leave(self) -> None:
-        """From now on NOT_SERVING; those who watch are told."""
+        """Answer NOT_SERVING from now on, and tell all watchers."""
         self._is_leaving.set()
 
     def check(self, name: str) -> health_pb2.HealthCheckResponse | None:
-        """None for a name that is not known."""
+        """The state; None for an unknown name."""
         return self._state() if name in NAMES else None
 
     async def watch(self, name: str, write: Write) -> None:
-        """Tell the state now and whenever it changes, until the caller is cancelled."""
+        """Write the state now and at each change, until the call is cancelled."""
         if name not in NAMES:
             await write(health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN))
         else:

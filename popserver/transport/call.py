@@ -1,7 +1,7 @@
-"""A call as the rest of the server sees it, and what a door has to offer. Nothing here knows gRPC's library.
+"""A call as the rest of the server sees it, and the interface of a door. This module does not use gRPC's library.
 
-A door accepts connections, makes one `Call` of each call and runs its handler in a task of its own; cancelling that
-task ends the call. `transport.grpc_door` is the door that is built in.
+A door accepts connections. For each call it makes a `Call` and runs the handler in its own task; cancelling that task
+ends the call. `transport.grpc_door` is the built-in door.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EndCode(IntEnum):
-    """Why a call ends without an answer. The numbers are those of gRPC's status codes on the wire."""
+    """Why a call ends without an answer. The numbers are gRPC's status codes on the wire."""
 
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
@@ -28,14 +28,14 @@ class EndCode(IntEnum):
 
 
 class EndStatus(NamedTuple):
-    """The status and the sentence with which a call ends."""
+    """The status code of a call that ends without an answer, and a sentence for the user."""
 
     code: EndCode
     sentence: str = ""
 
 
 class Encodable(Protocol):
-    """What a handler returns or writes: a protobuf message, or something that encodes itself like one."""
+    """What a handler returns or writes: a protobuf message, or an object that encodes itself like one."""
 
     def SerializeToString(self) -> bytes: ...  # noqa: N802
 
@@ -49,53 +49,53 @@ class Call(Protocol):
 
     @property
     def Disconnected(self) -> type[Exception]:  # noqa: N802 - a class, as PEP 249 has them on connections
-        """What `write` raises when the connection is gone."""
+        """The exception that `write` raises when the connection is lost."""
 
     @property
     def headers(self) -> Mapping[str, str | bytes]:
-        """By name, in lower case. Those whose name ends in `-bin` are bytes."""
+        """Values by name; names are in lower case. The value is bytes if the name ends in `-bin`."""
 
     @property
     def peer(self) -> str:
-        """`HOST:PORT` of the client; empty where that is not known."""
+        """`HOST:PORT` of the client; empty if unknown."""
 
     @property
     def connection(self) -> int | None:
-        """The front's number of the call's connection; None for one that did not come through the front."""
+        """The front's number for the call's connection; None if the connection did not come through the front."""
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the client has cancelled the call, or its connection has closed."""
+        """Whether the client cancelled the call or its connection closed."""
 
     def remaining_ms(self) -> int | None:
-        """Milliseconds until the call's deadline; None where it has none."""
+        """Milliseconds until the call's deadline; None if it has none."""
 
     async def read(self) -> bytes | None:
-        """The next request, as it came; None after the last one. The door reads nothing ahead of this."""
+        """The next request, undecoded; None after the last one. The door reads no request before this is called."""
 
     async def send_headers(self) -> None:
-        """Send the answer's headers now. Otherwise they go with the first frame."""
+        """Send the answer's headers now. By default they are sent with the first frame."""
 
     @property
     def write(self) -> Write:
-        """Writes one frame of the answer, when the client is ready for it. Raises `Disconnected`."""
+        """Writes one frame of the answer once the client is ready for it. Raises `Disconnected`."""
 
     def end(self, status: EndStatus) -> None:
-        """When the handler returns, the call ends with this status; what a unary handler returns is dropped."""
+        """Set the status with which the call ends when its handler returns. A unary handler's answer is dropped."""
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call back when the call has ended, however it ends."""
+        """Call `callback` when the call has ended, for any reason."""
 
 
-# A unary handler returns the answer; a streaming one writes its frames and returns None.
+# A unary handler returns the answer; a streaming handler writes frames and returns None.
 Handler = Callable[[Call], Awaitable[Encodable | None]]
 
 
 class Route(NamedTuple):
-    """One method, as a door serves it."""
+    """One method of a service, for a door."""
 
     handler: Handler
-    encode: Callable[[Encodable], bytes]  # of an answer, or of each of its frames
+    encode: Callable[[Encodable], bytes]  # for the answer, or for each frame of it
     streams: bool  # whether the answer is a stream
 
 
@@ -107,20 +107,20 @@ class Service(NamedTuple):
 
 
 class Door(Protocol):
-    """Accepts calls and hands them to their handlers."""
+    """Accepts calls and runs their handlers."""
 
     def listen_plaintext(self, address: str) -> int:
-        """Bind an address; returns the port. Raises `RuntimeError` where that is not possible."""
+        """Bind an address and return the port. Raises `RuntimeError` if the address cannot be bound."""
 
     def listen_tls(self, address: str, source: Source) -> int:
-        """The same with TLS. `source` is asked for a fresh certificate at every handshake."""
+        """The same with TLS. Every handshake asks `source` for a new certificate."""
 
     def serve(self, services: Sequence[Service]) -> None: ...
 
     async def start(self) -> None: ...
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept no more calls; after the timeout cut off those that still run."""
+        """Accept no more calls. After the timeout, cancel the calls that still run."""
 
 
 def encode(frame: Encodable) -> bytes:

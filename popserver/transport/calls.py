@@ -1,10 +1,10 @@
 """From a call to a method, and back.
 
-Every failure of a call becomes a status inside the answer: a refusal has the code of `transport.status`, an unforeseen
-error one plain sentence (and its traceback in the log), bytes that are no request BAD_REQUEST. Clients take the call's
-own status for a broken connection and try again.
+Every failure of a call becomes a status inside the answer. The gRPC status stays OK, because clients take any other
+gRPC status for a broken connection and try again. A refusal has a code from `transport.status`. An unexpected error
+has one plain sentence; its traceback is in the log. Bytes that cannot be decoded are a BAD_REQUEST.
 
-The headers say who calls, and they are judged first: the request of a caller who is refused is not read at all.
+The headers identify the caller and are checked first. The request of a refused caller is not read.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from popserver.transport.limits import MIB
 
 log = structlog.get_logger("popserver.rpc")
 
-# Of a request that carries no messages. Decoded, a list of empty entries takes fifty times as much.
+# For a request without messages. A decoded list of empty entries needs fifty times its encoded size.
 OTHER_REQUEST_BYTES_MAX = 4 * MIB
-# A request of so many fields is not decoded: it holds no legal list, and would take fifty times its size.
+# A request with more fields is not decoded: its lists are too long in any case, and it would need fifty times its size.
 FIELDS_MAX = 16_384
-# So many fields are looked at for bodies: in a legal request all bodies are among them.
+# The search for bodies stops after this many fields. In a legal request it has found all bodies by then.
 FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
 
 Request = TypeVar("Request", contravariant=True)
@@ -47,11 +47,14 @@ Needs = Sequence[Need]
 
 
 class NotTaken(Exception):
-    """A client does not take its answer; a refusal would only wait behind it."""
+    """A client does not read its answer. It would not read a refusal either."""
 
 
 class Caller:
-    """Who calls, by the headers of the call (protocol 2.1); unknown languages, odd dates, missing headers are fine."""
+    """Who calls, from the headers of the call (protocol 2.1).
+
+    Unknown languages, unusual dates and missing headers are accepted.
+    """
 
     __slots__ = (
         "_headers",
@@ -69,19 +72,20 @@ class Caller:
     def __init__(self, call: Call) -> None:
         self.call = call
         self._headers = call.headers
-        # With users, the id within the user's own: nobody can be, or end, a client of somebody else.
+        # If callers must sign, the gate puts the user's name before it, so no user can act as another user's client.
         self.client_id = self.header("x-mq-client-id").strip()
         self.namespace = self.header("x-mq-namespace")
-        # The access key of the user who signed the call; empty where callers need not sign.
+        # The access key of the user who signed the call; empty if callers need not sign.
         self.user = ""
-        # Whether it did not sign where others must; the gate says so.
+        # Whether signatures are required and this call has none. The gate sets it.
         self.is_stranger = False
-        # Raises unless the caller is still let in and has these rights; the gate puts it there.
+        # Raises unless the user is still enabled and has these rights. The gate sets it.
         self.require: Callable[[Needs], None] = _let_through
-        # Whether some messages are kept from the caller because of where they come from; raises for such topics.
+        # `withholds`: whether a policy denies this user to read some topics. `require_origins` raises for such topics;
+        # it is called with the topics that dead letters and retries come from.
         self.withholds: Callable[[], bool] = _nothing_withheld
         self.require_origins: Callable[[Iterable[Resource | None]], None] = _let_through
-        # What it needs for as long as its stream is open.
+        # The rights that the caller needs while its stream is open.
         self.stands_on: Needs = ()
 
     def header(self, name: str) -> str:
@@ -89,59 +93,59 @@ class Caller:
         return value if isinstance(value, str) else ""
 
     def binary(self, name: str) -> bytes | None:
-        """A header of bytes, whose name ends in `-bin`; None where there is none."""
+        """A header with bytes, whose name ends in `-bin`; None if there is none."""
         value = self._headers.get(name)
         return value if isinstance(value, bytes) else None
 
     def resource(self, named: pb.Resource) -> Resource:
-        """A topic or group; some clients name the namespace in the call's header alone."""
+        """A topic or group. Some clients give the namespace only in the call's header."""
         return Resource(named.resource_namespace or self.namespace, named.name)
 
     @property
     def peer(self) -> str:
-        """Where the call comes from: `HOST:PORT`, or nothing where that is not known."""
+        """The client's `HOST:PORT`; empty if unknown."""
         return self.call.peer
 
     def carries(self, undelivered: Undelivered, size: int) -> None:
-        """The call's answer has so many bytes of bodies, which are in memory until the call has ended."""
+        """Count the bodies of the call's answer (`size` bytes): they stay in memory until the call has ended."""
         if size:
             undelivered.carry(size)
             self.call.on_end(lambda: undelivered.carried(size))
 
     def remaining_ms(self) -> int | None:
-        """Until the call's deadline; None where it has none."""
+        """Milliseconds until the call's deadline; None if it has none."""
         return self.call.remaining_ms()
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request]):
-    """How one RPC is answered: with one response to one request."""
+    """An RPC with one request and one response."""
 
     answer: Callable[[Request, Caller], Awaitable[Message]]
-    rights: Callable[[Request, Caller], Needs]  # what the caller needs, by what the request names
-    # The response to a refused request, where it is not just the status.
+    rights: Callable[[Request, Caller], Needs]  # the rights that this request needs
+    # Makes the response to a refused request, if the response has more than a status.
     refuse: Callable[[Request | BadRequest | None, pb.Status], Message] | None = None
-    anonymous: bool = False  # may come without a client id, and then unsigned
+    anonymous: bool = False  # a call without a client id is allowed, and need not be signed
     bytes_max: int = OTHER_REQUEST_BYTES_MAX
-    echoes: bool = False  # a refusal repeats something of the request, so the request of a refused caller is read too
+    echoes: bool = False  # a refusal repeats a part of the request, so the request of a refused caller is read too
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod(Generic[Request]):
-    """The same with a stream as the answer: `answer` writes its frames."""
+    """An RPC with one request and a stream as the response: `answer` writes its frames."""
 
     answer: Callable[[Request, Caller, Write], Awaitable[None]]
     rights: Callable[[Request, Caller], Needs]
-    refuse: Callable[[pb.Status], Sequence[Message]] | None = None  # the frames, where they are not one with the status
-    # Waits before a refused call ends, where a client would ask again at once, without end.
+    refuse: Callable[[pb.Status], Sequence[Message]] | None = None  # the frames of a refusal; default: one, the status
+    # Waits before a refused call ends, for clients that otherwise repeat the call at once and without end.
     hold_up: Callable[[Request | BadRequest | None, Caller], Awaitable[None]] | None = None
-    # How a frame becomes bytes, where it is not always the method's own message.
+    # Encodes a frame, if some frames are not the method's protobuf message.
     encode: Callable[[Encodable], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationMethod(Generic[Request]):
-    """The same with a stream of requests, too. `answer` asks for the rights that each of them needs."""
+    """An RPC with a stream of requests and a stream of responses. `answer` checks the rights of each request."""
 
     answer: Callable[[Frames[Request], Caller, Write], Awaitable[None]]
     hold_up: Callable[[], Awaitable[None]]
@@ -151,20 +155,20 @@ AnyMethod = Method[Never] | StreamMethod[Never] | ConversationMethod[Never]
 
 
 class Gate(Protocol):
-    """Stands before every method of a service; a caller who may not pass gets the `PopError` it raises."""
+    """Checks every call of a service. Its methods raise the `PopError` that the caller gets."""
 
     def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
-        """Before the request is read: who calls?"""
+        """Identify the caller, before the request is read."""
 
     def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
-        """May the caller do what the request asks? A stream of requests is asked about by its method."""
+        """Check that the caller may do what the request asks. Not called for streams of requests."""
 
 
 def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Gate, incoming: Incoming) -> Service:
-    """The service, as a door takes it. Raises `ValueError` unless these are exactly its methods."""
+    """Make a service for a door. Raises `ValueError` unless `methods` has exactly the methods of the service."""
     differ = methods.keys() ^ service.methods_by_name.keys()
     if differ:
-        raise ValueError(f"the methods of {service.full_name} and those given differ in {', '.join(sorted(differ))}")
+        raise ValueError(f"{service.full_name} and its table of methods differ in: {', '.join(sorted(differ))}")
     routes = {each.name: _route(each, methods[each.name], gate, incoming) for each in service.methods}
     return Service(service.full_name, routes)
 
@@ -172,7 +176,10 @@ def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Ga
 def reader(
     message_class: type[Decoded], bytes_max: int, too_many: Callable[[Decoded, int], str] | None = None
 ) -> Read[Decoded]:
-    """From bytes to a request, or to its refusal. `too_many` says which of its lists is too long, if one is."""
+    """A function that decodes a request, or returns the refusal of bytes that it cannot decode or may not accept.
+
+    `too_many` returns a sentence about a list that is too long, or an empty string.
+    """
     parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
     type_name = descriptor.full_name
 
@@ -204,7 +211,7 @@ def _no_request(what: str, size: int) -> BadRequest:
 
 
 def _let_through(_needs: object) -> None:
-    """Where callers need not sign, each may do everything."""
+    """If callers need not sign, each caller may do everything."""
 
 
 def _nothing_withheld() -> bool:
@@ -217,7 +224,7 @@ def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming
     bytes_max = method.bytes_max if isinstance(method, Method) else OTHER_REQUEST_BYTES_MAX
     read = reader(request_class, bytes_max, too_many)
     way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read)
-    # From here on only the protocol's file says what a request is.
+    # The casts drop the request's type: the class comes from the descriptor, which mypy cannot see.
     if isinstance(method, Method):
         return Route(_Unary(way, cast("Method[Message]", method)).handle, way.encode, streams=False)
     if isinstance(method, StreamMethod):
@@ -229,7 +236,7 @@ def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming
 
 
 class _Way:
-    """What the handlers of all kinds of methods have in common."""
+    """What the handlers of all kinds of methods share."""
 
     def __init__(
         self, name: str, response_class: type[Message], gate: Gate, incoming: Incoming, read: Read[Message]
@@ -245,9 +252,9 @@ class _Way:
         return self._respond(status=refused)
 
     def failure(self, caller: Caller) -> Internal:
-        """What the caller is told of the exception that is being handled; the log has it whole."""
+        """Log the exception that is being handled; return the error for the caller."""
         request_id = caller.header("x-mq-request-id")
-        # The traceback as text: a renderer given the exception itself may print local variables, and so bodies.
+        # The traceback as text: given the exception itself, a log renderer may print local variables, with bodies.
         where = {"rpc": self.name, "client_id": caller.client_id, "request_id": request_id, "peer": caller.peer}
         log.error("call failed", **where, exception=traceback.format_exc())
         return Internal(
@@ -256,7 +263,7 @@ class _Way:
         )
 
     def outcome(self, error: Exception, call: Call, caller: Caller) -> PopError | None:
-        """The refusal with which a stream ends after this exception; None where the client gets no more of it."""
+        """The refusal that a stream sends after this exception; None if the client will not read it."""
         if isinstance(error, PopError):
             return error
         if isinstance(error, NotTaken):
@@ -343,8 +350,8 @@ class _Conversation:
         self._method = method
 
     async def handle(self, call: Call) -> None:
-        """A refusal is a frame, and then the stream's own status: official clients see only the second."""
-        # At once: one client sends nothing before it has seen the headers (protocol 3.1).
+        """Answer a stream. A refusal is a frame and the gRPC status, because official clients see only the status."""
+        # Sent at once, because one client waits for the headers before it sends anything (protocol 3.1).
         await call.send_headers()
         way, caller = self._way, Caller(call)
         frames: Frames[Message] | None = None
@@ -361,6 +368,6 @@ class _Conversation:
         if refusal is None:
             return
         await call.write(way.refusal(status.of(refusal)))
-        if frames is None or frames.refusal is None:  # else the frame goes on to arrive
+        if frames is None or frames.refusal is None:  # otherwise a frame is still arriving: end the stream at once
             await self._method.hold_up()
         call.end(status.end_of_stream(refusal))

@@ -1,7 +1,7 @@
 """How many entries each list of a request may have.
 
-Asked before anything else is done with a request. Every list of every request has a number here, or a test fails. A
-verb may allow fewer, with a sentence of its own.
+This is checked before anything else in a request. Every list of every request has a number here; a test checks that.
+A method may have a lower limit with its own sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-# By the message that has the list and the list's own name. Where a verb has a limit of its own, this one is larger.
+# The key is the message type and the name of the list. If a method has its own limit, this one is higher.
 ENTRIES_MAX = {
     "Endpoints.addresses": 64,
     "MessageQueue.accept_message_types": 16,
@@ -39,7 +39,7 @@ ENTRIES_MAX = {
     "AddPolicyRequest.actions": 16,
     "PullBulkRequest.columns": 64,
     "ReceiveBulkRequest.columns": 64,
-    # Each is a row that the lock is written to.
+    # Each queue is one row to write.
     "LockQueuesRequest.queues": 2_048,
     "UnlockQueuesRequest.queues": 2_048,
     "FetchOffsetsRequest.queues": 2_048,
@@ -48,7 +48,7 @@ ENTRIES_MAX = {
 
 
 class List(NamedTuple):
-    """A list of a request: the fields that lead to it, and how many entries it may have."""
+    """A list in a request: the path of fields to it, and how many entries it may have."""
 
     path: tuple[FieldDescriptor, ...]
     entries_max: int
@@ -59,16 +59,17 @@ class List(NamedTuple):
 
 
 def check(method: str, request: Descriptor) -> Callable[[Message, int], str]:
-    """What says which list of this method's requests is too long, or nothing; `request` is their descriptor.
+    """A function that names the list of a request that is too long, or returns an empty string.
 
-    It is given a request and its size in bytes: each entry of a list takes one at least, and most take two.
+    `request` is the descriptor of the method's requests. The function gets a request and its size in bytes. An entry
+    takes at least one byte, and most kinds at least two, so a small request needs no counting.
     """
     lists = [(each.entries_max, _entry_bytes_min(each), _lengths(each.path), each.name) for each in lists_of(request)]
 
     def refusal(sent: Message, size: int) -> str:
         for most, entry_bytes, lengths, name in lists:
             if size > most * entry_bytes and (count := lengths(sent)) > most:
-                return f"{name} has {count} entries, at most {most} are allowed in one {method}; use several requests"
+                return f"{name} has {count} entries, at most {most} are allowed in one {method}; send several requests"
         return ""
 
     return refusal
@@ -77,7 +78,7 @@ def check(method: str, request: Descriptor) -> Callable[[Message, int], str]:
 def lists_of(
     message: Descriptor, path: tuple[FieldDescriptor, ...] = (), within: frozenset[str] = frozenset()
 ) -> Iterator[List]:
-    """Every list of a request, and of what it has inside. KeyError for one that has no number."""
+    """Every list in a request and in the messages inside it. Raises `KeyError` for a list without a number."""
     for field in message.fields:
         if field.is_repeated:
             yield List((*path, field), ENTRIES_MAX[f"{message.name}.{field.name}"])
@@ -88,13 +89,13 @@ def lists_of(
 
 
 def _entry_bytes_min(each: List) -> int:
-    """Numbers may be packed; every other entry has a tag and a length."""
+    """The fewest bytes of an entry: numbers may be packed, every other entry has a tag and a length."""
     field = each.path[-1]
     return 2 if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING, field.TYPE_BYTES) else 1
 
 
 def _lengths(path: Sequence[FieldDescriptor]) -> Callable[[Message], int]:
-    """What says how long the list is; of several, as a list has it that leads to it, the longest."""
+    """A function that returns the length of the list. If a list on the path has several such lists, the longest."""
     *leading, last = [index for index, field in enumerate(path) if field.is_repeated]
     names = [field.name for field in path]
     starts = [0, *(index + 1 for index in leading)]
@@ -110,16 +111,17 @@ def _lengths(path: Sequence[FieldDescriptor]) -> Callable[[Message], int]:
     return longest
 
 
-# What a request holds, before it is decoded: decoding takes many times the size of a list of empty entries.
+# Counting the fields of an encoded request: a decoded list of empty entries would need many times its encoded size.
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def has_more_fields(data: bytes, most: int) -> bool:
-    """Whether an encoded message has more than `most` fields, each entry of a list counted; nested ones are not.
+    """Whether an encoded message has more than `most` fields.
 
-    What a group holds is counted as well: no message of ours has one, and a decoder takes them. Bytes that are no
-    message have as many fields as can be read of them.
+    Each entry of a list counts as a field; fields of nested messages do not count. Fields inside a protobuf group
+    count: our messages have no groups, but a decoder accepts them. In bytes that are not a message, every field before
+    the first unreadable one counts.
     """
     place, size = 0, len(data)
     for _ in range(most):
@@ -133,9 +135,10 @@ def has_more_fields(data: bytes, most: int) -> bool:
 
 
 def bytes_beside_bodies(data: bytes, message: Descriptor, fields_max: int) -> int:
-    """How many of an encoded message's bytes are not in a field of type `bytes`, of its own or of its entries.
+    """How many bytes of an encoded message are outside of fields of type `bytes`.
 
-    `message` is its descriptor. After `fields_max` fields all that is left counts.
+    Looks at the message and the messages directly inside it; `message` is its descriptor. All bytes after the first
+    `fields_max` fields count.
     """
     beside, ends = len(data), [(len(data), message)]
     place = 0
@@ -158,7 +161,7 @@ def bytes_beside_bodies(data: bytes, message: Descriptor, fields_max: int) -> in
 
 
 def _field(data: bytes, place: int) -> tuple[int, int, int]:
-    """Where the content of the field that stands there begins, of which kind it is, and how long its content is."""
+    """The field at `place`: where its content begins, its wire type, and the length of its content in bytes."""
     tag, place = _varint(data, place)
     kind = tag & 7
     if kind == _VARINT:
@@ -170,7 +173,7 @@ def _field(data: bytes, place: int) -> tuple[int, int, int]:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number that stands there, and the place after it; beyond the end of the data it ends there."""
+    """The number at `place`, and the place after it. A number that is cut off ends with the data."""
     value = shift = 0
     while place < len(data):
         byte = data[place]

@@ -1,7 +1,7 @@
-"""protobuf ↔ domain, both ways, nowhere else.
+"""Conversion between protobuf and the server's own types, for all rooms.
 
-Well-known types are filled in place: those of the private descriptor pool are not google.protobuf's own classes.
-Delivered messages are filled field by field, the cheapest way by measurement: a receive converts 32 at once.
+Timestamps and Durations are filled in place, because the classes of the private descriptor pool are not those of
+google.protobuf. Delivered messages are filled field by field; that measured fastest, and a receive converts 32 at once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RECOVERY_DURATION_MS_MAX = 3_600_000  # protocol 8.1
 BORN_HOST_LENGTH_MAX = 255
 TRACE_CONTEXT_LENGTH_MAX = 1_024
 
-# Looking a member up in its class costs more than converting a field.
+# Module constants, because looking up an enum member in its class costs more than converting a field.
 _NORMAL = MessageType.NORMAL
 _GZIP = BodyEncoding.GZIP
 _TYPES = {
@@ -61,7 +61,7 @@ _TYPES = {
     MessageType.TRANSACTION: pb.TRANSACTION,
     MessageType.PRIORITY: pb.PRIORITY,
 }
-# Each of these makes a message what it is; there is no type for a lite topic's.
+# Each of these properties decides the message's type. Lite topics have no type, because they are not implemented.
 _Exclusive = Literal["delivery_timestamp", "message_group", "priority", "lite_topic"]
 _EXCLUSIVE: dict[_Exclusive, MessageType | None] = {
     "delivery_timestamp": MessageType.DELAY,
@@ -72,18 +72,18 @@ _EXCLUSIVE: dict[_Exclusive, MessageType | None] = {
 _OF_TRANSACTION = "message_type TRANSACTION"
 _KINDS: dict[str, MessageType | None] = dict(_EXCLUSIVE.items())
 _KINDS[_OF_TRANSACTION] = MessageType.TRANSACTION
-# In hexadecimal digits.
+# The digest of a body, in hexadecimal digits.
 _DIGESTS: dict[int, Callable[[bytes], str]] = {
     pb.CRC32: lambda body: f"{zlib.crc32(body):08x}",
     pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest(),
     pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
 }
-# Unspecified counts as IDENTITY: that is what a sender means who does not set it.
+# Unspecified (0) means IDENTITY: the sender did not set the field.
 _ENCODINGS = {0: BodyEncoding.IDENTITY, pb.IDENTITY: BodyEncoding.IDENTITY, pb.GZIP: BodyEncoding.GZIP}
 
 
 def resource(named: pb.Resource, header_namespace: str) -> Resource:
-    """A topic or group; some clients name the namespace in the call's header alone."""
+    """A topic or group. Some clients give the namespace only in the call's header."""
     return Resource(named.resource_namespace or header_namespace, named.name)
 
 
@@ -92,7 +92,7 @@ def as_resource(name: Resource) -> pb.Resource:
 
 
 def choice(field: str, given: str, choices: type[Choice]) -> Choice:
-    """The member of that name. Raises `BadRequest` where there is none."""
+    """The member of `choices` with that name. Raises `BadRequest` if there is none."""
     try:
         return choices(given)
     except ValueError:
@@ -106,7 +106,7 @@ def subscription_entry(want: Want) -> pb.SubscriptionEntry:
 
 
 class Moment(Protocol):
-    """A Timestamp or a Duration; those of the private descriptor pool are classes of their own."""
+    """A Timestamp or a Duration. The private descriptor pool has its own classes for them."""
 
     seconds: int
     nanos: int
@@ -117,12 +117,11 @@ def duration_ms(duration: Moment) -> int:
 
 
 def time_ms(timestamp: Moment, field: str) -> int:
-    """A time that a request names. Raises `BadRequest` for one outside of the years that a timestamp may say."""
+    """A time in a request, in epoch ms. Raises `BadRequest` outside the years 1 to 9999, protobuf's range."""
     moment_ms = duration_ms(timestamp)
     if not TIME_MS_MIN <= moment_ms <= BORN_AT_MS_MAX:
         raise BadRequest(
-            f"{field} is {timestamp.seconds} s and {timestamp.nanos} ns from 1970, which is no time between the years"
-            " 1 and 9999"
+            f"{field} is {timestamp.seconds} s and {timestamp.nanos} ns after 1970; give a time in the years 1 to 9999"
         )
     return moment_ms
 
@@ -134,17 +133,20 @@ def set_ms(field: Moment, ms: int) -> None:
 
 
 def timestamp(ms: int | None) -> Timestamp | None:
-    """A field for a message that is being made; None leaves it unset."""
+    """A value for a message's constructor; None leaves the field unset."""
     return None if ms is None else _Timestamp(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
 
 
 def duration(ms: int) -> Duration:
-    """The same for a Duration."""
+    """A Duration for a message's constructor."""
     return _Duration(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
 
 
 def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
-    """A message as it was sent. Raises what the wire alone can get wrong; `model.message.check` is next."""
+    """The message that was sent. Raises a `BadRequest` for errors in the encoding.
+
+    `model.message.check` checks the rest.
+    """
     system = sent.system_properties
     message_type, message_group = _kind(system)
     priority = system.priority if message_type is MessageType.PRIORITY else None
@@ -156,7 +158,7 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
     trace_context = None
     if system.HasField("trace_context"):
         trace_context = _text("trace_context", system.trace_context, TRACE_CONTEXT_LENGTH_MAX)
-    # By position: half the cost of keywords, once per message sent.
+    # By position, because keywords cost twice as much, for each message sent.
     return Message(
         topic,
         system.message_id,
@@ -179,7 +181,7 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
 def frame(
     delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None
 ) -> wire.ReceiveMessageResponse:
-    """One delivered message, in a frame of its own; `topic` as the request named it."""
+    """The frame of one delivered message; `topic` as the request named it."""
     answer = wire.ReceiveMessageResponse()
     _fill(answer.message, delivery.stored, topic, store_host)
     system = answer.message.system_properties
@@ -191,20 +193,20 @@ def frame(
 
 
 def fill_pulled(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_host: str) -> None:
-    """One message that was pulled, into an answer: nobody holds it."""
+    """Fill in one pulled message. It has no receipt handle, because a pull holds nothing."""
     _fill(filled, stored, topic, store_host)
     filled.system_properties.delivery_attempt = attempt_of(stored)
 
 
 def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> pb.Message:
-    """A message as a receive would carry it, without the hold: nobody holds what is only looked at."""
+    """A message as a receive returns it, but without a receipt handle: the message is only shown, not held."""
     filled = pb.Message()
     _fill(filled, stored, topic, store_host)
     return filled
 
 
 def orphan_check(stored: StoredMessage, transaction_id: str, store_host: str) -> wire.TelemetryCommand:
-    """What a producer is asked about a half message that nobody decided (protocol 8.1)."""
+    """The question to a producer whether to commit or roll back a half message (protocol 8.1)."""
     topic = as_resource(stored.message.topic)
     command = wire.RecoverOrphanedTransactionCommand(
         message=unheld(stored, topic, store_host), transaction_id=transaction_id
@@ -215,36 +217,36 @@ def orphan_check(stored: StoredMessage, transaction_id: str, store_host: str) ->
 
 
 def delivered_at(now_ms: int) -> wire.ReceiveMessageResponse:
-    """The closing frame of a receive: without it a client loses the batch (protocol 1.7)."""
+    """The last frame of a receive. Without it a client drops the batch (protocol 1.7)."""
     answer = wire.ReceiveMessageResponse()
     set_ms(answer.delivery_timestamp, now_ms)
     return answer
 
 
 def filter_of(expression: pb.FilterExpression) -> Filter:
-    """What a subscription wants; an unspecified type is a tag expression (protocol 7.1).
+    """The filter of a subscription; an unspecified type is a tag expression (protocol 7.1).
 
-    Raises `IllegalFilterExpression`; `Unsupported` for any other type, as class filters are (requirement M19).
+    Raises `IllegalFilterExpression`, and `Unsupported` for other types, such as class filters (requirement M19).
     """
     if expression.type == pb.SQL:
         return filters_sql.parse(expression.expression)
     if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
         raise Unsupported(
-            f"filter type {expression.type} is neither TAG (1) nor SQL (2), and class filters are not offered;"
+            f"filter type {expression.type} is neither TAG (1) nor SQL (2), and class filters are not supported;"
             " use a SQL expression on the message's properties"
         )
     return tags.parse(expression.expression)
 
 
 def broker(name: str, endpoints: pb.Endpoints) -> pb.Broker:
-    """A server, as clients see one; they heed no other id than 0 (protocol 1.2)."""
+    """A server for a route. Clients ignore servers with another id than 0 (protocol 1.2)."""
     return pb.Broker(name=name, id=0, endpoints=endpoints)
 
 
 def queues(topic: Topic, named: pb.Resource, brokers: Sequence[pb.Broker]) -> list[pb.MessageQueue]:
-    """A topic's route: the topic as the client wrote it, every queue for both directions.
+    """A topic's route, with the topic as the client wrote it and every queue readable and writable.
 
-    The queues are spread over the servers, which all serve all of them; each server has one at least.
+    The queues are divided among the servers, at least one per server. Every server serves all queues.
     """
     accepts = message_types(topic.accepts)
     return [
@@ -260,7 +262,7 @@ def queues(topic: Topic, named: pb.Resource, brokers: Sequence[pb.Broker]) -> li
 
 
 def every_queue(named: pb.Resource, broker: pb.Broker) -> pb.MessageQueue:
-    """All queues of a topic at once: the id -1."""
+    """One entry with the id -1, which stands for all queues of the topic."""
     return pb.MessageQueue(topic=named, id=-1, permission=pb.READ_WRITE, broker=broker)
 
 
@@ -269,7 +271,7 @@ def message_types(types: Iterable[MessageType]) -> list[pb.MessageType.ValueType
 
 
 def endpoints(host: str, port: int) -> pb.Endpoints:
-    """An address as routes carry it."""
+    """An address for a route."""
     scheme = pb.DOMAIN_NAME
     with suppress(ValueError):
         scheme = pb.IPv4 if ipaddress.ip_address(host).version == 4 else pb.IPv6
@@ -312,7 +314,7 @@ def _fill(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_h
 
 
 def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
-    """The type that the properties say (protocol 4.3), and the message group."""
+    """The message's type, from its properties (protocol 4.3), and its message group."""
     named: list[str] = [name for name in _EXCLUSIVE if system.HasField(name)]
     if system.message_type == pb.TRANSACTION:
         named.append(_OF_TRANSACTION)
@@ -322,7 +324,7 @@ def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
         raise MessagePropertyConflictWithType(f"{' and '.join(named)} exclude each other; send the message with one")
     message_type = _KINDS[named[0]]
     if message_type is None:
-        raise NotBuilt("lite topics are not offered by this version; send to an ordinary topic")
+        raise NotBuilt("this version does not implement lite topics; send to an ordinary topic")
     if message_type is not MessageType.FIFO:
         return message_type, None
     check_message_group(system.message_group)
@@ -330,7 +332,10 @@ def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
 
 
 def _check_digest(digest: pb.Digest, body: bytes) -> None:
-    """Raise `MessageCorrupted` unless the digest is the body's. Clients agree on no case and no padding."""
+    """Raise `MessageCorrupted` unless the digest fits the body.
+
+    Upper and lower case, with or without leading zeros, are accepted: clients write both.
+    """
     if not digest.checksum:
         return
     compute = _DIGESTS.get(digest.type)
@@ -341,20 +346,20 @@ def _check_digest(digest: pb.Digest, body: bytes) -> None:
     checksum = compute(body)
     if digest.checksum.lower().lstrip("0") != checksum.lstrip("0"):
         raise MessageCorrupted(
-            f"body_digest is {pb.DigestType.Name(digest.type)} {digest.checksum[:64]}, and that of the {len(body)}"
-            f" bytes that arrived is {checksum.upper()}; the body was damaged on the way, send it again"
+            f"body_digest is {pb.DigestType.Name(digest.type)} {digest.checksum[:64]}, but the {len(body)} bytes that"
+            f" arrived have {checksum.upper()}; the body was damaged on the way, send it again"
         )
 
 
 def _deliver_at_ms(timestamp: Moment) -> int:
-    """Never before the time given: a part of a millisecond counts as a whole one."""
+    """In epoch ms, rounded up, so that no message is delivered before its delivery time."""
     return timestamp.seconds * 1_000 - -timestamp.nanos // 1_000_000
 
 
 def _born_at_ms(system: pb.SystemProperties) -> int:
     born_at_ms = duration_ms(system.born_timestamp)
     if not 0 <= born_at_ms <= BORN_AT_MS_MAX:
-        raise MessageCorrupted(f"born_timestamp {born_at_ms} ms is no time between the years 1970 and 9999")
+        raise MessageCorrupted(f"born_timestamp is {born_at_ms} ms; give a time in the years 1970 to 9999")
     return born_at_ms
 
 
@@ -371,12 +376,12 @@ def _text(field: str, value: str, length_max: int) -> str:
     if len(value) > length_max:
         raise MessagePropertiesTooLarge(f"{field} has {len(value)} characters, at most {length_max} are allowed")
     if "\x00" in value:
-        raise MessageCorrupted(f"{field} holds a zero byte, which not every database can keep")
+        raise MessageCorrupted(f"{field} has a zero byte, which some databases cannot store; send it without")
     return value
 
 
 def accepted_types(types: Iterable[int]) -> tuple[MessageType, ...]:
-    """Each once, in the order given."""
+    """The types without repetitions, in the given order. Raises `BadRequest` for an unknown one."""
     return tuple(dict.fromkeys(map(_message_type, types)))
 
 
@@ -385,7 +390,7 @@ def _message_type(number: int) -> MessageType:
         return MessageType(pb.MessageType.Name(number))  # type: ignore[arg-type]
     except ValueError:
         known = ", ".join(f"{kind} ({pb.MessageType.Value(kind)})" for kind in MessageType)
-        raise BadRequest(f"message type {number} is not one a topic can accept; choose from {known}") from None
+        raise BadRequest(f"a topic cannot accept message type {number}; choose from {known}") from None
 
 
 def found_message(stored: StoredMessage) -> pb.Message:

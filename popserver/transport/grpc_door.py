@@ -1,4 +1,4 @@
-"""The door that is gRPC's own server: the only module that knows `grpc.aio`."""
+"""The door that uses gRPC's own server. No other module imports `grpc.aio`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from popserver.transport.incoming import SMALL_BYTES
 from popserver.transport.limits import Limits
 
 if TYPE_CHECKING:
-    # Their libraries take a while to load; a server without TLS does without them.
+    # Their libraries load slowly, and a server without TLS does not need them.
     from popserver.front.certificate import Certificate
     from popserver.front.source import Source
 
 KEEPALIVE_MS = 60_000
-# A burst of polls of one client (10,000 and some) is taken up; of a flood no more than this waits, and costs memory.
+# Enough for a burst of polls from one client (10,000 and some more). Each waiting call costs memory.
 PENDING_CALLS_MAX = 12_000
 PEERS_REMEMBERED_MAX = 4_096
 
@@ -27,12 +27,12 @@ _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.Statu
 _connection_number = lru_cache(PEERS_REMEMBERED_MAX)(connection_number)
 
 Context = grpc.aio.ServicerContext[bytes, Encodable]
-# A method's handler as gRPC's server calls it.
+# A handler with the signature that gRPC's server calls.
 GrpcHandler = Callable[[object, Context], Awaitable[Encodable | None]]
 
 
 class GrpcCall:
-    """One call, by the context that gRPC has for it."""
+    """One call, made from gRPC's context."""
 
     __slots__ = ("_context", "_headers")
 
@@ -82,7 +82,7 @@ class GrpcCall:
 
 
 class GrpcDoor:
-    """A gRPC server; call it in the running event loop."""
+    """A gRPC server. Make it inside the running event loop."""
 
     def __init__(self, limits: Limits, connections_max: int) -> None:
         self._server = grpc.aio.server(options=_options(limits, connections_max))
@@ -111,13 +111,13 @@ class GrpcDoor:
 
 
 def _method_handler(route: Route) -> grpc.RpcMethodHandler[bytes, Encodable]:
-    """Every call is a stream of requests to gRPC: of any other it reads the request before it calls the handler."""
+    """Declare every call as a stream of requests: gRPC reads the request of other kinds before it calls the handler."""
     kind = grpc.stream_stream_rpc_method_handler if route.streams else grpc.stream_unary_rpc_method_handler
     return kind(cast("Callable[..., object]", _grpc_handler(route.handler)), response_serializer=route.encode)
 
 
 def _grpc_handler(handler: Handler) -> GrpcHandler:
-    # Not by gRPC's iterator of requests: that keeps the last one until it is garbage, which may take long.
+    # Does not use gRPC's iterator of requests, which keeps the last request in memory until it is collected.
     async def handle(_requests: object, context: Context) -> Encodable | None:
         return await handler(GrpcCall(context))
 
@@ -126,13 +126,13 @@ def _grpc_handler(handler: Handler) -> GrpcHandler:
 
 def _credentials(source: Source) -> grpc.ServerCredentials:
     def fresh() -> grpc.ServerCertificateConfiguration | None:
-        """Asked at every handshake; None keeps what gRPC has."""
+        """gRPC calls this at every handshake; None keeps the current certificate."""
         certificate = source.fresh()
         return None if certificate is None else _configuration(certificate)
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(source.certificate),
-        # gRPC's types do not know that it may be None.
+        # gRPC accepts None, but its types do not say so.
         cast("Callable[[], grpc.ServerCertificateConfiguration]", fresh),
         require_client_authentication=source.certificate.client_ca is not None,
     )
@@ -148,27 +148,27 @@ def _options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.request_bytes_max),
         ("grpc.max_send_message_length", -1),
-        # Two servers must not share a port: half of the calls would go to the other one.
+        # Two servers must not share a port: half of the calls would go to the other server.
         ("grpc.so_reuseport", 0),
-        # A peer that connects and sends nothing that can be understood is let go; so many may be there at all.
+        # Closes connections that do not complete a handshake, and limits the number of connections.
         ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
         ("grpc.max_allowed_incoming_connections", connections_max),
-        # A connection without a call is let go as well: keepalive only asks whether its machine is there.
+        # Closes connections without calls. Keepalive does not: it only checks that the client's machine answers.
         ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
-        # What a client may send of a request that is not read yet. gRPC would raise it to 4 MiB for a fast client,
-        # on each of its streams.
+        # How much a client may send of a request before the server reads it. By default gRPC raises this to 4 MiB for a
+        # fast client, on each stream.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", SMALL_BYTES),
-        # Nothing but identity. A packed request would be unpacked before it is counted, to a thousand times its size.
+        # No compression: gRPC decompresses a request before the server can count it, up to a thousand times its size.
         ("grpc.compression_enabled_algorithms_bitset", 1),
-        # By default gRPC drops calls at random once a thousand arrive faster than they are taken up.
+        # By default gRPC drops calls at random when a thousand wait to be started.
         ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
-        # Official clients ping every 60 s to 300 s without a call; gRPC's own rule would end their connections.
+        # Official clients ping every 60 s to 300 s without a call; by default gRPC closes such connections.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.max_ping_strikes", 0),
-        # A peer that has vanished is noticed, and not kept for hours.
+        # Closes the connection of a client that has disappeared, instead of keeping it for hours.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ]

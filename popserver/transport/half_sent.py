@@ -1,15 +1,16 @@
-"""Frames that are half sent, on streams of requests (Telemetry).
+"""Partly sent frames on streams of requests (Telemetry), and how many bytes they hold in memory.
 
-gRPC reads the next frame of such a stream as long as the stream is open, and lets the client send as much as the frame
-announces. The server sees nothing of a frame before its end, but the front counts what a connection sends. What a
-connection sent and the server has not read after a while is part of a frame, or of a request that takes long to arrive.
+gRPC reads the next frame of such a stream while the stream is open, and lets the client send as many bytes as the frame
+announces. The server sees a frame only when it is complete. But the front counts the bytes that each connection sends.
+Bytes that were sent and are still not read after `AGE_S` belong to a partly sent frame, or to a request that arrives
+slowly.
 
-A connection also sends what is no request: headers, HTTP/2's own frames, TLS records. So each request that is read
-clears more than its size, and so do answers, which the client confirms, and time, in which it pings. The count never
-falls below zero: nothing is cleared in advance. A complete frame of a connection's only stream clears everything.
+A connection also sends bytes outside of requests: headers, HTTP/2's own frames, TLS records. So each request that was
+read subtracts more than its size. Answers subtract a part of theirs, because the client confirms them, and time
+subtracts a little for pings. The count never falls below zero, so nothing is subtracted in advance. A complete frame on
+a connection with one stream sets the count to zero.
 
-What a connection sent before the server took up its first stream does not count. gRPC lets a client send at most 64 KiB
-of a call before that.
+Bytes sent before the connection's first stream was opened do not count. gRPC limits them to 64 KiB for each call.
 """
 
 from __future__ import annotations
@@ -22,56 +23,56 @@ from typing import Generic, Protocol, TypeVar
 from popserver.model.errors import BadRequest, PopError
 from popserver.transport.call import Call
 
-# What one request clears beyond its size: its headers, with a signature, and the frames and records around it.
+# What one request subtracts beyond its size: its headers with a signature, and the frames and records around it.
 CALL_BYTES = 1_024
-SIZE_SHARE = 32  # of its size, for the frames and records it is cut into
-ANSWER_SHARE = 64  # of what the server sends: the client's window updates and pings
+SIZE_SHARE = 32  # 1/32 of its size, for the HTTP/2 frames and TLS records that it is divided into
+ANSWER_SHARE = 64  # 1/64 of what the server sends: the client's window updates and pings
 PINGS_BYTES_PER_S = 64
-SLACK_BYTES = 16 * 1024  # of a connection, not counted
-AGE_S = 0.05  # what came less than this long ago may still be read
+SLACK_BYTES = 16 * 1024  # of each connection, not counted
+AGE_S = 0.05  # newer bytes may still be on their way to the reader
 
 
 Request = TypeVar("Request", covariant=True)
-# From bytes to a request, or to the refusal of bytes that are none.
+# Decodes a request, or returns the refusal of bytes that are not a request.
 Read = Callable[[bytes], Request | BadRequest]
 
 
 class Traffic(Protocol):
-    """What went through one connection so far, in bytes."""
+    """What one connection has carried so far, in bytes."""
 
     passed: int  # sent by the client
     returned: int  # sent by the server
 
 
 class Unread:
-    """What one connection has sent that the server has not read, and the streams of requests that are open on it."""
+    """The bytes that a connection has sent and the server has not read, and its open streams of requests."""
 
     def __init__(self, traffic: Traffic, peer: str, now_s: float) -> None:
         self.peer = peer  # of the client, `HOST:PORT`
         self.count = 0  # bytes
         self.frames: set[Frames[object]] = set()
-        self.late_since_s: float | None = None  # the limits of `Incoming` begin here
+        self.late_since_s: float | None = None  # `Incoming` ends the connection's streams some time after this
         self._traffic = traffic
         self._passed = traffic.passed
         self._returned = traffic.returned
         self._looked_s = now_s
-        # What had been sent at the last two looks that were `AGE_S` apart.
+        # How many bytes had been sent at the last two looks that were `AGE_S` apart.
         self._marked_s = now_s
         self._mark = self._earlier_mark = traffic.passed
 
     def read(self, size: int) -> None:
-        """A request of this size was read."""
+        """A request of `size` bytes was read."""
         self._clear(size + size // SIZE_SHARE + CALL_BYTES)
 
     def complete(self, size: int) -> None:
-        """A frame was read."""
+        """A frame of `size` bytes was read."""
         if len(self.frames) == 1:
             self._clear(self.count + self._traffic.passed - self._passed)
         else:
             self.read(size)
 
     def look(self, now_s: float) -> int:
-        """How many bytes came at least `AGE_S` ago and were not read, beyond the slack."""
+        """How many bytes arrived at least `AGE_S` ago and were not read, beyond `SLACK_BYTES`."""
         returned = self._traffic.returned
         confirmed = (returned - self._returned) // ANSWER_SHARE
         self._returned += confirmed * ANSWER_SHARE
@@ -83,13 +84,13 @@ class Unread:
         return max(0, self.count - (self._passed - self._earlier_mark) - SLACK_BYTES)
 
     def refuse(self, refusal: PopError) -> None:
-        """End the streams on which a frame may be half sent."""
+        """End the streams on which a frame may be partly sent."""
         for each in self.frames:
             each.refuse(refusal)
 
     @property
     def waits(self) -> bool:
-        """Whether a frame may be half sent."""
+        """Whether a frame may be partly sent."""
         return any(each.waits for each in self.frames)
 
     def _clear(self, amount: int) -> None:
@@ -99,10 +100,10 @@ class Unread:
 
 
 class Frames(Generic[Request]):
-    """The frames of one stream, as `read` decodes them. Use it with `with`; that raises the refusal which ended it."""
+    """The frames of one stream, decoded by `read`. Use it in a `with` block, which raises the refusal that ended it."""
 
     def __init__(self, call: Call, read: Read[Request], unread: Unread | None, left: Callable[[], None]) -> None:
-        """`unread`: of the stream's connection, where that is known. `left` is called in the end."""
+        """`unread` counts the stream's connection; None if that is unknown. `left` is called when the stream ends."""
         self.refusal: PopError | None = None
         self.waits = False
         self._call = call

@@ -1,13 +1,14 @@
-"""The bytes of requests: counted from before they arrive until they are answered.
+"""The memory for requests: counted from before they arrive until they are answered.
 
-A request is read only when the headers of its call have been judged. gRPC then lets the client send as much as it
-announces, up to the largest request, before anything of it is seen here. So a request that does not arrive at once
-needs a place for what it may bring; the newest that find none are refused, and what they sent is dropped. Requests
-that are there count with their size, before they are decoded, until they are answered. Small requests have a budget of
-their own, that large ones cannot use up, and so have callers who did not sign although they should.
+A request is read only after the headers of its call were accepted. gRPC then lets the client send as much as it
+announces, up to the largest request, and shows nothing of it before its end. So a request that does not arrive at once
+is late, and the budget counts what it may still bring. If the budget is too small for all late requests, the newest are
+refused, and what they sent is dropped. A request that has arrived counts with its size, before it is decoded, until it
+is answered. Small requests have their own budget, so that large requests cannot block them. Callers without a required
+signature have their own budget too.
 
-What `half_sent` finds of frames counts like a large request. Where there is no room for all of that, the streams of the
-connection that sent most of it end.
+The partly sent frames that `half_sent` finds count like large requests. If they do not fit into the budget, the streams
+of the connection that sent most are ended.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from popserver.transport.half_sent import SLACK_BYTES, Frames, Read, Unread
 from popserver.transport.limits import Limits
 
 SWEEP_S = 0.025
-SWEEP_EACH_S = 50e-6  # so many requests may be late that a sweep over all of them takes its time
-# A request is late after this long. gRPC's own ports do not say how much a connection sent: there every late request
-# counts as the largest one, so they get a little longer.
+SWEEP_EACH_S = 50e-6  # per late request, so that a sweep over very many does not take all of the server's time
+# A request is late after this time. Without the front the server does not know how much a connection sent, and every
+# late request counts as the largest one, so it gets more time.
 LATE_S = 0.05
 LATE_WITHOUT_FRONT_S = 0.1
 SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before the server reads
-LOOK_EACH_S = 20e-6  # so many connections may have a stream open that a look at all of them takes its time
-LOOKS = 6  # after the last bytes that came: by then none of them are new
+LOOK_EACH_S = 20e-6  # per connection with an open stream, for the same reason
+LOOKS = 6  # so many looks after the last bytes arrived: then all of them are older than `AGE_S`
 SAY_ENDED_EVERY_S = 60.0
 
 log = structlog.get_logger("popserver.rpc")
@@ -44,13 +45,13 @@ Request = TypeVar("Request", covariant=True)
 
 
 class Arrived(NamedTuple, Generic[Request]):
-    """A decoded request; `budget` counts its `size` in bytes until that is given back."""
+    """A decoded request. Its `size` in bytes counts in `budget` until the caller gives it back."""
 
-    request: Request | BadRequest | None  # a `BadRequest` where the bytes are no request
+    request: Request | BadRequest | None  # a `BadRequest` if the bytes are not a request
     size: int
     budget: Budget
-    refusal: PopError | None = None  # only a small request is decoded then
-    is_end: bool = False  # no request came
+    refusal: PopError | None = None  # there is no room for it; then only a small request is decoded
+    is_end: bool = False  # the call ended without a request
 
     def decoded(self) -> Request:
         """The request, or raise the refusal."""
@@ -66,7 +67,7 @@ NOTHING: Arrived[Never] = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
 
 
 class _Reading:
-    """A request that is waited for."""
+    """A request that the server waits for."""
 
     __slots__ = ("base", "call", "is_stranger", "number", "passed_at_start", "refusal", "since_s", "task")
 
@@ -75,14 +76,14 @@ class _Reading:
         self.call = call
         self.is_stranger = is_stranger
         self.since_s = since_s
-        self.passed_at_start = passed  # through the front, over all connections
-        self.number: int | None = None  # of the connection through the front, from when it is late
-        self.base = 0  # what the connection had sent at the start
+        self.passed_at_start = passed  # bytes through the front, of all connections
+        self.number: int | None = None  # the front's number of the connection, set when the request is late
+        self.base = 0  # bytes that the connection had sent at the start
         self.refusal: PopError | None = None
 
 
 class _Late:
-    """What requests that are late may bring is counted here."""
+    """The bytes that late requests of one budget are expected to bring."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -98,27 +99,27 @@ class Incoming:
         self._patience_s = (
             limits.request_ms / 1_000,
             limits.unsigned_request_ms / 1_000,
-        )  # by whether the caller is a stranger
+        )  # index: whether the caller is a stranger
         self._front = front
         self._late_after_s = LATE_WITHOUT_FRONT_S if front is None else LATE_S
         self._small = budgets.add("small requests", total // 4, "bytes", "max_incoming")
         self._large = budgets.add("large requests", total - total // 4, "bytes", "max_incoming")
         unsigned = max(total // 4, self._largest)
         self._unsigned = budgets.add("requests without a signature", unsigned, "bytes", "max_incoming")
-        self._late = (_Late(self._large), _Late(self._unsigned))  # likewise
+        self._late = (_Late(self._large), _Late(self._unsigned))  # index: whether the caller is a stranger
         self._readings: dict[Task, _Reading] = {}  # the oldest first
         self._alarm: asyncio.TimerHandle | None = None
-        self._unread: dict[int, Unread] = {}  # by connection, of those with an open stream of requests
-        self._expected_of: dict[int | None, int] = {}  # of late requests, by connection
-        self._half_sent = 0  # bytes, in the budget of large requests
-        self._looked_at = 0  # what had passed through the front
-        self._looks = 0  # so many are still to be made
+        self._unread: dict[int, Unread] = {}  # by connection, if it has an open stream of requests
+        self._expected_of: dict[int | None, int] = {}  # bytes expected from late requests, by connection
+        self._half_sent = 0  # bytes of partly sent frames, in the budget of large requests
+        self._looked_at = 0  # bytes through the front at the last look
+        self._looks = 0  # looks that are still to be made
         self._said_ended_at_s = -math.inf
 
     async def receive(self, call: Call, read: Read[Request], *, is_stranger: bool) -> Arrived[Request]:
-        """The next message of a call, as `read` decodes it; the caller gives its size back to its budget in the end.
+        """The next request of a call, decoded by `read`. The caller must give its size back to its budget.
 
-        Raises `TooManyRequests` or `RequestTooSlow` while it is waited for.
+        Raises `TooManyRequests` or `RequestTooSlow` if the request does not arrive in time.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -145,13 +146,13 @@ class Incoming:
         return self._arrived(data, read, is_stranger=is_stranger)
 
     def hang_up(self, call: Call) -> None:
-        """End the connection of a call, where it came through the front: what it carries is dropped at once."""
+        """Close the connection of a call and drop what it carries, if the connection came through the front."""
         number = call.connection
         if self._front is not None and number is not None:
-            self._front.hang_up(number, "it does not take its answers")
+            self._front.hang_up(number, "the client does not read its answers")
 
     def frames(self, call: Call, read: Read[Request]) -> Frames[Request]:
-        """The messages of a stream of requests. One that takes too long, or finds no room, ends the stream."""
+        """The frames of a stream of requests. A frame that arrives too slowly, or does not fit, ends the stream."""
         loop = asyncio.get_running_loop()
         number = call.connection if self._front is not None else None
         traffic = None if self._front is None or number is None else self._front.connection(number)
@@ -168,7 +169,7 @@ class Incoming:
             del self._unread[number]
 
     def signed(self, call: Call) -> None:
-        """The caller has signed: the front keeps its connection when it ends others."""
+        """Tell the front that the caller signed: it closes other connections first when it has too many."""
         if self._front is not None:
             number = call.connection
             if number is not None:
@@ -183,7 +184,7 @@ class Incoming:
         return Arrived(read(data), size, budget)
 
     def _sweep(self) -> None:
-        """Refuse those late requests for which there is no place, or that take too long."""
+        """Refuse late requests that do not fit into the budget or take too long."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         late: tuple[list[_Reading], list[_Reading]] = ([], [])
@@ -210,7 +211,7 @@ class Incoming:
             self._alarm = loop.call_later(pause_s, self._sweep)
 
     def _look(self, now_s: float) -> None:
-        """Count what was half sent, and end streams for which there is no room, or that take too long."""
+        """Count partly sent frames. End streams whose frames do not fit into the budget or take too long."""
         if not self._has_to_look():
             return
         self._large.give_back(self._half_sent)
@@ -250,9 +251,9 @@ class Incoming:
     def _end(self, number: int, size: int, refusal: PopError, now_s: float) -> None:
         unread = self._unread[number]
         unread.refuse(refusal)
-        if now_s - self._said_ended_at_s >= SAY_ENDED_EVERY_S:  # a flood must not fill the log as well
+        if now_s - self._said_ended_at_s >= SAY_ENDED_EVERY_S:  # a flood must not fill the log
             self._said_ended_at_s = now_s
-            log.warning("streams with a half-sent frame ended", peer=unread.peer, bytes=size, reason=str(refusal))
+            log.warning("ended streams with a partly sent frame", peer=unread.peer, bytes=size, reason=str(refusal))
 
     def _make_room(self, place: _Late, late: list[_Reading]) -> None:
         place.budget.give_back(place.expected)
@@ -277,7 +278,7 @@ class Incoming:
             self._refuse(reading, place.budget.refusal("one more request that takes long to arrive"))
 
     def _by_connection(self, late: Iterable[_Reading]) -> dict[int | None, list[_Reading]]:
-        """The oldest first. None stands for all connections whose bytes are not known."""
+        """Late requests by connection, the oldest first. None: all connections whose bytes are not counted."""
         found: dict[int | None, list[_Reading]] = {}
         for reading in late:
             if self._front is not None and reading.number is None:
@@ -293,7 +294,7 @@ class Incoming:
             reading.base = max(0, passed - (front.passed - reading.passed_at_start))
 
     def _expected(self, number: int | None, late: list[_Reading]) -> int:
-        """How many bytes they have brought at most, and will bring before the next sweep for sure."""
+        """How many bytes these late requests of one connection may have in memory before the next sweep."""
         if not late:
             return 0
         most = len(late) * self._largest
@@ -309,4 +310,4 @@ class Incoming:
 
 
 def _nothing() -> None:
-    """A stream whose connection is not known leaves nothing behind."""
+    """For a stream whose connection is unknown."""

@@ -1,8 +1,8 @@
-"""Where the server listens, and whether it speaks TLS there.
+"""Where the server listens, and whether it uses TLS there.
 
-`plaintext` and `tls` are gRPC's own ports, unless callers must sign. gRPC cannot take both on one port: for
-`permissive` the front owns the public port and passes each connection on to one of two listeners inside
-(docs/design/0008).
+In the modes `plaintext` and `tls` gRPC listens on the public port itself, unless callers must sign. gRPC cannot serve
+both on one port. So in mode `permissive` the front listens on the public port and relays each connection to one of two
+inner listeners (docs/design/0008).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 Mode = Literal["permissive", "plaintext", "tls"]
-# A connection through the front: the client's, the front's own, and gRPC's end of that.
+# Files of a connection through the front: the client's socket, the front's inner socket, and gRPC's end of that.
 FILES_THROUGH_FRONT = 3
 _KINDS = {"permissive": front.KINDS, "plaintext": (front.PREFACE,), "tls": (front.TLS_HANDSHAKE,)}
 
 
 class Listening(NamedTuple):
-    """How to listen; every mode but plaintext needs a certificate."""
+    """How to listen. Every mode except plaintext needs a certificate."""
 
     mode: Mode
     certificate: Source | None = None
 
 
 class Place(NamedTuple):
-    """Where the server listens now; `front` is there in permissive mode."""
+    """Where the server listens now. `front` is None if gRPC has the public port itself."""
 
     host: str
     port: int
@@ -51,9 +51,9 @@ PLAINTEXT = Listening("plaintext")
 
 
 def listen(door: Door, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool = False) -> Place:
-    """Bind the door to host and port (0: any free one). Raises `CannotListen` where the address is taken.
+    """Bind the door to host and port (0: any free port). Raises `CannotListen` if the address cannot be bound.
 
-    Where callers must sign, the front is there in every mode: it tells connections that never did from the others.
+    If callers must sign, every mode uses the front: it knows which connections never had a signed call.
     """
     try:
         if listening.mode == "permissive" or must_sign:
@@ -61,13 +61,13 @@ def listen(door: Door, host: str, port: int, listening: Listening, limits: Limit
         return _directly(door, host, port, None if listening.mode == "plaintext" else _source(listening))
     except (OSError, RuntimeError):
         raise CannotListen(
-            f"cannot listen on {address_of(host, port)}: the port is taken or the address is not this machine's;"
-            " stop the other server, or choose another with --port"
+            f"cannot listen on {address_of(host, port)}: the port is in use, or this machine does not have the address;"
+            " stop the other server, or choose another port with --port"
         ) from None
 
 
 def address_of(host: str, port: int) -> str:
-    """`HOST:PORT`; an IPv6 host stands in brackets, or its last part would be taken for the port."""
+    """`HOST:PORT`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -94,7 +94,7 @@ def _behind_front(door: Door, host: str, port: int, listening: Listening, limits
 
 
 def _directly(door: Door, host: str, port: int, source: Source | None) -> Place:
-    # Asked first, the system says no in silence; gRPC would write a line of its own beside ours.
+    # Try the address first: if gRPC fails to bind it, gRPC writes its own line to the log.
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -110,15 +110,17 @@ def _source(listening: Listening) -> Source:
     return listening.certificate
 
 
-# Where a server is reached: HOST:PORT, an IPv6 host in brackets.
+# Addresses of servers: HOST:PORT, with an IPv6 host in brackets.
 
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]]+)):(\d{1,5})")
 PORT_MAX = 65_535
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port; raises `ValueError` where the text is no address a client could dial."""
+    """Host and port. Raises `ValueError` if a client could not connect to the address."""
     found = _ADDRESS.fullmatch(address)
     if found is None or not 0 < int(found[3]) <= PORT_MAX:
-        raise ValueError(f"'{address}' is no HOST:PORT with a port from 1 to {PORT_MAX}; write mq-1.example:8081")
+        raise ValueError(
+            f"'{address}' is not HOST:PORT with a port from 1 to {PORT_MAX}; write it like mq-1.example:8081"
+        )
     return found[1] or found[2], int(found[3])

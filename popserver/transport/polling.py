@@ -9,9 +9,9 @@ from popserver.transport import convert
 from popserver.transport.calls import Caller
 from popserver.transport.limits import Limits
 
-# Clients older than this know no ILLEGAL_POLLING_TIME. Compared as text, like the field does (protocol 1.7).
+# Older clients do not know ILLEGAL_POLLING_TIME. Versions are compared as text, as RocketMQ does (protocol 1.7).
 _KNOWS_ILLEGAL_POLLING_TIME = "5.0.3"
-# Half of what clients allow an ordinary call: kept back where a receive names no polling time (protocol 1.7).
+# Half of the timeout of an ordinary call: subtracted if a receive gives no polling time (protocol 1.7).
 _REQUEST_TIMEOUT_HALF_MS = 1_500
 
 
@@ -21,11 +21,11 @@ def poll_ms_of(
     limits: Limits,
     open_polls: int = 0,
 ) -> int:
-    """How long a receive or a pull may wait (requirement A12, protocol 1.7).
+    """How long a receive or a pull may wait, in ms (requirement A12, protocol 1.7).
 
-    What the request wants, or its deadline where it wants nothing, within the limits; never beyond the deadline, and
-    a margin before it, which grows with the number of open polls up to half of what the deadline leaves. Raises where
-    the deadline leaves less than the shortest poll.
+    The request's polling time, within the limits; without one, what is left until its deadline. The poll ends before
+    the deadline, by a margin that grows with the number of open polls, up to half of the remaining time. Raises
+    `IllegalPollingTime` (`BadRequest` for old clients) if the deadline leaves less than the shortest poll.
     """
     remaining_ms = caller.remaining_ms()
     if request.HasField("long_polling_timeout"):
@@ -40,7 +40,7 @@ def poll_ms_of(
         if caller.header("x-mq-client-version") < _KNOWS_ILLEGAL_POLLING_TIME:
             refusal = BadRequest  # type: ignore[assignment]
         raise refusal(
-            f"the call's deadline leaves {remaining_ms} ms, the shortest poll takes {limits.poll_ms_min} ms;"
+            f"the call's deadline leaves {remaining_ms} ms, but the shortest poll takes {limits.poll_ms_min} ms;"
             " use a longer deadline"
         )
     shared_ms = min(open_polls * limits.poll_margin_us_each // 1_000, remaining_ms // 2)

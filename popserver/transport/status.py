@@ -1,4 +1,4 @@
-"""Which code each refusal has on the wire: one table, from the domain's errors to codes."""
+"""The code on the wire for each error class: one table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from popserver.transport.call import EndCode, EndStatus
 
 CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.PopError: pb.INTERNAL_SERVER_ERROR,
-    # The request is at fault.
+    # The request is wrong.
     errors.BadRequest: pb.BAD_REQUEST,
     errors.IllegalTopic: pb.ILLEGAL_TOPIC,
     errors.IllegalConsumerGroup: pb.ILLEGAL_CONSUMER_GROUP,
@@ -41,14 +41,14 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.Forbidden: pb.FORBIDDEN,
     errors.NotBuilt: pb.NOT_IMPLEMENTED,
     errors.Unsupported: pb.UNSUPPORTED,
-    # What it names is not there.
+    # The request names something that does not exist.
     errors.NotFound: pb.NOT_FOUND,
     errors.NoAnswer: pb.REQUEST_TIMEOUT,
     errors.TopicNotFound: pb.TOPIC_NOT_FOUND,
     errors.ConsumerGroupNotFound: pb.CONSUMER_GROUP_NOT_FOUND,
     errors.MessageNotFound: pb.MESSAGE_NOT_FOUND,
     errors.OffsetNotFound: pb.OFFSET_NOT_FOUND,
-    # The server is at fault.
+    # The server cannot do it.
     errors.Busy: pb.TOO_MANY_REQUESTS,
     errors.TooManyRequests: pb.TOO_MANY_REQUESTS,
     errors.Internal: pb.INTERNAL_SERVER_ERROR,
@@ -58,7 +58,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.StoreFull: pb.INTERNAL_SERVER_ERROR,
 }
 
-# How a refused telemetry stream ends; any other refusal is the client's mistake, INVALID_ARGUMENT.
+# How a refused Telemetry stream ends; every other refusal ends it with INVALID_ARGUMENT.
 _STREAM_ENDS: dict[type[PopError], EndCode] = {
     errors.RequestTooSlow: EndCode.DEADLINE_EXCEEDED,
     errors.Unauthorized: EndCode.UNAUTHENTICATED,
@@ -68,32 +68,32 @@ _STREAM_ENDS: dict[type[PopError], EndCode] = {
     errors.Unsupported: EndCode.UNIMPLEMENTED,
     errors.Internal: EndCode.INTERNAL,
 }
-# gRPC carries the sentence in a header, of which some clients take no more than 8 KiB.
+# gRPC sends the sentence in a header, and some clients accept at most 8 KiB of headers.
 _STREAM_SENTENCE_LENGTH_MAX = 512
 
 OK = pb.Status(code=pb.OK, message="OK")
 
 
 def of(outcome: PopError | None) -> pb.Status:
-    """The status of one outcome; None is success."""
+    """The status of one outcome; None means success."""
     if outcome is None:
         return OK
-    # The official clients' own tests look for the code's name in the text of a refused handle.
+    # Tests of official clients look for the code's name in the sentence of a refused handle.
     named = "INVALID_RECEIPT_HANDLE: " if isinstance(outcome, errors.InvalidReceiptHandle) else ""
     return pb.Status(code=CODES[type(outcome)], message=named + outcome.sentence)
 
 
 def end_of_stream(refusal: PopError) -> EndStatus:
-    """The status and sentence with which a refused telemetry stream ends (protocol 3.1).
+    """The gRPC status and sentence with which a refused Telemetry stream ends (protocol 3.1).
 
-    Official clients look at these alone: a command with nothing but a status tells them nothing.
+    Official clients show only these: they ignore a command that has only a status.
     """
     codes = (code for kind, code in _STREAM_ENDS.items() if isinstance(refusal, kind))
     return EndStatus(next(codes, EndCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX])
 
 
 def over_all(statuses: list[pb.Status]) -> pb.Status:
-    """What several outcomes have in common: their code with the first one's sentence, or MULTIPLE_RESULTS."""
+    """The common status of several outcomes: the first one if all have the same code, otherwise MULTIPLE_RESULTS."""
     if all(status is OK for status in statuses):
         return OK
     first = statuses[0]
@@ -102,5 +102,5 @@ def over_all(statuses: list[pb.Status]) -> pb.Status:
     refused = sum(status.code != pb.OK for status in statuses)
     return pb.Status(
         code=pb.MULTIPLE_RESULTS,
-        message=f"{refused} of {len(statuses)} entries were refused; the entries say which and why",
+        message=f"{refused} of {len(statuses)} entries were refused; each entry has its own status",
     )

@@ -148,6 +148,6 @@ async def test_a_time_beyond_all_years_is_named(tmp_path: Path, method: str, pat
             status = await status_of(door, service, described, request)
             assert status.code == pb.BAD_REQUEST
             assert status.message == (
-                f"{path[-1]} is {seconds} s and 0 ns from 1970, which is no time between the years 1 and 9999"
+                f"{path[-1]} is {seconds} s and 0 ns after 1970; give a time in the years 1 to 9999"
             )
         assert await door.digest() == before

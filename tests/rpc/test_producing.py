@@ -123,7 +123,7 @@ BAD_TIMES = [
     ("delivery_timestamp", -1, pb.ILLEGAL_DELIVERY_TIME, "-1000 ms is no time"),
     ("delivery_timestamp", 2**62, pb.ILLEGAL_DELIVERY_TIME, "1970 and 9999"),
     ("born_timestamp", -1, pb.MESSAGE_CORRUPTED, "-1000 ms"),
-    ("born_timestamp", 2**62, pb.MESSAGE_CORRUPTED, "1970 and 9999"),
+    ("born_timestamp", 2**62, pb.MESSAGE_CORRUPTED, "1970 to 9999"),
     ("orphaned_transaction_recovery_duration", 3_601, pb.BAD_REQUEST, "3601000 ms, allowed: 0 to 3600000"),
 ]
 

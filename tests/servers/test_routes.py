@@ -137,5 +137,7 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "mq", "mq:", ":8081", "mq:0", "mq:65536", "fd00::3:80", "a b:80", "http://a:80"])
 def test_what_is_no_address_is_said(wrong: str) -> None:
-    with pytest.raises(ValueError, match=r"is no HOST:PORT with a port from 1 to 65535; write mq-1\.example:8081"):
+    with pytest.raises(
+        ValueError, match=r"is not HOST:PORT with a port from 1 to 65535; write it like mq-1\.example:8081"
+    ):
         split_address(wrong)
