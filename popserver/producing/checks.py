@@ -1,7 +1,7 @@
-"""Transactions: what producers decide about their half messages, and asking them when they do not.
+"""Transactions: decisions of producers about their half messages, and checks of undecided ones.
 
-An undecided half message is asked about by a server that has a producer of its topic on a stream: one producer at a
-time, another one at the next check. Where there is none, nobody is asked and no check is counted.
+A server checks an undecided half message if a producer of its topic has a stream to this server. Each check asks one
+producer; the next check asks another one. Without a producer there is no check, and none is counted.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from popserver.producing import halves
 from popserver.producing.halves import Check
 from popserver.producing.rules import CheckPolicy, Resolution, check_transaction_id, whom_to_ask
 
-RETRY_MS = 1 * SECOND_MS  # when the store did not answer
-BESIDE_ANOTHER_S = 0.005  # before another try, when another server had the queue in its hands
-ASK_TIMEOUT_S = 5.0  # a stream that takes nothing for so long is broken
+RETRY_MS = 1 * SECOND_MS  # after a failure of the database
+BESIDE_ANOTHER_S = 0.005  # before the next try, if another server had locked the queue
+ASK_TIMEOUT_S = 5.0  # a stream that accepts no data for this long counts as broken
 
 log = structlog.get_logger("popserver.transactions")
 
 
 class Transactions:
-    """Decisions and checks. `discarded` counts half messages that nobody decided about."""
+    """Decisions and checks. `discarded` counts half messages that stayed undecided after the last check."""
 
     def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, policy: CheckPolicy) -> None:
         self.policy = policy
@@ -74,19 +74,19 @@ class Transactions:
             await asyncio.sleep(BESIDE_ANOTHER_S)
 
     async def joined(self, client_id: str, stream: object, topics: Iterable[Resource], ask: Ask) -> None:
-        """A producer told on its stream what it publishes: it can be asked, also about what it has left undecided."""
+        """A producer named its topics on its stream. Checks can reach it now, also for its older half messages."""
         self.producers.joined(client_id, stream, topics, ask)
         try:
             left = await self._reader.read(lambda conn: topics_by_id(conn, halves.topics_of_sender(conn, client_id)))
         except PopError as error:
-            log.warning("what a producer has left undecided is unknown", reason=error.sentence)
+            log.warning("cannot read a producer's undecided half messages", reason=error.sentence)
         else:
             for each in left.values():
                 self.producers.sends(client_id, each.name)
         self.look()
 
     def look(self) -> None:
-        """See whether a check is due: a producer came, or another server may have stored a half message."""
+        """Look whether a check is due: a producer connected, or another server may have stored a half message."""
         if len(self.producers):
             self._sleeper.look()
 
@@ -97,7 +97,7 @@ class Transactions:
         await self._sleeper.close()
 
     async def _check(self) -> int | None:
-        """One step: take what is due, ask, and say when the next check is."""
+        """One step: claim due checks and ask producers. Returns when the next check is due."""
         try:
             topics = await self._topics()
             if not topics:
@@ -117,17 +117,17 @@ class Transactions:
             if missed:
                 await self._writer.submit(halves.GiveBack(missed))
         except PopError as error:
-            log.warning("transaction checks wait", reason=error.sentence)
+            log.warning("transaction checks are delayed", reason=error.sentence)
             return self._clock.now_ms() + RETRY_MS
         return taken.next_check_ms
 
     async def _topics(self) -> list[Topic]:
-        """The existing topics that have a producer here."""
+        """The existing topics that have a producer on this server."""
         found = [await self._catalog.known_topic(name) for name in sorted(self.producers.topics)]
         return [each for each in found if each is not None]
 
     async def _ask(self, check: Check) -> bool:
-        """Ask the first producer that can be reached; False when none can."""
+        """Ask the first producer that can be reached. Returns False if there is none."""
         candidates = self.producers.of_topic(check.stored.message.topic)
         for client_id in whom_to_ask(candidates, check.client_id, check.checks_before):
             way = self.producers.stream_of(client_id)
@@ -137,8 +137,8 @@ class Transactions:
             try:
                 await asyncio.wait_for(ask(check), ASK_TIMEOUT_S)
             except PopError as error:
-                # Its stream is sound: it may be asked about other topics, and about this one once it names it again.
-                log.debug("a producer was passed over", client_id=client_id, reason=error.sentence)
+                # Its stream works: it may be asked about other topics, and about this one after it names it again.
+                log.debug("a producer was skipped", client_id=client_id, reason=error.sentence)
                 self.producers.may_not(client_id, stream, check.stored.message.topic)
             except Exception as error:  # noqa: BLE001 - however a stream breaks, another producer can be asked
                 log.debug("a producer could not be asked", client_id=client_id, reason=repr(error))
@@ -148,9 +148,10 @@ class Transactions:
         return False
 
 
-# Which producers of a topic are on a stream here, and can be asked about a half message (protocol 8.1).
+# Which producers of a topic have a stream to this server and can be asked about a half message (protocol 8.1).
 
-# Sends one check to a producer; raises `PopError` when it may not be asked, anything else when its stream is broken.
+# Sends one check to a producer. Raises `PopError` if the producer may not be asked; any other exception means that its
+# stream is broken.
 Ask = Callable[[Check], Awaitable[None]]
 
 
@@ -161,7 +162,7 @@ class _Producer(NamedTuple):
 
 
 class Producers:
-    """Every producer that has told its settings on a stream of this server."""
+    """All producers that have sent their settings on a stream of this server."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Producer] = {}
@@ -170,7 +171,7 @@ class Producers:
         return len(self._known)
 
     def joined(self, client_id: str, stream: object, topics: Iterable[Resource], ask: Ask) -> None:
-        """The producer said what it publishes; the newest of its streams counts, and what it has sent before stays."""
+        """The producer named its topics. Its newest stream counts; topics it named or sent to before stay known."""
         before = self._known.get(client_id)
         named = set(topics) | (before.topics if before is not None else set())
         self._known[client_id] = _Producer(stream, ask, named)
@@ -188,18 +189,18 @@ class Producers:
             known.topics.discard(topic)
 
     def left(self, client_id: str, stream: object | None = None) -> None:
-        """The stream ended (None: whichever it is); the producer cannot be asked any more."""
+        """The stream ended (None: any stream of the client). The producer can no longer be asked."""
         known = self._known.get(client_id)
         if known is not None and stream in (None, known.stream):
             del self._known[client_id]
 
     @property
     def topics(self) -> set[Resource]:
-        """Those with a producer here."""
+        """The topics with a producer on this server."""
         return set[Resource]().union(*(each.topics for each in self._known.values()))
 
     def of_topic(self, topic: Resource) -> list[str]:
-        """Client ids, in an order that stays the same."""
+        """The client ids of the topic's producers, sorted, so that checks go through them in turn."""
         return sorted(client_id for client_id, each in self._known.items() if topic in each.topics)
 
     def stream_of(self, client_id: str) -> tuple[object, Ask] | None:

@@ -1,7 +1,7 @@
-"""How pending messages enter their queues: the bodies stay in the database, only places travel.
+"""How pending messages enter their queues. The bodies stay in the database; only ids and places travel.
 
-A queue's counter is never waited for here: where another server has it in its hands just now, the messages stay behind
-and are tried again in another step, free ones in another queue.
+A step never waits for a queue's counter. If another server has locked it, its messages stay pending until a later
+step, which may choose another queue for messages without a message group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from popserver.model.message import WINDOW_MS
 from popserver.model.topic import MessageType, Topic, message_key, queue_for
 from popserver.producing.pending import PENDING_COLUMNS, PendingRow, remove
 
-# Of bodies that one step moves.
+# Bytes of bodies that one step moves.
 STEP_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -38,7 +38,7 @@ Sized = TypeVar("Sized", bound=_HasSize)
 
 
 class Entered(NamedTuple):
-    """How many are no longer pending, and when the next is due: at once where some were left behind."""
+    """How many messages are no longer pending, and when the next is due: now if some had to stay."""
 
     entered: int
     next_due_ms: int | None
@@ -46,8 +46,8 @@ class Entered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnterDue(Request[Entered]):
-    """A step of at most 1,000 delayed messages that are due. `rotation` chooses their queues, as in `Append`; the
-    idempotency keys of those that users' transactions have enqueued hold for `key_window_ms` from now."""
+    """A step of at most 1,000 due messages. `rotation` chooses their queues, as in `Append`. Idempotency keys of
+    messages from users' transactions are kept for `key_window_ms` from now."""
 
     phase: ClassVar = Phase.ENQUEUE_DUE
     rotation: int
@@ -56,14 +56,14 @@ class EnterDue(Request[Entered]):
 
 @carries_out(EnterDue)
 def enter_due(tx: Transaction, requests: Sequence[EnterDue]) -> list[Entered | PopError]:
-    """Let what is due into its queue; several requests at once need only one step."""
+    """Move due messages into their queues. Several requests in one transaction share one step."""
     due = _DUE.rows(tx.conn, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
     entered = len(rows) - enter(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else 0
     if entered < len(due) or len(due) == STEP_ROWS_MAX:
         return [Entered(entered, tx.calendar_ms)] * len(requests)
-    # Of what is due now another server has the rest in its hands; and the index need not be searched through all that
-    # has just left it.
+    # Another server has locked what is still due. This looks only at later times, so that the database does not search
+    # the index entries of the rows that this step removed.
     next_due_ms: int | None = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).scalar()
     return [Entered(entered, next_due_ms)] * len(requests)
 
@@ -75,10 +75,10 @@ def next_due_ms(conn: Connection) -> int | None:
 
 
 def enter(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> int:
-    """Give the messages their places, now; returns how many of the rows had to be left behind.
+    """Give the messages their places in their queues. Returns how many rows have to stay pending.
 
-    A message whose id or idempotency key is in a queue already was sent again meanwhile, and one whose topic was
-    deleted goes with it: these only cease to be pending.
+    Two kinds of messages are only removed: those whose id or idempotency key is in a queue already, because they were
+    sent again, and those of deleted topics.
     """
     topics = topics_by_id(tx.conn, {row.topic_id for row in rows})
     known = _in_a_queue_already(tx, rows) if tx.careful else set()
@@ -99,7 +99,7 @@ def enter(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window
 
 
 def within_a_step(rows: Iterable[Sized], bytes_max: int) -> list[Sized]:
-    """As many leading rows as one step may carry, at least one."""
+    """The leading rows whose bodies have at most `bytes_max` bytes together; at least one row."""
     found: list[Sized] = []
     size = 0
     for row in rows:
@@ -113,7 +113,7 @@ def within_a_step(rows: Iterable[Sized], bytes_max: int) -> list[Sized]:
 def _placed(
     tx: Transaction, topics: dict[int, Topic], rows: Sequence[PendingRow], rotation: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(pending id, message key, time of storing, tag hash) of each message whose queue could be had."""
+    """(pending id, message key, stored-at time, tag hash) of each message whose queue could be locked."""
     by_queue: dict[int, list[PendingRow]] = defaultdict(list)
     for row in rows:
         chosen = queue_for(topics[row.topic_id], row.message_group, row.priority, rotation)
@@ -129,7 +129,7 @@ def _placed(
 
 
 def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
-    """The rows that may go now: none of a message group whose earlier ones another server is just letting in."""
+    """The rows that may enter now: none whose message group has an earlier message locked by another server."""
     last: dict[tuple[int, str], int] = {}
     for row in rows:
         if row.message_group is not None:
@@ -147,7 +147,7 @@ def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
 
 
 def _before_the_missing(rows: Sequence[PendingRow], missing: dict[tuple[int, str], int]) -> Iterator[PendingRow]:
-    """Without those that come after their group's first missing one, and without what is behind such a row."""
+    """Leave out rows after the first missing message of their message group, and all later rows of that group."""
     held_up: set[tuple[int, str]] = set()
     for row in rows:
         if row.message_group is None:
@@ -161,7 +161,7 @@ def _before_the_missing(rows: Sequence[PendingRow], missing: dict[tuple[int, str
 
 
 def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]:
-    """The pending ids of repeats: of what is in a queue, or of a row of this step that goes there now."""
+    """The pending ids of repeats: of messages that are in a queue, or of an earlier row of this step."""
     first: dict[tuple[int, bytes], int] = {}
     for row in rows:
         first.setdefault((row.topic_id, bytes(row.message_id)), row.pending_id)
@@ -181,7 +181,7 @@ _FIRST_DUE = select(func.min(pending.c.due_at_ms)).where(IS_DELAYED)
 _NEXT_DUE = _FIRST_DUE.where(pending.c.due_at_ms > bindparam("now_ms"))
 _IDS = rows_parameter("ids", "pending_id")
 _GROUPS = rows_parameter("groups", "topic_id", "last_id", text=("message_group",))
-# The first of each group that is not in the step, as far as the step reaches.
+# The first pending message of each message group that is not in the step, but before its last message in the step.
 _MISSING = (
     select(_GROUPS.c.topic_id, _GROUPS.c.message_group, func.min(pending.c.pending_id).label("pending_id"))
     .join(
@@ -215,7 +215,7 @@ _TAKE_OFFSETS = (
     .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
 _PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
-# What a column becomes; all others are the pending row's own. A committed half is an ordinary message (protocol 8.1).
+# Columns that change; all others keep the pending row's value. A committed half is an ordinary message (protocol 8.1).
 _BECOMES = {
     "message_key": _PLACES.c.message_key,
     "origin_key": literal_column("0"),

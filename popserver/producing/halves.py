@@ -1,6 +1,6 @@
-"""The halves of transactions: committed or rolled back by their producers, and who is to be asked about them.
+"""Half messages: producers commit them or roll them back; undecided ones are checked.
 
-Deciding names its rows and waits for them; asking chooses, and passes over what another server has in its hands.
+A decision names its rows and waits for their locks. A check chooses rows and skips those that another server locked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from popserver.producing.pending import PendingRow, locked, remove
 from popserver.producing.pending_facts import stored_pending
 from popserver.producing.rules import CheckPolicy, Resolution
 
-# What one step asks about: whole messages, which travel through here.
+# Limits of one step: a check carries the whole message.
 CHECKS_PER_STEP_MAX = 100
 CHECKED_BYTES_MAX = 16 * 1024 * 1024
 
@@ -45,7 +45,7 @@ class EndTransaction(Request[bool]):
 
 
 class Taken(NamedTuple):
-    """What to ask now, what was given up, and when the next check of these topics is due."""
+    """The checks to send now, the half messages given up, and when the next check of these topics is due."""
 
     checks: list[Check]
     discarded: list[Discarded]
@@ -54,7 +54,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TakeChecks(Request[Taken]):
-    """Half messages of these topics that are due for a check, to be asked about now."""
+    """Claim the due checks of half messages in these topics."""
 
     phase: ClassVar = Phase.CLAIM_CHECKS
     topic_ids: frozenset[int]
@@ -62,7 +62,7 @@ class TakeChecks(Request[Taken]):
 
 
 class Check(NamedTuple):
-    """A half message to ask its producers about. `checks_before` says how often they were asked already."""
+    """A half message to ask a producer about. `checks_before` is the number of checks so far."""
 
     pending_id: int
     topic_id: int
@@ -83,7 +83,7 @@ class _DueRow(NamedTuple):
 
 
 class Discarded(NamedTuple):
-    """A half message that nobody decided about."""
+    """A half message that was given up: it stayed undecided after `checks` checks."""
 
     topic: Resource
     message_id: str
@@ -92,7 +92,7 @@ class Discarded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GiveBack(Request[None]):
-    """Checks that reached no producer: they do not count, and are due at once."""
+    """Checks that reached no producer: they do not count and are due again at once."""
 
     phase: ClassVar = Phase.RETURN_CHECKS
     pending_ids: Sequence[int]
@@ -102,7 +102,7 @@ class GiveBack(Request[None]):
 def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list[bool | PopError]:
     """Commit or roll back half messages; the first decision counts (protocol 8.1).
 
-    False where the message's queue was in another server's hands: nothing is decided, ask again.
+    An answer is False if another server had locked the message's queue: nothing is decided, repeat the request.
     """
     answers: dict[int, bool | PopError] = {}
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
@@ -114,9 +114,9 @@ def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list
 
 @carries_out(TakeChecks)
 def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken | PopError]:
-    """The half messages to ask about now; they are due again an interval later, and given up after the last check.
+    """Claim the half messages to ask about now. They are due again after an interval and given up after the last check.
 
-    Of several requests the first gets them all.
+    The first request gets all of them.
     """
     policy = requests[0].policy
     topics = encode_rows((each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests))))
@@ -140,7 +140,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
 
 @carries_out(GiveBack)
 def give_back(tx: Transaction, requests: Sequence[GiveBack]) -> list[PopError | None]:
-    """Take back what was counted for nothing."""
+    """Subtract the checks that reached no producer."""
     ids = encode_rows((each,) for request in requests for each in request.pending_ids)
     tx.conn.execute(_UNCOUNT, {"ids": ids, "at_ms": tx.now_ms})
     return [None] * len(requests)
@@ -159,7 +159,7 @@ def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[b
     remove(tx, (rows[each].pending_id for each, said in decided.items() if said is Resolution.ROLLBACK))
     committed = [rows[each] for each, said in decided.items() if said is Resolution.COMMIT]
     if committed and enter(tx, committed, requests[0].rotation):
-        # They would all have gone to one queue.
+        # With one rotation all of them go to the same queue, so none could enter.
         return [
             False if decided.get(id_to_bytes(each.message_id)) is Resolution.COMMIT else answer
             for each, answer in zip(requests, answers, strict=True)
@@ -168,14 +168,14 @@ def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[b
 
 
 def _halves_first(rows: dict[bytes, list[PendingRow]]) -> dict[bytes, PendingRow]:
-    """One row of each id: its half message, unless there is none."""
+    """One row of each id: its half message if there is one."""
     return {each: min(several, key=lambda row: row.kind != PendingKind.HALF) for each, several in rows.items()}
 
 
 def _decide(
     tx: Transaction, request: EndTransaction, rows: dict[bytes, PendingRow], decided: dict[bytes, Resolution]
 ) -> bool | PopError:
-    """Note the decision in `decided`, unless there is one already; True, or why it cannot be."""
+    """Note the decision in `decided` if there is none yet. Returns True, or the reason why it is refused."""
     message_id = id_to_bytes(request.message_id)
     row = rows.get(message_id)
     if row is not None and message_id not in decided:
@@ -183,7 +183,8 @@ def _decide(
             return _unknown(request)
         decided[message_id] = request.resolution
         return True
-    is_given = row is not None and row.transaction_id == request.transaction_id  # by an older server, in another form
+    # An older server may have given the transaction id, in another form.
+    is_given = row is not None and row.transaction_id == request.transaction_id
     if not is_given and not is_transaction_of(request.transaction_id, request.topic.topic_id, message_id):
         return _unknown(request)
     first = decided.get(message_id)
@@ -191,7 +192,7 @@ def _decide(
         first = Resolution.COMMIT
     if first is Resolution.COMMIT and request.resolution is Resolution.ROLLBACK:
         return _committed(request)
-    # A half message that is gone, and in no queue, was rolled back or given up.
+    # A half message that is neither pending nor in a queue was rolled back or given up.
     return True if request.resolution in (first, Resolution.ROLLBACK) else _unknown(request)
 
 

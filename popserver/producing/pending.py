@@ -1,7 +1,7 @@
-"""Messages in no queue yet: stored, and taken back before their time.
+"""Pending messages: stored, but in no queue yet; they can be taken back.
 
-What locks a pending row holds no delivery and waits for no queue's counter (`producing.enter`): so these verbs stand
-behind `messages.append` and before all that deals with deliveries, and no two servers wait in a circle.
+A transaction that locks a pending row has locked no delivery and waits for no queue's counter (`producing.enter`). So
+these phases come after `messages.append` and before all phases that lock deliveries, and servers cannot deadlock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from popserver.producing.rules import CheckPolicy, first_check_at_ms
 
 
 class PendingRow(NamedTuple):
-    """What is needed of a pending message to decide about it; its body stays where it is."""
+    """The columns of a pending message that decisions need; the body stays in the database."""
 
     pending_id: int
     topic_id: int
@@ -55,8 +55,8 @@ PENDING_COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Pend(Request[list[SendResult]]):
-    """Delayed and half messages of one topic, all legal. `client_id` is their producer. Their idempotency keys hold for
-    `key_window_ms`; 0 heeds none."""
+    """Store delayed and half messages of one topic; all have passed the checks. `client_id` is their producer. Their
+    idempotency keys are kept for `key_window_ms`; 0 ignores them."""
 
     phase: ClassVar = Phase.STORE_PENDING
     topic: Topic
@@ -68,7 +68,7 @@ class Pend(Request[list[SendResult]]):
 
 @dataclass(frozen=True, slots=True)
 class Recall(Request[None]):
-    """Take a delayed message back; `deliver_at_ms` as its recall handle says."""
+    """Take a delayed message back; `deliver_at_ms` comes from its recall handle."""
 
     phase: ClassVar = Phase.RECALL
     topic: Topic
@@ -87,7 +87,7 @@ class Cancel(Request[list[str]]):
 
 @carries_out(Pend)
 def pend(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
-    """Store the messages outside of any queue. A repeated message id gets the first one's result."""
+    """Store the messages without a queue. A repeated message id gets the result of the first one."""
     answers: dict[int, list[SendResult] | PopError] = {}
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
     for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
@@ -98,20 +98,20 @@ def pend(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | P
 
 @carries_out(Recall)
 def recall(tx: Transaction, requests: Sequence[Recall]) -> list[PopError | None]:
-    """Take delayed messages back, each by its handle. With a refusal nothing is changed."""
+    """Take delayed messages back, each by its handle. A refused request changes nothing."""
     return [_recall(tx, request) for request in requests]
 
 
 @carries_out(Cancel)
 def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[list[str] | PopError]:
-    """Remove pending messages, at most 1,000 a request; the ids of those that were there."""
+    """Remove pending messages, at most 1,000 per request. Returns the ids of those that were pending."""
     return [_cancel(tx, request) for request in requests]
 
 
 def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[bytes, list[PendingRow]]:
-    """The pending rows of these messages by id, ours until the transaction ends.
+    """Lock and return the pending rows of these messages, by id.
 
-    There may be two of one id: it was sent, and a user's own transaction has enqueued it.
+    One id may have two rows: one was sent, the other was enqueued by a user's own transaction.
     """
     ids = sorted({id_to_bytes(each) for each in message_ids})
     found: dict[bytes, list[PendingRow]] = {}
@@ -200,8 +200,8 @@ def _recall(tx: Transaction, request: Recall) -> PopError | None:
 
 def _not_delayed(request: Recall) -> PopError:
     return MessagePropertyConflictWithType(
-        f"message '{request.message_id[:64]}' of topic '{request.topic.name}' is no delayed one;"
-        " only these can be recalled"
+        f"message '{request.message_id[:64]}' of topic '{request.topic.name}' is not a delayed message;"
+        " only delayed messages can be recalled"
     )
 
 

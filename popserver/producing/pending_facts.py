@@ -1,4 +1,4 @@
-"""Looking at what is pending: the messages themselves, a topic's schedule, which message has a key."""
+"""Reads of pending messages: whole messages, a topic's schedule, messages with a key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY_MATCHES_MAX = 1_000
 
 
 class Scheduled(NamedTuple):
-    """A pending message. `due_at_ms` is when it enters its queue, or when its producers are asked next."""
+    """A pending message. `due_at_ms` is when it enters its queue, or when its next check is due."""
 
     pending_id: int
     stored: StoredMessage
@@ -43,14 +43,14 @@ class _ScheduledRow(NamedTuple):
 
 
 class After(NamedTuple):
-    """Where a page of a schedule ended: the due time and the pending id of its last entry."""
+    """The end of a page of a schedule: the due time and the pending id of its last entry."""
 
     due_at_ms: int
     pending_id: int
 
 
 def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int, StoredMessage]:
-    """Pending messages by pending id, as they were sent; in no queue yet, which 0 stands for."""
+    """Pending messages by pending id, as they were sent. Their queue id and offset are 0: they are in no queue yet."""
     if not topic_of:
         return {}
     rows = conn.execute(_MESSAGES, {"ids": encode_rows((each,) for each in topic_of)})
@@ -61,7 +61,7 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
 
 
 def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> list[Scheduled]:
-    """A page of what is pending in a topic, by due time; of bodies at most 16 MiB. Raises `TopicNotFound`."""
+    """A page of a topic's pending messages by due time, with at most 16 MiB of bodies. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
     wish = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
     page = within_a_step(_SCHEDULE.rows(conn, wish), PAGE_BYTES_MAX)
@@ -81,7 +81,7 @@ def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> lis
 
 
 def pending_with_key(conn: Connection, name: Resource, key: str) -> list[str]:
-    """The ids of the first 1,000 pending messages of the topic that have the key. Looks at all of the topic's."""
+    """The ids of the first 1,000 pending messages of the topic that have the key. Scans all its pending messages."""
     topic = _topic(conn, name)
     rows = conn.execute(_WITH_TEXT, {"of_topic": topic.topic_id, "written": _written(key)})
     found = (id_from_bytes(bytes(row.message_id)) for row in rows if key in json.loads(row.listed))
@@ -96,14 +96,14 @@ def _topic(conn: Connection, name: Resource) -> Topic:
 
 
 def _written(key: str) -> str:
-    """The key as it stands in a JSON text, with what LIKE would read as a pattern taken literally."""
+    """The key as it is written in JSON, with LIKE's wildcards escaped."""
     written = json.dumps(key, ensure_ascii=False)
     return "%" + written.replace("/", "//").replace("%", "/%").replace("_", "/_") + "%"
 
 
 _NO_QUEUE = {0: 0}
 _IDS = rows_parameter("ids", "pending_id")
-# All that a row of `message` has, but for its first two columns: its place.
+# All columns of `message` without the first two, which are the message's place.
 _MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[2:])).join(
     _IDS, _IDS.c.pending_id == pending.c.pending_id
 )
@@ -119,7 +119,7 @@ _SCHEDULE = RowStatement(
     )
     .where(
         pending.c.topic_id == bindparam("of_topic"),
-        # In whole first: SQLite looks a row value up by no index.
+        # This condition comes first: SQLite uses no index for a comparison of row values.
         pending.c.due_at_ms >= bindparam("after_due"),
         tuple_(pending.c.due_at_ms, pending.c.pending_id) > tuple_(bindparam("after_due"), bindparam("after_id")),
     )

@@ -1,4 +1,4 @@
-"""What producers ask for: sending (each message has its own outcome), ending a transaction, recalling."""
+"""The calls of producers: send (each message has its own outcome), end a transaction, recall a delayed message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Outcome = SendResult | PopError
 
 
 class Producing:
-    """What producers ask for."""
+    """The calls of producers."""
 
     def __init__(
         self, sending: Sending, transactions: Transactions, pending: Pending, clock: Clock, limits: Limits
@@ -58,7 +58,7 @@ class Producing:
         return wire.EndTransactionResponse(status=status.OK)
 
     async def recall_message(self, request: wire.RecallMessageRequest, caller: Caller) -> wire.RecallMessageResponse:
-        """Takes a delayed message back, as long as it is not due (protocol 8.2)."""
+        """Take a delayed message back before it is due (protocol 8.2)."""
         topic = caller.resource(request.topic)
         message_id = await self._pending.recall(topic, request.recall_handle)
         return wire.RecallMessageResponse(status=status.OK, message_id=message_id)
@@ -72,7 +72,7 @@ class Producing:
             )
         name, namespace = sent[0].topic.name, sent[0].topic.resource_namespace
         for each in sent:
-            # Field by field: comparing whole messages costs several times as much.
+            # Compares field by field: this is several times faster than comparing whole messages.
             topic = each.topic
             if topic.name != name or topic.resource_namespace != namespace:
                 raise MessageCorrupted(
@@ -108,7 +108,7 @@ def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outc
             entries.append(wire.SendResultEntry(status=statuses[-1], message_id=message_id))
         else:
             statuses.append(status.OK)
-            # Of a repeated idempotency key it is the first message's id, not this one's.
+            # For a repeated idempotency key this is the id of the first message.
             message_id = outcome.message_id
             entry = wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset)
             if outcome.transaction_id:
@@ -123,12 +123,12 @@ _RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.R
 
 
 def recall_handle(topic: Resource, message_id: str, deliver_at_ms: int) -> str:
-    """By which the delayed message can be taken back."""
+    """The handle by which the delayed message can be taken back."""
     return handles.encode_recall(Recall(topic.name, BROKER_NAME, deliver_at_ms, message_id))
 
 
 def resolution(number: int) -> Resolution | None:
-    """What a producer decided; None for nothing yet."""
+    """What a producer decided; None for "not decided yet". Raises `BadRequest` for an unknown number."""
     if number not in _RESOLUTIONS:
         raise BadRequest(f"transaction resolution {number} is not known; use COMMIT (1) or ROLLBACK (2)")
     return _RESOLUTIONS[number]

@@ -1,4 +1,4 @@
-"""Delayed messages: let into their queues when they are due, taken back before that."""
+"""Delayed messages: they enter their queues when they are due; until then they can be taken back."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from popserver.model.retry import SECOND_MS
 from popserver.model.topic import MessageType
 from popserver.producing import enter, pending
 
-RETRY_MS = 1 * SECOND_MS  # when the store did not answer
-BESIDE_ANOTHER_MS = 5  # when another server was just letting in what is due
+RETRY_MS = 1 * SECOND_MS  # after a failure of the database
+BESIDE_ANOTHER_MS = 5  # if another server has locked what is due
 
 log = structlog.get_logger("popserver.pending")
 
 
 class Pending:
-    """Keeps what is due from being late."""
+    """Moves delayed messages into their queues when they are due."""
 
     def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, key_window_ms: int) -> None:
         self._reader = reader
@@ -42,11 +42,11 @@ class Pending:
         self._rotation = itertools.count()
 
     async def start(self) -> None:
-        """Take up what fell due while nobody was there."""
+        """Start with the earliest delayed message, which may have become due while no server ran."""
         self._sleeper.tell(await self._reader.read(enter.next_due_ms))
 
     def look(self) -> None:
-        """Something may be due of which nobody told this server."""
+        """Look for due messages that this server was not told about."""
         self._sleeper.look()
 
     async def idle(self) -> None:
@@ -56,15 +56,15 @@ class Pending:
         await self._sleeper.close()
 
     async def recall(self, topic_name: Resource, handle: str) -> str:
-        """Take a delayed message back by its recall handle; returns its id.
+        """Take a delayed message back by its recall handle. Returns its message id.
 
-        Raises `BadRequest` for a handle that is none or of another topic, `MessagePropertyConflictWithType` for a
-        message that is not delayed, `TooLate` for one in its queue, `MessageNotFound` for any other.
+        Raises `BadRequest` for a malformed handle or a handle of another topic, `MessagePropertyConflictWithType` for a
+        message that is not delayed, `TooLate` for one that is in its queue, `MessageNotFound` for all others.
         """
         asked = handles.decode_recall(handle)
         if asked.topic != topic_name.name:
             raise BadRequest(
-                f"the recall handle is of topic '{asked.topic[:64]}', not of '{topic_name}'; name that one"
+                f"the recall handle is of topic '{asked.topic[:64]}', not of '{topic_name}'; send that topic"
             )
         topic = await self._catalog.known_topic(topic_name)
         if topic is None:
@@ -73,7 +73,7 @@ class Pending:
         return asked.message_id
 
     async def cancel(self, topic_name: Resource, message_ids: Sequence[str]) -> list[str]:
-        """Remove pending messages of either kind; returns the ids of those that were there."""
+        """Remove delayed and half messages. Returns the ids of those that were pending."""
         topic = await self._catalog.known_topic(topic_name)
         if topic is None:
             raise topic_not_found(topic_name)
@@ -85,7 +85,7 @@ class Pending:
             step = enter.EnterDue(next(self._rotation), self._key_window_ms)
             done = await self._writer.submit(step)
         except PopError as error:
-            log.warning("delayed messages wait", reason=error.sentence)
+            log.warning("delayed messages are late", reason=error.sentence)
             return now_ms + RETRY_MS
         if done.next_due_ms is None or done.entered:
             return done.next_due_ms
@@ -93,7 +93,7 @@ class Pending:
 
 
 def is_pending(message: Message, calendar_ms: int) -> bool:
-    """Does it wait outside of any queue? A delayed message whose time has come does not (protocol 8.2)."""
+    """Whether the message enters its queue later. A delayed message whose time has passed does not (protocol 8.2)."""
     if message.message_type is MessageType.TRANSACTION:
         return True
     return message.deliver_at_ms is not None and message.deliver_at_ms > calendar_ms

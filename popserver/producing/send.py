@@ -1,4 +1,4 @@
-"""Where a message goes: into its queue; or, delayed or half a transaction, into none yet."""
+"""SendMessage: a message goes into its queue at once; a delayed or a half message is stored as pending."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from popserver.producing.scheduled import is_pending
 
 
 class Sending:
-    """Judges messages, and has those that are good stored."""
+    """Checks messages and stores those that pass."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Sending:
         self._rotation = itertools.count()
 
     async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
-        """Store messages of one topic; each has its own outcome, a refused one leaves the others alone.
+        """Store messages of one topic. Each has its own outcome: a refusal does not affect the other messages.
 
-        An outcome is the message's place, durable when this returns; a repeated message id, or a repeated
-        idempotency key, gets the first result. A delayed or a half message is in no queue yet; the producer of a
-        half, `client_id`, may be asked about it.
-        Raises `TopicNotFound` where the topic may not be created, `MessagePropertyConflictWithType` where
-        it does not take such messages.
+        An outcome is the message's place; the message is durable when this returns. A repeated message id or
+        idempotency key gets the result of the first message. A delayed or a half message is in no queue yet.
+        `client_id` is the producer that checks of half messages ask first.
+        Raises `TopicNotFound` if the topic may not be created, and `MessagePropertyConflictWithType` if the topic does
+        not take messages of this type.
         """
         refusals = [self._refusal(message) for message in batch]
         good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
-        # Not before: a message that is refused makes no topic.
+        # The topic is looked up after the checks: a refused message must not create it.
         stored = iter(await self._store(await self._topic_for(good), good, client_id) if good else ())
         return [next(stored) if refusal is None else refusal for refusal in refusals]
 
@@ -70,7 +70,7 @@ class Sending:
         return topic
 
     async def _check_made(self, name: Resource, types: set[MessageType]) -> None:
-        """No topic is created for messages that it would not take."""
+        """Raise `TopicNotFound` instead of creating a topic that would not take messages of these types."""
         if await self._catalog.known_topic(name) is None:
             raise TopicNotFound(
                 f"topic '{name}' does not exist, and one created on first use takes no {' or '.join(types)} messages;"
@@ -87,7 +87,7 @@ class Sending:
         return None
 
     async def _store(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
-        """Each where it belongs: in its queue, or pending."""
+        """Append the messages to their queues, or store them as pending."""
         calendar_ms = self._clock.calendar_ms()
         waits = [is_pending(message, calendar_ms) for message in batch]
         if not any(waits):

@@ -183,8 +183,8 @@ BAD_HANDLES = [
     (handle("v1", "other", "popmq", 1, "m"), pb.BAD_REQUEST, "'other', not of 'flights'"),
     (handle("v1", "flights", "popmq", 1, "unknown"), pb.MESSAGE_NOT_FOUND, "'unknown'"),
     (handle("v1", "flights", "popmq", 1, "late"), pb.MESSAGE_NOT_FOUND, " ago: it was recalled already, or never sent"),
-    (handle("v1", "flights", "popmq", 1, "plain"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "no delayed one"),
-    (handle("v1", "flights", "popmq", 1, "half"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "no delayed one"),
+    (handle("v1", "flights", "popmq", 1, "plain"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "not a delayed message"),
+    (handle("v1", "flights", "popmq", 1, "half"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "not a delayed message"),
     (handle("v1", "flights", "popmq", 1, "x" * 9_000), pb.BAD_REQUEST, "malformed"),
 ]
 
