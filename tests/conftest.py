@@ -16,6 +16,8 @@ from tests.support.open_clients import OpenClients
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 from tests.support.rows import Rows
 
+pytest_plugins = ["tests.support.fixtures"]
+
 # Tests share the machine with others: how long one example takes says nothing.
 settings.register_profile("popmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("popmq")

@@ -24,10 +24,10 @@ from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import embedded
 from popserver.database.database import Database
 from popserver.model.errors import PopError
-from tests.cli.shell import Shell, installed
-from tests.rpc.door import GROUP, TOPIC, a_message, receive_request
+from tests.support.door import GROUP, TOPIC, a_message, receive_request
 from tests.support.postgres import PostgresServer, _execute, fresh_database
 from tests.support.server_process import served
+from tests.support.shell import Shell, installed
 from tests.support.signing import signed
 
 MARK = "7f3a9c51"

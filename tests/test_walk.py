@@ -16,7 +16,7 @@ import pytest
 
 import popserver
 from popproto.v2 import service_pb2 as wire
-from tests.rpc.door import GROUP, TOPIC, Door, a_message, handle_of, opened
+from tests.support.door import GROUP, TOPIC, Door, a_message, handle_of, opened
 
 ROOT = str(Path(popserver.__file__).parent)
 TRIES = 5  # a timer may fire in the middle of a call

@@ -1,7 +1,7 @@
 """The first schema: the tables, views and functions as the code declares them.
 
 A second revision must not change what this one makes. Together with the second revision, replace the two calls below
-by the statements that they run at that time; `tests/migrations` fails until that is done.
+by the statements that they run at that time; `tests/database/test_migrations.py` fails until that is done.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
 from popserver.model.group import Group
 from popserver.model.topic import Topic
-from tests.store.test_plans import _fill
+from tests.delivery.test_plans import _fill
 from tests.support.open_store import OpenStore, a_receive
 from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
 

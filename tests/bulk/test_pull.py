@@ -27,10 +27,10 @@ from popserver.database import columns
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.model.topic import ACCEPTS_ON_THE_WAY, NewTopic
 from popserver.transport import convert
-from tests.bulk.wire_bulk import FAR, pull_bulk
-from tests.pull.wire_pull import make_topic, pull
-from tests.rpc.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
+from tests.support.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
 from tests.support.running_broker import until
+from tests.support.wire_bulk import FAR, pull_bulk
+from tests.support.wire_pull import make_topic, pull
 
 FIELDS = {
     "message_id": pa.string(),

@@ -11,8 +11,8 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popserver.engine.clock import ManualClock
 from popserver.transport import convert
-from tests.bulk.wire_bulk import ack, receive_bulk, renew
-from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.wire_bulk import ack, receive_bulk, renew
 
 SECOND = 1_000
 

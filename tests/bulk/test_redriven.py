@@ -6,8 +6,8 @@ from popserver.bulk import attempts, pages
 from popserver.bulk.rules import columns_named, sources_of
 from popserver.model.message import REDRIVE_PLAN
 from popserver.model.topic import offset_of, queue_of
-from tests.redrive.sending_back import die, redrive_all
 from tests.support.open_store import OpenStore, a_receive
+from tests.support.redrive import die, redrive_all
 
 
 def test_it_is_told_as_a_message_of_its_first_place(store: OpenStore) -> None:

@@ -19,11 +19,11 @@ from popserver.transport import convert
 from popserver.transport.calls import serve
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import Limits
-from tests.bulk.wire_bulk import pull_bulk
-from tests.pull.wire_pull import make_topic
-from tests.rpc.door import GROUP, TOPIC, Door, a_message
-from tests.rpc.test_access import SECRET, give, guarded
+from tests.access.test_wire import SECRET, give, guarded
+from tests.support.door import GROUP, TOPIC, Door, a_message
 from tests.support.signing import signed
+from tests.support.wire_bulk import pull_bulk
+from tests.support.wire_pull import make_topic
 
 MINUTE = pb.Settings().subscription.long_polling_timeout
 convert.set_ms(MINUTE, 60_000)

@@ -9,7 +9,7 @@ import structlog
 
 import popserver
 from popserver import EmbeddedBroker
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 import popserver
 from popserver import EmbeddedBroker
-from tests.cli.shell import Shell, installed
+from tests.support.shell import Shell, installed
 
 SECRET = "correct-horse-battery"
 ROOT_SECRET = "root-has-a-secret"

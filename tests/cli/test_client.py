@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from popclient import ConsumeResult, MessageView, PushConsumer
-from tests.cli.shell import Shell
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
+from tests.support.shell import Shell
 
 
 def listener(message: MessageView) -> ConsumeResult:

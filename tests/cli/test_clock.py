@@ -11,7 +11,7 @@ import pytest
 import popclient
 import popserver
 from popclient.admin import Admin
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 HOUR_MS = 3_600_000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from popclient.admin import Admin
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text()
 PLAN_OF_THE_PAGE = "20261120T140211-9f3a5c"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import Said, Shell
+from tests.support.shell import Said, Shell
 
 FLIGHTS = [("UA", "2300"), ("UA", "80"), ("AA", "2475"), ("UA", "719"), ("DL", "762")]
 FIXES = """

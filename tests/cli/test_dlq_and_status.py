@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture

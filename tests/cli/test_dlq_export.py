@@ -12,7 +12,7 @@ import pytest
 
 from popclient import Producer
 from popclient.cli import dead_letter_export
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 pa = pytest.importorskip("pyarrow", reason="Parquet is written by pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -10,7 +10,7 @@ from popclient.admin import DeadLetter, Repair
 from popclient.cli.arguments import moment, rate
 from popclient.cli.output import ProgressLog
 from popclient.cli.redrive import Repaired, batches
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 SELECTING = (["list"], ["classify"], ["redrive"], ["export", "--to", "x.jsonl"], ["purge"])
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popclient import FilterExpression, SimpleConsumer
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 
 def test_create(shell: Shell) -> None:

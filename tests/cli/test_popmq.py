@@ -10,7 +10,7 @@ from importlib import metadata
 
 import pytest
 
-from tests.cli.shell import POPMQ, Shell, installed
+from tests.support.shell import POPMQ, Shell, installed
 
 # Runs the command line where the server's packages cannot be imported.
 BARE = """

@@ -9,7 +9,7 @@ import pytest
 
 from popclient import PullConsumer
 from popclient.admin import Admin
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import pytest
 from popclient import SimpleConsumer
 from popclient.admin import Admin, RedrivePlan
 from popclient.errors import NotFound
-from tests.cli.shell import POPMQ, Shell
-from tests.client.scripted import until, until_in_thread
 from tests.spark.filled import fill
+from tests.support.scripted_server import until, until_in_thread
 from tests.support.server_process import clean_environment, served
+from tests.support.shell import POPMQ, Shell
 
 COUNT = 60
 FIXES = """

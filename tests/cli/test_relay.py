@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 MAKE = "popclient.sql.metadata.create_all(engine)"
 

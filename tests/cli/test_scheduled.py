@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import popserver
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popclient import Message, Producer
-from tests.cli.shell import Shell
+from tests.support.shell import Shell
 
 
 def test_one_sentence_and_what_it_rests_on(shell: Shell) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.client.scripted import ScriptedServer, ServerThread
+from tests.support.scripted_server import ScriptedServer, ServerThread
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popclient.errors import BadRequest, Forbidden, NotFound, TooManyRequests, Unauthorized
 from popserver import EmbeddedBroker, embedded
-from tests.client.scripted import until, until_in_thread
+from tests.support.scripted_server import until, until_in_thread
 
 SECRET = "correct-horse"
 ROOT_SECRET = "root-has-a-secret"

@@ -15,7 +15,7 @@ from popproto.v1 import admin_pb2 as wire
 from popproto.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from popproto.v2 import definition_pb2 as pb
 from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S
-from tests.client.scripted import ServerThread
+from tests.support.scripted_server import ServerThread
 
 
 def test_a_rocketmq_server_has_no_administration(threaded: ServerThread) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import popserver
 from popclient import ClientConfig, NotFound, Unreachable, UnsupportedByServer, aio
-from tests.client.scripted import ScriptedServer, ServerThread
+from tests.support.scripted_server import ScriptedServer, ServerThread
 
 COUNT = 5
 

@@ -12,7 +12,7 @@ import popserver
 from popclient import ClientConfig, ConsumeResult, MessageView, Producer, PushConsumer, SimpleConsumer, aio
 from popclient.admin import Admin, Trial
 from popclient.errors import NotFound
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 TOPIC, GROUP = "flights", "counters"
 

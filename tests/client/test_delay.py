@@ -23,7 +23,7 @@ from popclient import (
 )
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer, status
+from tests.support.scripted_server import ScriptedServer, status
 
 
 @pytest.fixture

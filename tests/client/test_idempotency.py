@@ -13,7 +13,7 @@ from popclient import BadRequest, Message, Producer, SimpleConsumer, Unreachable
 from popclient import _session as sessions
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
-from tests.client.scripted import ScriptedServer
+from tests.support.scripted_server import ScriptedServer
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from popclient import (
 )
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import OK, ScriptedServer, status, until
+from tests.support.scripted_server import OK, ScriptedServer, status, until
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
 

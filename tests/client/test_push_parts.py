@@ -18,7 +18,7 @@ from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines
 from popclient._engine.flow import CacheBudget
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
-from tests.client.scripted import until
+from tests.support.scripted_server import until
 
 
 def view_of(name: str, topic: str = "t") -> MessageView:

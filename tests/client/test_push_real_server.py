@@ -17,7 +17,7 @@ import pytest
 import popserver
 from popclient import ClientConfig, ConsumeResult, FilterExpression, Message, MessageView, Producer, PushConsumer, aio
 from popclient.admin import Admin, ExponentialBackoff
-from tests.client.scripted import until, until_in_thread
+from tests.support.scripted_server import until, until_in_thread
 from tests.support.server_process import served
 from tests.support.waiting import eventually
 

@@ -28,7 +28,7 @@ from popclient import (
 )
 from popclient._engine.receive import Receive
 from popclient.admin import Admin
-from tests.client.scripted import until, until_in_thread
+from tests.support.scripted_server import until, until_in_thread
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from popclient import (
     aio,
 )
 from popclient.admin import Admin
-from tests.client.scripted import until, until_in_thread
+from tests.support.scripted_server import until, until_in_thread
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
 _numbers = itertools.count(1)

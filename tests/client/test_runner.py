@@ -13,7 +13,7 @@ import pytest
 from popclient import ConsumeResult, Message, MessageView, Producer, PushConsumer
 from popclient._engine import dispatcher
 from popclient._engine.runner import Rejected, TaskRunner, ThreadRunner
-from tests.client.scripted import ServerThread, until, until_in_thread
+from tests.support.scripted_server import ServerThread, until, until_in_thread
 
 
 class Call:

@@ -13,7 +13,7 @@ from popclient import BadRequest, ClientConfig, Forbidden, NotFound, PopError, S
 from popclient import _session as sessions
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer, StreamEnd, status, until
+from tests.support.scripted_server import ScriptedServer, StreamEnd, status, until
 
 
 class Watch:

@@ -10,7 +10,7 @@ import pytest
 import popclient
 from popclient import ClientConfig
 from popclient.aio import SimpleConsumer
-from tests.client.scripted import ScriptedServer
+from tests.support.scripted_server import ScriptedServer
 
 
 @pytest.mark.row("N5")

@@ -25,7 +25,7 @@ from popclient import (
 from popclient._loop import loop_thread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ServerThread, status, until_in_thread
+from tests.support.scripted_server import ServerThread, status, until_in_thread
 
 
 def test_send_receive_ack(threaded: ServerThread) -> None:

@@ -15,8 +15,8 @@ import pytest
 import popserver
 from popclient import ClientConfig, PopError, Producer, Tls, Unreachable, aio
 from popproto.v2 import service_pb2_grpc
-from tests.client.scripted import ScriptedServer
 from tests.support.certificates import Authority
+from tests.support.scripted_server import ScriptedServer
 
 
 class Secured(NamedTuple):

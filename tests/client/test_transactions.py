@@ -25,7 +25,7 @@ from popclient import (
 from popclient._transactions import in_a_thread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer, ServerThread, status, until, until_in_thread
+from tests.support.scripted_server import ScriptedServer, ServerThread, status, until, until_in_thread
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK, TransactionResolution.UNKNOWN
 

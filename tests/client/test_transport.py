@@ -14,7 +14,7 @@ from popclient import ClientConfig, Unreachable, aio
 from popclient._transport import Headers, Transport, authorization, new_client_id
 from popclient.config import Endpoint, parse_endpoints
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer
+from tests.support.scripted_server import ScriptedServer
 
 
 @pytest.mark.parametrize(

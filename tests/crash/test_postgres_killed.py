@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.survival import survive
 from tests.support.checker import Call, Outcome, Receive, Send
 from tests.support.load import Load
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 from tests.support.server_process import ServerProcess
+from tests.support.survival import survive
 from tests.support.waiting import eventually
 
 RECOVERY_S = 60.0

@@ -13,7 +13,7 @@ from popclient.aio import Producer, QueuePushConsumer
 from popproto.v1 import legacy_pb2
 from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
-from tests.client.scripted import until
+from tests.support.scripted_server import until
 from tests.support.server_process import served
 
 COUNT = 20

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.survival import survive
 from tests.support.load import Load
 from tests.support.server_process import ServerProcess
+from tests.support.survival import survive
 
 
 @pytest.mark.timeout(540)

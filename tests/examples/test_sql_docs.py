@@ -17,7 +17,7 @@ import popclient.sql
 import popserver
 from popclient import Producer
 from popserver import EmbeddedBroker
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 ROOT = Path(__file__).parents[2]
 SQL = (ROOT / "docs" / "sql.md").read_text()

@@ -12,9 +12,9 @@ import grpc
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from tests.faults.knocking import knocking
 from tests.support.aftermath import final, looking
 from tests.support.checker import check
+from tests.support.knocking import knocking
 from tests.support.load import Load, stub_of
 from tests.support.server_process import served
 from tests.support.waiting import eventually

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from tests.faults.knocking import TOPIC, Knocker, assert_says, knocking
 from tests.support.aftermath import looking, unfinished
 from tests.support.cut_line import Cut, CutLine, line_to
+from tests.support.knocking import TOPIC, Knocker, assert_says, knocking
 from tests.support.server_process import served
 from tests.support.waiting import eventually
 

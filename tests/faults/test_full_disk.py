@@ -15,8 +15,8 @@ from sqlalchemy import Engine, event
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
 from popserver.database.check import check_soundness
-from tests.faults.knocking import Knocker, assert_says, knocking
 from tests.support.aftermath import looking
+from tests.support.knocking import Knocker, assert_says, knocking
 from tests.support.server_process import served
 
 BODY = bytes(32 * 1024)

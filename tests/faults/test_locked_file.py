@@ -9,7 +9,7 @@ from pathlib import Path
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.database.database import BUSY_TIMEOUT_MS
-from tests.faults.knocking import assert_says, knocking
+from tests.support.knocking import assert_says, knocking
 from tests.support.server_process import served
 
 CALLERS = 16

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from popproto.v2 import definition_pb2 as pb
-from tests.faults.knocking import assert_says, knocking
+from tests.support.knocking import assert_says, knocking
 from tests.support.postgres import fresh_database, postgres_server
 from tests.support.server_process import served
 from tests.support.waiting import eventually

@@ -15,7 +15,7 @@ from popserver.database import migrate
 from popserver.database.check import check_soundness
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
-from tests.faults.knocking import assert_is_a_sentence, knocking
+from tests.support.knocking import assert_is_a_sentence, knocking
 from tests.support.server_process import refused, served
 
 PAGE = 4_096

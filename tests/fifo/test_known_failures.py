@@ -13,7 +13,7 @@ from popserver.model.message import Delivery
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageType, Topic
 from popserver.receiving import grant, receive
-from tests.rpc import door
+from tests.support import door
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, bodies
 

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from popserver.engine.clock import ManualClock
-from tests.admin.desk import Desk
-from tests.admin.desk import opened as opened_desk
-from tests.rpc.door import Door, opened
-from tests.support.stores import postgres_database, store
-
-__all__ = ["postgres_database", "store"]
+from tests.support.desk import Desk
+from tests.support.desk import opened as opened_desk
+from tests.support.door import Door, opened
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -15,10 +15,10 @@ from popserver.progress import clone, lag
 from popserver.progress.clone import Clone
 from popserver.progress.lag import QueueLag
 from popserver.pulling.rules import Progress
-from tests.progress.moving import ORDERED, commit, from_to, offsets_of, pull_group, skip
-from tests.send_back.handing import hand_back, retries_of
 from tests.support.builders import an_id, in_order
 from tests.support.open_store import HOUR, OpenStore
+from tests.support.progress import ORDERED, commit, from_to, offsets_of, pull_group, skip
+from tests.support.send_back import hand_back, retries_of
 
 
 def lag_of(store: OpenStore, group: Group, topic: Topic | None = None, limit: int = 100) -> list[QueueLag]:

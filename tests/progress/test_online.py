@@ -16,10 +16,10 @@ from popclient.admin import Admin
 from popserver.members.notices import PAUSE_MS
 from popserver.model.errors import TooManyRequests
 from popserver.progress.rules import Edge
-from tests.client.scripted import until_in_thread
-from tests.group_members.attending import Heard
 from tests.support.builders import GROUP, TOPIC
+from tests.support.members import Heard
 from tests.support.running_broker import PATIENCE_S, RunningBroker
+from tests.support.scripted_server import until_in_thread
 from tests.support.several_brokers import SeveralBrokers, several_brokers
 
 FIRST = "CONSUME_FROM_FIRST_OFFSET"

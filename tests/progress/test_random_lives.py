@@ -16,9 +16,9 @@ from popserver.model.topic import Topic
 from popserver.settling import ack as settling_ack
 from popserver.settling import change
 from popserver.settling.ack import Ack
-from tests.progress.moving import ORDERED, reset, skip, states_by_offset
 from tests.support.builders import in_order, messages_of
 from tests.support.open_store import SECOND, OpenStore, receipt_of
+from tests.support.progress import ORDERED, reset, skip, states_by_offset
 
 STEPS = 60
 MESSAGES = 30

@@ -6,11 +6,11 @@ import pytest
 
 from popserver.delivery import clear
 from popserver.progress.rules import Edge
-from tests.progress.moving import ORDERED, reset
-from tests.redrive.sending_back import die, run, write_plan
 from tests.support.builders import in_order
 from tests.support.open_store import OpenStore
 from tests.support.plans import Plans, whole_reads
+from tests.support.progress import ORDERED, reset
+from tests.support.redrive import die, run, write_plan
 
 
 def test_no_look_with_a_limit_is_repeated_for_each_row(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,9 @@ from popserver.model.retry import Holder
 from popserver.progress import reset as progress_reset
 from popserver.progress.rules import Edge, Since
 from popserver.pulling.rules import Progress
-from tests.progress.moving import (
+from tests.support.builders import GROUP, TOPIC, in_order
+from tests.support.open_store import SECOND, OpenStore, receipt_of
+from tests.support.progress import (
     ORDERED,
     commit,
     from_to,
@@ -35,8 +37,6 @@ from tests.progress.moving import (
     reset_of,
     states_by_offset,
 )
-from tests.support.builders import GROUP, TOPIC, in_order
-from tests.support.open_store import SECOND, OpenStore, receipt_of
 
 
 @pytest.mark.row("H13")

@@ -12,7 +12,9 @@ from popserver.model.states import SHOWN, TRANSITIONS, Event, State
 from popserver.model.topic import Topic
 from popserver.progress.rules import way_out
 from popserver.pulling.rules import Progress
-from tests.progress.moving import (
+from tests.support.builders import in_order
+from tests.support.open_store import HOUR, SECOND, OpenStore
+from tests.support.progress import (
     ORDERED,
     commit,
     offsets_of,
@@ -22,8 +24,6 @@ from tests.progress.moving import (
     skip,
     states_by_offset,
 )
-from tests.support.builders import in_order
-from tests.support.open_store import HOUR, SECOND, OpenStore
 
 
 def test_one_that_waits_never_comes_again(store: OpenStore) -> None:

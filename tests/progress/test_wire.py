@@ -8,8 +8,8 @@ import pytest
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from tests.admin.desk import Desk, named
 from tests.support.builders import an_id
+from tests.support.desk import Desk, named
 
 GROUP, TOPIC = named("workers"), named("jobs")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 import popserver
-from tests.pull_client.queue_server import QueueServer
+from tests.support.queue_server import QueueServer
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from tests.client.scripted import OK, status
-from tests.pull_client.queue_server import QueueServer
+from tests.support.queue_server import QueueServer
+from tests.support.scripted_server import OK, status
 
 MQ = MessageQueue("flights", 1)
 OTHER = MessageQueue("flights", 2)

@@ -12,9 +12,9 @@ from popclient.aio import PullConsumer
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import status, until
-from tests.pull_client.queue_server import QueueServer
 from tests.pull_client.test_polling import FIRST, core_of, numbers, texts
+from tests.support.queue_server import QueueServer
+from tests.support.scripted_server import status, until
 
 MQ = MessageQueue("flights", 0)
 OTHER = MessageQueue("flights", 1)

@@ -23,8 +23,8 @@ from popclient._session import Session
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import ScriptedServer, StreamEnd, status
-from tests.pull_client.queue_server import QueueServer
+from tests.support.queue_server import QueueServer
+from tests.support.scripted_server import ScriptedServer, StreamEnd, status
 
 MQ = MessageQueue("flights", 0)
 

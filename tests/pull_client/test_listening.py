@@ -28,8 +28,8 @@ from popclient._pull import listen as pull_listening
 from popclient._pull.listen import PullListening
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient.admin import Admin
-from tests.client.scripted import until, until_in_thread
 from tests.pull_client.test_real_server import FIRST, send
+from tests.support.scripted_server import until, until_in_thread
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 Listener = Callable[[Sequence[MessageView], ConsumeConcurrentlyContext], Any]

@@ -13,8 +13,8 @@ from popclient._pull.core import PullConsumerCore
 from popclient.aio import PullConsumer
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import status, until
-from tests.pull_client.queue_server import QueueServer, pull_frames
+from tests.support.queue_server import QueueServer, pull_frames
+from tests.support.scripted_server import status, until
 
 MQ = MessageQueue("flights", 0)
 ALL = [MessageQueue("flights", queue_id) for queue_id in range(4)]

@@ -34,8 +34,8 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from popserver.model.errors import Unsupported
 from popserver.pulling.rpc import Pulling
-from tests.client.scripted import status, until
-from tests.pull_client.queue_server import QueueServer, pull_frames
+from tests.support.queue_server import QueueServer, pull_frames
+from tests.support.scripted_server import status, until
 
 MQ = MessageQueue("flights", 1)
 RETRY = MessageQueue("%RETRY%g", 0)

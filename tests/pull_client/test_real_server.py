@@ -25,7 +25,7 @@ from popclient import (
     SimpleConsumer,
     aio,
 )
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 

@@ -15,8 +15,8 @@ from popclient._pull import subscribe as subscribing
 from popclient.admin import Admin
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from tests.client.scripted import OK, until, until_in_thread
-from tests.pull_client.queue_server import QueueServer
+from tests.support.queue_server import QueueServer
+from tests.support.scripted_server import OK, until, until_in_thread
 
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from popclient import ConsumeOrderlyStatus, MessageView, OrderlyListener
-from tests.client.scripted import until
-from tests.queue_client.conftest import Desk, Q
+from tests.support.queue_consumers import Desk, Q
+from tests.support.scripted_server import until
 
 
 @pytest.fixture(autouse=True)

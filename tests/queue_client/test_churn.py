@@ -13,8 +13,8 @@ import pytest
 from popclient import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, MessageQueue, MessageView
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
-from tests.client.scripted import until
-from tests.queue_client.conftest import Desk
+from tests.support.queue_consumers import Desk
+from tests.support.scripted_server import until
 
 QUEUES = [MessageQueue("t", number) for number in range(6)]
 Place = tuple[MessageQueue, int]

@@ -20,8 +20,8 @@ from popclient import (
 from popclient._engine.runner import Rejected
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from tests.client.scripted import status, until
-from tests.queue_client.conftest import Desk, Q
+from tests.support.queue_consumers import Desk, Q
+from tests.support.scripted_server import status, until
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 RETRY = MessageQueue("%RETRY%g", 0)

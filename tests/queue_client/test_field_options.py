@@ -36,10 +36,10 @@ from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient._queues.statistics import Statistics
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import status, until, until_in_thread
-from tests.queue_client.conftest import Desk, Q
-from tests.queue_client.manual_clock import ManualClock
-from tests.queue_client.views import view_at
+from tests.support.manual_clock import ManualClock
+from tests.support.queue_consumers import Desk, Q
+from tests.support.scripted_server import status, until, until_in_thread
+from tests.support.views import view_at
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 FIRST = "CONSUME_FROM_FIRST_OFFSET"

@@ -7,7 +7,7 @@ import pytest
 from popclient._engine.flow import MIB, CachedQueue, Exceeded, FlowTimes, QueueLimits
 from popclient._queues.process_queue import ProcessQueue
 from popclient.message import MessageQueue
-from tests.queue_client.views import view_at, views
+from tests.support.views import view_at, views
 
 BATCH = 32
 

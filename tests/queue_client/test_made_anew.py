@@ -29,7 +29,7 @@ from popclient._queues.offsets import OffsetMemory, OffsetStore, ReadOffsetType
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic
-from tests.client.scripted import until, until_in_thread
+from tests.support.scripted_server import until, until_in_thread
 
 LAST, FIRST = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"
 TOPIC = Resource("", "t")

@@ -10,7 +10,7 @@ from popclient import ClientConfig
 from popclient._session import Session
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import OK, ScriptedServer, until
+from tests.support.scripted_server import OK, ScriptedServer, until
 
 
 @pytest.fixture

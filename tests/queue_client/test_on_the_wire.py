@@ -19,7 +19,7 @@ from popclient.message import FilterExpression
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.pull_client.queue_server import QueueServer
+from tests.support.queue_server import QueueServer
 
 BOTH = ReadOffsetType.MEMORY_FIRST_THEN_STORE
 STORE = ReadOffsetType.READ_FROM_STORE

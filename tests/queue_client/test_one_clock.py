@@ -28,8 +28,8 @@ from popserver.engine.clock import ManualClock as ServerClock
 from popserver.members.locks import LAPSE_MS
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
-from tests.client.scripted import until
-from tests.queue_client.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
+from tests.support.scripted_server import until
 
 COUNT = 100
 STEP_S = 1.5

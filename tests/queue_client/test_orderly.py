@@ -21,8 +21,8 @@ from popclient import (
 from popclient._queue_push.pull_loop import PullLoop
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from tests.client.scripted import status, until
-from tests.queue_client.conftest import Desk, Q
+from tests.support.queue_consumers import Desk, Q
+from tests.support.scripted_server import status, until
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 COMMIT, ROLLBACK = ConsumeOrderlyStatus.COMMIT, ConsumeOrderlyStatus.ROLLBACK

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from popclient._engine.flow import CachedQueue
 from popclient._queues.process_queue import NOTHING_CACHED, ProcessQueue
-from tests.queue_client.views import offsets_of, view_at, views
+from tests.support.views import offsets_of, view_at, views
 
 
 def holding(*offsets: int) -> ProcessQueue:

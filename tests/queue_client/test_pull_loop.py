@@ -13,9 +13,9 @@ from popclient import MessageQueue
 from popclient._queue_push import pull_service as pull_results
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import status, until
-from tests.pull_client.queue_server import pull_frames
-from tests.queue_client.conftest import Desk, Q
+from tests.support.queue_consumers import Desk, Q
+from tests.support.queue_server import pull_frames
+from tests.support.scripted_server import status, until
 
 
 @pytest.mark.row("B5")

@@ -29,7 +29,7 @@ from popclient import (
 )
 from popproto.v1 import admin_pb2, admin_pb2_grpc
 from popproto.v2 import definition_pb2 as pb
-from tests.client.scripted import until, until_in_thread
+from tests.support.scripted_server import until, until_in_thread
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 FIRST = "CONSUME_FROM_FIRST_OFFSET"

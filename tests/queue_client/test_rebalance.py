@@ -14,8 +14,8 @@ from popclient._queue_push.pull_loop import PullLoop
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.scripted import OK, status, until
-from tests.queue_client.conftest import Desk, Q
+from tests.support.queue_consumers import Desk, Q
+from tests.support.scripted_server import OK, status, until
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 Core = Any

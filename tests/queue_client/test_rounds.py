@@ -11,8 +11,8 @@ from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance_rounds import RebalanceService
 from popclient._queues.process_queue import ProcessQueue
 from popclient.message import MessageQueue
-from tests.client.scripted import until
-from tests.queue_client.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
+from tests.support.scripted_server import until
 
 
 class Consumer:

@@ -38,8 +38,8 @@ from popclient._queue_push.pull_requests import PullRequest
 from popclient.offset_file import read_offset_file
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
-from tests.client.scripted import until
-from tests.queue_client.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
+from tests.support.scripted_server import until
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageQueue, OrderlyListener
-from tests.client.scripted import until
-from tests.queue_client.conftest import Desk, Q
 from tests.queue_client.test_rebalance import Notebook
+from tests.support.queue_consumers import Desk, Q
+from tests.support.scripted_server import until
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

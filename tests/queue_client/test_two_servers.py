@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popclient import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, Message, aio
-from tests.client.scripted import until
+from tests.support.scripted_server import until
 from tests.support.server_process import served
 
 FIRST = "CONSUME_FROM_FIRST_OFFSET"

@@ -21,8 +21,8 @@ from popclient.spark.journal.folder import JournalFailed
 from popclient.spark.journal.options import parse
 from popclient.spark.journal.source import JournalStream, seq_of
 from popclient.spark.message_columns import MessageColumns
-from tests.client.scripted import ServerThread, until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
+from tests.support.scripted_server import ServerThread, until_in_thread
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from popclient.spark.lease.holds import LeaseCalls
 from popclient.spark.lease.options import parse
 from popclient.spark.lease.renewal import Renewal
 from popclient.spark.lease.source import LeaseStream
-from tests.client.scripted import ServerThread, until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
+from tests.support.scripted_server import ServerThread, until_in_thread
 
 INVISIBLE = "60s"
 LATER = "61s"

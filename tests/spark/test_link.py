@@ -16,8 +16,8 @@ from popclient.spark import bulk
 from popclient.spark import link as links
 from popclient.spark.link import link_to
 from popserver.in_process import EmbeddedBroker
-from tests.client.scripted import until_in_thread
 from tests.spark.queue.seen import Seen
+from tests.support.scripted_server import until_in_thread
 
 ALL = FilterExpression()
 

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient import Message, Producer
 from popclient.spark.modes import MODES
-from tests.client.scripted import until_in_thread
 from tests.spark.stepping import ALL_COLUMNS, Stepping
+from tests.support.scripted_server import until_in_thread
 from tests.support.server_process import served
 
 

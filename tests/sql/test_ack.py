@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from popclient import InvalidReceiptHandle, Message, MessageView, Producer, SimpleConsumer, sql
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 
 def received(

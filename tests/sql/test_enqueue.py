@@ -17,7 +17,7 @@ from popclient import Message, MessageView, PopError, Producer, SimpleConsumer, 
 from popclient.admin import Admin
 from popclient.sql.connection import refusals
 from popserver import EmbeddedBroker
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 KINDS = ["NORMAL", "FIFO", "DELAY", "PRIORITY"]
 

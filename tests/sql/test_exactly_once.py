@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 from popclient import Message, Producer
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 MESSAGES = 90
 GROUPS = 6

@@ -16,7 +16,7 @@ import popserver
 from popclient import ConsumeResult, Message, MessageView, Producer, PushConsumer, SimpleConsumer, aio, sql
 from popclient.admin import Admin
 from popclient.sql import tables
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
 

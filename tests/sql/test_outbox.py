@@ -23,7 +23,7 @@ from popclient.sql import relay as relaying
 from popclient.sql import tables
 from popclient.sql.relay import Relay
 from popserver import EmbeddedBroker
-from tests.client.scripted import until_in_thread
+from tests.support.scripted_server import until_in_thread
 
 
 @pytest.fixture

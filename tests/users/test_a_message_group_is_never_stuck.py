@@ -14,7 +14,7 @@ from popserver.engine.clock import ManualClock
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from popserver.transport import convert
-from tests.rpc.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.door import GROUP, TOPIC, Door, a_message, opened
 
 SECOND = 1_000
 

@@ -24,10 +24,10 @@ from popclient import sql as popsql
 from popclient._transport import new_client_id
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
-from tests.client.scripted import until_in_thread as until
 from tests.support.running_broker import watched
+from tests.support.scripted_server import until_in_thread as until
+from tests.support.users import GROUP, TOPIC, everything, look, make_topic, overdue, parked, pass_time, send, states
 from tests.users.conftest import Start
-from tests.users.seen import GROUP, TOPIC, everything, look, make_topic, overdue, parked, pass_time, send, states
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
 

@@ -27,10 +27,10 @@ from popclient.spark.queue.reading import RangeReader, Ranges
 from popclient.spark.queue.stream import QueueStream
 from popserver import EmbeddedBroker, embedded
 from popserver.bulk import pages
-from tests.client.scripted import ServerThread
-from tests.pull_client.queue_server import QueueServer
 from tests.spark.queue.seen import COUNT, Seen
 from tests.spark.queue.serving import QUEUES, Server, serving
+from tests.support.queue_server import QueueServer
+from tests.support.scripted_server import ServerThread
 
 BODIES = StructType().add("body", BinaryType())
 PER_QUEUE = 3_000

@@ -1,0 +1,240 @@
+"""What an operator asks of clients, on their telemetry streams: threads, a message on trial, another session."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from popproto.v1 import admin_pb2 as admin
+from popproto.v1.admin_pb2_grpc import AdminStub
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.access.flow import Rules
+from popserver.clients import commands
+from popserver.clients.command_frames import STACK_TRACE_LENGTH_MAX, teller
+from popserver.inspection import clients
+from popserver.model.errors import NoAnswer, NotFound
+from tests.access.test_wire import ADMIN, SECRET, as_, give
+from tests.support.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.running_broker import until
+
+CONSUMER = wire.TelemetryCommand(
+    settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
+)
+PRODUCER = wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing={"topics": [TOPIC]}))
+Answer = Callable[[wire.TelemetryCommand], wire.TelemetryCommand | None]
+
+
+@pytest.fixture
+async def door(tmp_path: Path) -> AsyncIterator[Door]:
+    async with opened(tmp_path, administered=True) as opened_door:
+        yield opened_door
+
+
+@asynccontextmanager
+async def client(
+    door: Door, client_id: str = "c1", answer: Answer = lambda _: None, settings: Any = CONSUMER, **options: Any
+) -> AsyncIterator[list[wire.TelemetryCommand]]:
+    """A client that has told its settings; what it is asked, and it answers so."""
+    asked: list[wire.TelemetryCommand] = []
+
+    async def serve(stream: Any) -> None:
+        while isinstance(command := await stream.read(), wire.TelemetryCommand):
+            asked.append(command)
+            reply = answer(command)
+            if reply is not None:
+                await stream.write(reply)
+
+    async with door.telemetry(client_id, **options) as stream:
+        await stream.write(settings)
+        assert (await stream.read()).status.code == pb.OK
+        serving = asyncio.create_task(serve(stream))
+        try:
+            yield asked
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+def ask(door: Door, method: str, **fields: Any) -> Awaitable[Any]:
+    headers = fields.pop("headers", {})
+    request = getattr(admin, f"{method}Request")(**fields)
+    answer: Awaitable[Any] = getattr(AdminStub(door.channel), method)(request, metadata=tuple(headers.items()))
+    return answer
+
+
+def traces(text: str) -> Answer:
+    def answer(command: wire.TelemetryCommand) -> wire.TelemetryCommand:
+        nonce = command.print_thread_stack_trace_command.nonce
+        trace = wire.ThreadStackTrace(nonce=nonce, thread_stack_trace=text)
+        return wire.TelemetryCommand(status=pb.Status(code=pb.OK), thread_stack_trace=trace)
+
+    return answer
+
+
+def tried(code: pb.Code.ValueType, sentence: str = "") -> Answer:
+    def answer(command: wire.TelemetryCommand) -> wire.TelemetryCommand:
+        result = wire.VerifyMessageResult(nonce=command.verify_message_command.nonce)
+        return wire.TelemetryCommand(status=pb.Status(code=code, message=sentence), verify_message_result=result)
+
+    return answer
+
+
+async def test_the_threads_of_a_client_are_told(door: Door) -> None:
+    async with client(door, "c1", traces("one")), client(door, "c2", traces("two")):
+        for client_id, text in (("c1", "one"), ("c2", "two")):
+            answer = await ask(door, "PrintThreads", client_id=client_id)
+            assert (answer.status.code, answer.stack_trace) == (pb.OK, text)
+
+
+async def test_a_long_trace_is_cut(door: Door) -> None:
+    async with client(door, "c1", traces("x" * (STACK_TRACE_LENGTH_MAX + 7))):
+        answer = await ask(door, "PrintThreads", client_id="c1")
+    assert answer.stack_trace == f"{'x' * STACK_TRACE_LENGTH_MAX}\n… 7 characters more"
+
+
+@pytest.mark.parametrize("code", [pb.OK, pb.FAILED_TO_CONSUME_MESSAGE, pb.NOT_IMPLEMENTED])
+async def test_a_message_is_tried_out_and_nothing_changes(door: Door, code: pb.Code.ValueType) -> None:
+    await door.send(a_message("m1", body=b"secret", tag="A"))
+    async with client(door, "c1", tried(code, "because")) as asked:
+        before = await door.digest()
+        answer = await ask(door, "VerifyMessage", client_id="c1", message_id="m1", topic=TOPIC)
+        assert (answer.status.code, answer.outcome.code, answer.outcome.message) == (pb.OK, code, "because")
+        assert await door.digest() == before
+    told = asked[0].verify_message_command.message
+    assert (told.topic.name, told.body, told.system_properties.message_id) == (TOPIC.name, b"secret", "m1")
+    assert told.system_properties.delivery_attempt == 1
+    assert told.system_properties.body_digest.checksum
+
+
+async def test_a_client_is_told_to_reconnect(door: Door) -> None:
+    async with client(door, "c1") as asked:
+        assert (await ask(door, "ReconnectClient", client_id="c1")).status.code == pb.OK
+        await until(lambda: bool(asked))
+    assert asked[0].HasField("reconnect_endpoints_command")
+    assert asked[0].reconnect_endpoints_command.nonce
+
+
+async def test_who_is_not_there_is_named(door: Door) -> None:
+    await door.send(a_message("m1"))
+    await door.call("Heartbeat", wire.HeartbeatRequest(group=GROUP), client_id="no-stream")
+    for client_id in ("nobody", "no-stream"):
+        for method, more in (("PrintThreads", {}), ("ReconnectClient", {}), ("VerifyMessage", {"message_id": "m1"})):
+            status = (await ask(door, method, client_id=client_id, **more)).status
+            assert status.code == pb.NOT_FOUND
+            assert f"client '{client_id}' has no session with this server" in status.message
+    async with client(door, "c1"):
+        missing = await ask(door, "VerifyMessage", client_id="c1", message_id="no such")
+        assert missing.status.code == pb.MESSAGE_NOT_FOUND
+    assert (await ask(door, "PrintThreads")).status.code == pb.BAD_REQUEST
+
+
+async def test_a_client_that_does_not_answer(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "ANSWER_WITHIN_S", 0.05)
+    async with client(door, "c1"):
+        status = (await ask(door, "PrintThreads", client_id="c1")).status
+    assert status.code == pb.REQUEST_TIMEOUT
+    assert "client 'c1' has not answered within 0.05 s" in status.message
+    assert not door.broker.commands._asked
+
+
+async def test_a_client_that_leaves_before_it_answers(door: Door) -> None:
+    async with client(door, "c1") as asked:
+        waiting = asyncio.ensure_future(ask(door, "PrintThreads", client_id="c1"))
+        await until(lambda: bool(asked))
+    status = (await waiting).status
+    assert status.code == pb.NOT_FOUND
+    assert "client 'c1' has left before it answered" in status.message
+
+
+async def test_nobody_answers_for_another(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "ANSWER_WITHIN_S", 0.3)
+    async with client(door, "c1") as asked, door.telemetry("c2") as stream:
+        await stream.write(CONSUMER)
+        await stream.read()
+        waiting = asyncio.ensure_future(ask(door, "PrintThreads", client_id="c1"))
+        await until(lambda: bool(asked))
+        stolen = traces("forged")(asked[0])
+        assert stolen is not None
+        await stream.write(stolen)
+        for rubbish in (wire.TelemetryCommand(), traces("x")(wire.TelemetryCommand()), tried(pb.OK)(asked[0])):
+            await stream.write(rubbish)
+        await stream.write(CONSUMER)
+        await stream.read()
+        assert (await waiting).status.code == pb.REQUEST_TIMEOUT
+
+
+async def test_only_so_many_wait(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "WAITING_MAX", 2)
+    async with client(door, "c1") as asked:
+        waiting = [asyncio.ensure_future(ask(door, "PrintThreads", client_id="c1")) for _ in range(2)]
+        await until(lambda: len(asked) == 2)
+        status = (await ask(door, "PrintThreads", client_id="c1")).status
+        assert status.code == pb.TOO_MANY_REQUESTS
+        assert "2 commands wait" in status.message
+    assert {(await each).status.code for each in waiting} == {pb.NOT_FOUND}
+
+
+async def test_clients_are_listed(door: Door) -> None:
+    await door.call("Heartbeat", wire.HeartbeatRequest(), client_id="unknown")
+    async with client(door, "a"), client(door, "b", settings=PRODUCER):
+        listed = (await ask(door, "ListClients")).clients
+        assert [(each.client_id, each.client_type, each.group.name, each.connected) for each in listed] == [
+            ("a", pb.PUSH_CONSUMER, GROUP.name, True),
+            ("b", pb.PRODUCER, "", True),
+            ("unknown", 0, "", False),
+        ]
+        of_group = await ask(door, "ListClients", group=GROUP)
+        assert [each.client_id for each in of_group.clients] == ["a"]
+        assert not (await ask(door, "ListClients", group=pb.Resource(name="others"))).clients
+
+
+async def test_a_message_is_not_told_to_a_user_who_may_not_read_it(tmp_path: Path) -> None:
+    async with opened(tmp_path, administered=True, rules=Rules(auth=True), admin=ADMIN) as door:
+        await door.users.add("alice", SECRET, is_admin=False)
+        await give(door, "ALLOW SUB group:counters")
+        send = wire.SendMessageRequest(messages=[a_message("m1")])
+        await door.call("SendMessage", send, headers=as_(*ADMIN))
+        async with client(door, "c1", tried(pb.OK), headers=as_("alice")) as asked:
+            wish = {"client_id": "alice/c1", "message_id": "m1", "headers": as_(*ADMIN)}
+            status = (await ask(door, "VerifyMessage", **wish)).status
+            assert (status.code, asked) == (pb.FORBIDDEN, [])
+            assert "user 'alice' may not SUB topic 'flights'" in status.message
+            await give(door, "ALLOW SUB topic:flights")
+            assert (await ask(door, "VerifyMessage", **wish)).outcome.code == pb.OK
+
+
+async def test_a_client_that_leaves_while_it_is_told_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream takes nothing, and is gone before the command is given up."""
+    monkeypatch.setattr(commands, "WRITTEN_WITHIN_S", 0.05)
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
+    known, stream, blocked = commands.Commands(), object(), asyncio.Event()
+
+    async def tell(_command: commands.Command, _nonce: str) -> None:
+        blocked.set()
+        await asyncio.Event().wait()
+
+    known.joined("c1", stream, tell)
+    asking = asyncio.create_task(known.ask("c1", commands.PrintThreads(), 1))
+    await blocked.wait()
+    known.left("c1", stream)
+    await asyncio.wait([asking])
+    assert isinstance(asking.exception(), NoAnswer)
+    del asking
+    gc.collect()
+    assert unheard == []
+
+
+async def test_a_stream_that_breaks_while_a_command_is_written_is_a_client_that_left() -> None:
+    caller, say = Mock(client_id="c1"), AsyncMock(side_effect=BrokenPipeError())
+    caller.call.Disconnected = BrokenPipeError
+    with pytest.raises(NotFound, match="client 'c1' has left"):
+        await teller(caller, say, "host:8081")(commands.Reconnect(), "nonce")

@@ -1,0 +1,113 @@
+"""QueryRoute and QueryAssignment: what a client needs to know where to send and to poll."""
+
+from __future__ import annotations
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
+from tests.support.door import GROUP, TOPIC, Door, a_message
+
+DIALLED = [
+    pb.Endpoints(
+        scheme=pb.IPv4, addresses=[pb.Address(host="10.0.0.1", port=80), pb.Address(host="10.0.0.2", port=81)]
+    ),
+    pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="mq.example", port=443)]),
+    pb.Endpoints(scheme=pb.IPv6, addresses=[pb.Address(host="::1", port=8081)]),
+]
+
+
+async def route(door: Door, topic: pb.Resource = TOPIC, endpoints: pb.Endpoints | None = None) -> list[pb.MessageQueue]:
+    answer = await door.call("QueryRoute", wire.QueryRouteRequest(topic=topic, endpoints=endpoints))
+    assert answer.status.code == pb.OK, answer.status.message
+    return list(answer.message_queues)
+
+
+async def test_a_route_names_every_queue(door: Door) -> None:
+    queues = await route(door)
+    assert [queue.id for queue in queues] == list(range(8))
+    for queue in queues:
+        assert queue.topic == TOPIC
+        assert queue.permission == pb.READ_WRITE
+        assert (queue.broker.id, queue.broker.name) == (0, "popmq")
+        # All that every official client can read (protocol 1.2).
+        assert list(queue.accept_message_types) == [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]
+
+
+@pytest.mark.parametrize("endpoints", DIALLED, ids=lambda each: pb.AddressScheme.Name(each.scheme))
+async def test_a_route_leads_where_the_client_came_from(door: Door, endpoints: pb.Endpoints) -> None:
+    assert {str(queue.broker.endpoints) for queue in await route(door, endpoints=endpoints)} == {str(endpoints)}
+
+
+@pytest.mark.parametrize(
+    "endpoints", [None, pb.Endpoints(), pb.Endpoints(scheme=pb.IPv4)], ids=["none", "empty", "bare"]
+)
+async def test_who_names_no_endpoint_gets_the_servers(door: Door, endpoints: pb.Endpoints | None) -> None:
+    own = (await route(door, endpoints=endpoints))[0].broker.endpoints
+    assert own.scheme == pb.IPv4
+    assert [(address.host, address.port) for address in own.addresses] == [("127.0.0.1", door.server.port)]
+
+
+async def test_a_route_keeps_the_namespace_as_written(door: Door) -> None:
+    inside = pb.Resource(resource_namespace="north", name="t")
+    assert {queue.topic.resource_namespace for queue in await route(door, inside)} == {"north"}
+
+
+@pytest.mark.parametrize("accepts", [(MessageType.NORMAL,), (MessageType.FIFO,), tuple(MessageType)])
+async def test_a_route_lists_what_the_topic_was_made_for(door: Door, accepts: tuple[MessageType, ...]) -> None:
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "made"), 1, accepts))
+    (queue,) = await route(door, pb.Resource(name="made"))
+    assert [pb.MessageType.Name(kind) for kind in queue.accept_message_types] == list(accepts)
+
+
+async def test_a_dead_letter_topic_is_read_and_write(door: Door) -> None:
+    queues = await route(door, pb.Resource(name="%DLQ%counters"))
+    assert {queue.permission for queue in queues} == {pb.READ_WRITE}
+    assert all(list(queue.accept_message_types) for queue in queues)
+
+
+@pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
+@pytest.mark.parametrize("name", ["", " ", "a b", "t" * 128, "TBW102", "rmq_sys_x"])
+async def test_an_illegal_topic_is_refused(door: Door, method: str, name: str) -> None:
+    request = getattr(wire, f"{method}Request")(topic=pb.Resource(name=name))
+    if method == "QueryAssignment":
+        request.group.CopyFrom(GROUP)
+        await door.receive()
+    before = await door.digest()
+    (status,) = await door.statuses(method, request)
+    assert status.code == pb.ILLEGAL_TOPIC
+    assert await door.digest() == before
+
+
+@pytest.mark.row("K1")
+async def test_every_member_is_assigned_every_queue(door: Door) -> None:
+    for number in range(32):
+        await door.send(a_message(f"m{number}"))
+    request = wire.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=DIALLED[0])
+    assigned = [await door.call("QueryAssignment", request, client_id=member) for member in ("one", "two")]
+    assert assigned[0] == assigned[1]
+    assert assigned[0].status.code == pb.OK
+    (assignment,) = assigned[0].assignments
+    queue = assignment.message_queue
+    assert (queue.topic, queue.id, queue.permission) == (TOPIC, -1, pb.READ_WRITE)
+    assert (queue.broker.name, queue.broker.endpoints) == ("popmq", DIALLED[0])
+
+    seen: dict[str, list[int]] = {"one": [], "two": []}
+    for member in ("one", "two") * 8:
+        receive = wire.ReceiveMessageRequest(group=GROUP, message_queue=queue, batch_size=2, auto_renew=True)
+        receive.long_polling_timeout.seconds = 0
+        frames = await door.frames("ReceiveMessage", receive, client_id=member)
+        seen[member] += [frame.message.system_properties.queue_id for frame in frames if frame.HasField("message")]
+    assert sorted(seen["one"] + seen["two"]) == sorted(list(range(8)) * 4)
+    for queues in seen.values():
+        assert len(set(queues)) > 1, "no queue belongs to one member"
+
+
+async def test_an_assignment_needs_a_legal_group(door: Door) -> None:
+    before = await door.digest()
+    request = wire.QueryAssignmentRequest(topic=TOPIC, group=pb.Resource(name="a b"))
+    (status,) = await door.statuses("QueryAssignment", request)
+    assert status.code == pb.ILLEGAL_CONSUMER_GROUP
+    assert await door.digest() == before

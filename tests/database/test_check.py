@@ -1,0 +1,112 @@
+"""The audit finds what must not be; every other test of this room ends with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from popserver.database.check import INVARIANTS, check_soundness
+from popserver.model.errors import StoreUnavailable
+from popserver.model.topic import MessageType
+from tests.support.builders import in_order
+from tests.support.open_store import HOUR, SECOND, OpenStore, open_store
+from tests.support.send_back import hand_back, pull_group
+
+# How to break each of them by hand.
+DAMAGE = {
+    "a delivery without its message": "DELETE FROM message WHERE message_key = (SELECT MAX(message_key) FROM delivery)",
+    "a delivery of a message the group has not reached": "UPDATE progress SET next_offset = 0",
+    "a delivery that does not wait, of a group that owns whole queues": "UPDATE consumer_group SET mode = 'PULL'",
+    "a message that waits though its retry is there": (
+        "INSERT INTO delivery (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder,"
+        " client_id) SELECT g.group_id, m.origin_key, 1, 'WAITING_RETRY', 1, 0, 1, 'PUSH', ''"
+        " FROM message m, consumer_group g"
+        " JOIN topic t ON t.topic_id = m.topic_id AND t.name = '%RETRY%' || g.name"
+    ),
+    "a message beyond its queue's end": "UPDATE queue SET next_offset = 2 WHERE next_offset > 2",
+    "progress beyond its queue's end": "UPDATE progress SET next_offset = 99",
+    "a dead letter without its copy": "DELETE FROM message WHERE origin_key <> 0",
+    "a dead letter that is still being delivered": (
+        "UPDATE dead_letter SET origin_key = (SELECT MAX(message_key) FROM delivery)"
+    ),
+    "a dead letter whose copy is being delivered to its group": (
+        "INSERT INTO delivery (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder,"
+        " client_id) SELECT group_id, copy_key, origin_topic_id, 'READY', 0, 0, 1, 'SIMPLE', '' FROM dead_letter"
+    ),
+    "a dead letter that was redriven, without the record of it": (
+        "UPDATE dead_letter SET redrive_state = 'REDRIVEN', plan_id = 'p'"
+    ),
+    "a dead letter that was redriven twice": (
+        "INSERT INTO redrive (plan_id, dead_letter_id, group_id, origin_key, origin_topic_id, message_id, attempt,"
+        " dead_reason, dead_at_ms, state, change, reason) SELECT name, dead_letter_id, l.group_id, origin_key,"
+        " origin_topic_id, x'01', attempt, reason, dead_at_ms, 'REDRIVEN', 'NONE', ''"
+        " FROM dead_letter l, (SELECT 'p' AS name UNION SELECT 'q')"
+    ),
+    "a redrive plan that miscounts its messages": (
+        "INSERT INTO redrive_plan (plan_id, group_id, state, reason, selection, created_by, created_at_ms,"
+        " planned_up_to, planned) SELECT 'p', group_id, 'PLANNED', '', '{}', 'ops', 1, 1, 1 FROM dead_letter"
+    ),
+    "a message group that stands beyond its queue's progress": "UPDATE message_group_progress SET next_offset = 99",
+    "a message group that nothing locks and that is not open": "DELETE FROM delivery WHERE message_group = 'held'",
+    "an open message group whose first message is held": "UPDATE message_group_progress SET open_since_ms = 1",
+    "a message group whose first message is ready and that is not open": "DELETE FROM message_group_progress",
+    "a provisional ack with nothing before it": (
+        "UPDATE delivery SET state = 'ACKED_PROVISIONALLY' WHERE state = 'READY'"
+    ),
+    "a delivery of a message its message group has not reached": "UPDATE message_group_progress SET next_offset = 0",
+}
+
+
+@pytest.fixture
+def filled(sqlite_url: str) -> Iterator[OpenStore]:
+    """A sound store with a message held and one dead, a message group locked and one open; damaged, it is left
+    uninspected."""
+    opening = open_store(sqlite_url)
+    store = opening.__enter__()
+    _use_message_groups(store)
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 3)
+    dead, _held, _other = store.receive(group, topic, invisible_ms=HOUR)
+    store.forward(group, dead)
+    _retry(store)
+    yield store
+    store.conn.close()
+    store.database.close()
+
+
+def _retry(store: OpenStore) -> None:
+    """A group that owns whole queues has handed a message back, and its retry is there."""
+    topic = store.topic("pulled")
+    group = pull_group(store, "puller")
+    store.send(topic)
+    hand_back(store, group, topic, delay_level=1)
+    store.end_due(after_ms=SECOND)
+
+
+def _use_message_groups(store: OpenStore) -> None:
+    topic = store.topic("ordered", accepts=(MessageType.FIFO,))
+    group = store.group("worker", meets=[topic])
+    store.send(topic, [*in_order("held", 3, topic.name), *in_order("open", 1, topic.name)])
+    store.receive(group, topic, 2, invisible_ms=HOUR)
+    (held,) = store.receive(group, topic)
+    store.change(group, held, 0, give_back=True)
+
+
+def test_every_invariant_can_be_broken() -> None:
+    assert set(DAMAGE) == set(INVARIANTS)
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS)
+def test_a_broken_invariant_is_named(filled: OpenStore, invariant: str) -> None:
+    check_soundness(filled.conn)
+    filled.conn.exec_driver_sql(DAMAGE[invariant])
+    broken = [name for name, query in INVARIANTS.items() if filled.one_value(query)]
+    assert invariant in broken
+    with pytest.raises(StoreUnavailable) as refusal:
+        check_soundness(filled.conn)
+    said = refusal.value.sentence
+    assert all(re.search(rf"{name} \([1-5]\)", said) for name in broken), "all of it at once"
+    assert "restore a backup" in said

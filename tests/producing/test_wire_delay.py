@@ -1,0 +1,207 @@
+"""Delayed messages and their recall, at the door."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.engine.clock import ManualClock
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
+from popserver.transport import convert
+from tests.support.door import TOPIC, Door, a_message, opened
+
+MINUTE = 60_000
+DAY = 24 * 60 * MINUTE
+DELAY_MAX = 40 * DAY
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def door(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
+    async with opened(tmp_path, clock=clock) as opened_door:
+        yield opened_door
+
+
+def delayed(door: Door, message_id: str = "m1", *, after_ms: int = MINUTE, **more: Any) -> pb.Message:
+    message = a_message(message_id, **more)
+    convert.set_ms(message.system_properties.delivery_timestamp, door.broker.clock.now_ms() + after_ms)
+    return message
+
+
+async def recall(door: Door, handle: str, topic: pb.Resource = TOPIC) -> wire.RecallMessageResponse:
+    answer: wire.RecallMessageResponse = await door.call(
+        "RecallMessage", wire.RecallMessageRequest(topic=topic, recall_handle=handle)
+    )
+    return answer
+
+
+async def pass_(door: Door, clock: ManualClock, by_ms: int) -> None:
+    await clock.advance(by_ms, door.broker.settle)
+
+
+async def test_it_comes_to_the_millisecond(door: Door, clock: ManualClock) -> None:
+    (entry,) = (await door.send(delayed(door, after_ms=1_234, tag="A", keys=["k"]))).entries
+    assert (entry.status.code, entry.message_id, entry.offset) == (pb.OK, "m1", 0)
+    due_ms = clock.now_ms() + 1_234
+    await pass_(door, clock, 1_233)
+    assert await door.receive() == []
+    await pass_(door, clock, 1)
+    (message,) = await door.receive()
+    system = message.system_properties
+    assert (system.message_id, system.message_type, system.tag) == ("m1", pb.DELAY, "A")
+    assert convert.duration_ms(system.delivery_timestamp) == due_ms
+    assert convert.duration_ms(system.store_timestamp) == due_ms
+    assert convert.duration_ms(system.born_timestamp) == due_ms - 1_234
+
+
+@pytest.mark.row("A10")
+async def test_a_waiting_poll_ends_when_it_is_due(door: Door, clock: ManualClock) -> None:
+    await door.receive()
+    poll = asyncio.create_task(door.receive(poll_ms=60_000))
+    await door.send(delayed(door, after_ms=5_000))
+    await pass_(door, clock, 4_999)
+    assert not poll.done()
+    await pass_(door, clock, 1)
+    (message,) = await poll
+    assert message.system_properties.message_id == "m1"
+
+
+@pytest.mark.user("U16")
+async def test_a_delay_longer_than_any_hold_is_delivered_once(door: Door, clock: ManualClock) -> None:
+    await door.send(delayed(door, after_ms=20 * 60 * MINUTE))
+    for _ in range(20):
+        await pass_(door, clock, 60 * MINUTE - 1)
+        assert await door.receive(invisible_ms=10_000) == []
+    await pass_(door, clock, 20)
+    (message,) = await door.receive(invisible_ms=10_000)
+    assert message.system_properties.delivery_attempt == 1
+
+
+@pytest.mark.parametrize("after_ms", [0, -1, -10 * DAY])
+async def test_past_or_now_is_at_once(door: Door, after_ms: int) -> None:
+    (entry,) = (await door.send(delayed(door, after_ms=after_ms))).entries
+    (message,) = await door.receive()
+    assert message.system_properties.message_type == pb.DELAY
+    status = (await recall(door, entry.recall_handle)).status
+    assert (status.code, "only a message that is not due yet" in status.message) == (pb.PRECONDITION_FAILED, True)
+
+
+@pytest.mark.user("U26")
+async def test_forty_days_ahead_and_no_more(door: Door) -> None:
+    assert (await door.send(delayed(door, after_ms=DELAY_MAX))).status.code == pb.OK
+    before = await door.digest()
+    status = (await door.send(delayed(door, "m2", after_ms=DELAY_MAX + 1))).status
+    assert status.code == pb.ILLEGAL_DELIVERY_TIME
+    for word in ("in 40 days 1 ms", "allowed: 40 days;", "--max-delay"):
+        assert word in status.message
+    assert await door.digest() == before
+
+
+async def test_each_message_has_its_own_outcome(door: Door, clock: ManualClock) -> None:
+    answer = await door.send(
+        delayed(door, "late"), a_message("now"), delayed(door, "never", after_ms=DELAY_MAX + 1), a_message("too")
+    )
+    assert answer.status.code == pb.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in answer.entries] == [pb.OK, pb.OK, pb.ILLEGAL_DELIVERY_TIME, pb.OK]
+    assert [bool(entry.recall_handle) for entry in answer.entries] == [True, False, False, False]
+    assert {each.system_properties.message_id for each in await door.receive(invisible_ms=10 * MINUTE)} == {
+        "now",
+        "too",
+    }
+    await pass_(door, clock, MINUTE)
+    assert [each.system_properties.message_id for each in await door.receive()] == ["late"]
+
+
+async def test_a_repeated_send_is_stored_once(door: Door, clock: ManualClock) -> None:
+    late = delayed(door)
+    first = await door.send(late)
+    assert await door.send(late) == first
+    await pass_(door, clock, MINUTE)
+    assert await door.send(late) == first
+    assert len(await door.receive()) == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{"message_group": "g"}, {"priority": 1}, {"message_type": pb.TRANSACTION}, {"lite_topic": "l"}], ids=str
+)
+async def test_a_time_excludes_what_else_makes_a_type(door: Door, more: dict[str, Any]) -> None:
+    before = await door.digest()
+    status = (await door.send(delayed(door, **more))).status
+    assert status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "delivery_timestamp and" in status.message
+    assert await door.digest() == before
+
+
+async def test_a_topic_that_takes_no_delayed_messages(door: Door) -> None:
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "plain"), 1, (MessageType.NORMAL,)))
+    before = await door.digest()
+    status = (await door.send(delayed(door, topic=pb.Resource(name="plain")))).status
+    assert status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "takes NORMAL messages, not DELAY ones" in status.message
+    assert await door.digest() == before
+
+
+@pytest.mark.user("U26")
+async def test_recall(door: Door, clock: ManualClock) -> None:
+    (entry,) = (await door.send(delayed(door))).entries
+    words = base64.urlsafe_b64decode(entry.recall_handle).decode().split(" ")
+    assert words == ["v1", "flights", "popmq", str(clock.now_ms() + MINUTE), "m1"]
+    answer = await recall(door, entry.recall_handle)
+    assert (answer.status.code, answer.message_id) == (pb.OK, "m1")
+    await pass_(door, clock, MINUTE)
+    assert await door.receive() == []
+    status = (await recall(door, entry.recall_handle)).status
+    assert (status.code, "recalled already" in status.message) == (pb.MESSAGE_NOT_FOUND, True)
+
+
+def handle(*words: object) -> str:
+    return base64.urlsafe_b64encode(" ".join(map(str, words)).encode()).decode()
+
+
+BAD_HANDLES = [
+    ("", pb.BAD_REQUEST, "malformed"),
+    ("%%%", pb.BAD_REQUEST, "malformed"),
+    ("ü", pb.BAD_REQUEST, "malformed"),
+    ("A" * 3_000, pb.BAD_REQUEST, "3000 characters"),
+    (base64.urlsafe_b64encode(b"\xff\xfe").decode(), pb.BAD_REQUEST, "malformed"),
+    (handle("v1", "flights", "popmq", 1), pb.BAD_REQUEST, "malformed"),
+    (handle("v2", "flights", "popmq", 1, "m"), pb.BAD_REQUEST, "'v2' instead of v1"),
+    (handle("v1", "flights", "popmq", "soon", "m"), pb.BAD_REQUEST, "'soon' is no delivery time"),
+    (handle("v1", "flights", "popmq", "9" * 30, "m"), pb.BAD_REQUEST, "no delivery time"),
+    (handle("v1", "other", "popmq", 1, "m"), pb.BAD_REQUEST, "'other', not of 'flights'"),
+    (handle("v1", "flights", "popmq", 1, "unknown"), pb.MESSAGE_NOT_FOUND, "'unknown'"),
+    (handle("v1", "flights", "popmq", 1, "late"), pb.MESSAGE_NOT_FOUND, " ago: it was recalled already, or never sent"),
+    (handle("v1", "flights", "popmq", 1, "plain"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "not a delayed message"),
+    (handle("v1", "flights", "popmq", 1, "half"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "not a delayed message"),
+    (handle("v1", "flights", "popmq", 1, "x" * 9_000), pb.BAD_REQUEST, "malformed"),
+]
+
+
+@pytest.mark.parametrize(("given", "code", "words"), BAD_HANDLES, ids=lambda value: str(value)[:20])
+async def test_a_bad_recall_changes_nothing(door: Door, given: str, code: int, words: str) -> None:
+    await door.send(delayed(door, "late"), a_message("plain"), a_message("half", message_type=pb.TRANSACTION))
+    before = await door.digest()
+    answer = await recall(door, given)
+    assert (pb.Code.Name(answer.status.code), answer.status.code) == (pb.Code.Name(code), code)
+    assert words in answer.status.message
+    assert answer.message_id == ""
+    assert await door.digest() == before
+
+
+async def test_a_recall_in_a_topic_that_is_not_there(door: Door) -> None:
+    before = await door.digest()
+    status = (await recall(door, handle("v1", "nowhere", "b", 1, "m"), pb.Resource(name="nowhere"))).status
+    assert status.code == pb.TOPIC_NOT_FOUND
+    assert await door.digest() == before

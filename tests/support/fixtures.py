@@ -1,0 +1,111 @@
+"""What the tests of every room may ask for: a store, a broker, a server, an operator's desk, several servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from popserver.database import migrate
+from popserver.database.database import Database
+from tests.support import desk as desks
+from tests.support.desk import Desk
+from tests.support.door import Door, opened
+from tests.support.open_store import OpenStore, open_store
+from tests.support.postgres import PostgresServer, fresh_database
+from tests.support.running_broker import RunningBroker, running_broker
+from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.stores import emptied
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+    """An empty store, once on each database."""
+    if request.param == "sqlite":
+        with open_store(request.getfixturevalue("sqlite_url")) as opened_store:
+            yield opened_store
+    else:
+        with emptied(request.getfixturevalue("postgres_database")) as opened_store:
+            yield opened_store
+
+
+@pytest.fixture(scope="session")
+def postgres_database(postgres: PostgresServer) -> Iterator[Database]:
+    """One database for all of these tests: emptying it is ten times cheaper than making another."""
+    with fresh_database(postgres) as url:
+        database = Database(url, durability="relaxed")
+        migrate.upgrade(database)
+        yield database
+        database.close()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[RunningBroker]:
+    """A broker in memory."""
+    async with running_broker() as running:
+        yield running
+
+
+@pytest.fixture
+async def strict_broker() -> AsyncIterator[RunningBroker]:
+    """A broker in memory that makes no topic and no group by itself."""
+    async with running_broker(auto_create=False) as running:
+        yield running
+
+
+@pytest.fixture
+async def either_broker(database_url: str) -> AsyncIterator[RunningBroker]:
+    """A broker, once on each database."""
+    async with running_broker(database_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def servers(postgres_url: str) -> AsyncIterator[SeveralBrokers]:
+    """Two brokers on one Postgres."""
+    async with several_brokers(postgres_url) as several:
+        yield several
+
+
+@pytest.fixture
+async def lone_server(postgres_url: str) -> AsyncIterator[SeveralBrokers]:
+    """One broker that shares a Postgres with no other yet."""
+    async with several_brokers(postgres_url, 1) as several:
+        yield several
+
+
+@pytest.fixture
+async def door(tmp_path: Path) -> AsyncIterator[Door]:
+    """A server on a SQLite file, and a client's end of it."""
+    async with opened(tmp_path) as opened_door:
+        yield opened_door
+
+
+@pytest.fixture
+async def strict_door(tmp_path: Path) -> AsyncIterator[Door]:
+    """A server that makes no topic and no group by itself."""
+    async with opened(tmp_path, auto_create=False) as opened_door:
+        yield opened_door
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def either_door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
+    """A server, once on each database."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
+    async with opened(tmp_path, postgres_url=url) as opened_door:
+        yield opened_door
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    """A server in memory, and its administration."""
+    with desks.opened() as opened_desk:
+        yield opened_desk
+
+
+@pytest.fixture
+def stored_desk(database_url: str) -> Iterator[Desk]:
+    """A server and its administration, once on each database."""
+    with desks.opened(database_url) as opened_desk:
+        yield opened_desk

@@ -1,0 +1,109 @@
+"""Queue push consumers on a scripted server, by a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from popclient import ConsumeConcurrentlyStatus, MessageQueue, MessageView, aio
+from popclient._engine.runner import TaskRunner
+from popclient._queue_push.core import QueuePushCore
+from popclient._queue_push.pull_loop import PullLoop
+from popproto.v2 import service_pb2 as rpc
+from popproto.v2 import service_pb2_grpc
+from tests.support.group_server import GroupServer
+from tests.support.manual_clock import ManualClock
+from tests.support.scripted_server import until
+
+Q = MessageQueue("t", 0)
+
+
+class Desk:
+    """Makes consumers, closes them at the end, and keeps what their listeners were given."""
+
+    def __init__(self, server: GroupServer) -> None:
+        self.server = server
+        self.clock = ManualClock()
+        self.pull_loop = PullLoop(self.clock)
+        self.seen: list[MessageView] = []
+        self.calls: list[list[str]] = []
+        self._cores: list[QueuePushCore] = []
+        self._channel = grpc.aio.insecure_channel(server.endpoints)
+        self._ping = service_pb2_grpc.MessagingServiceStub(self._channel).Heartbeat
+
+    @property
+    def texts(self) -> list[str]:
+        return [view.text for view in self.seen]
+
+    async def succeed(self, messages: Any, _: Any) -> ConsumeConcurrentlyStatus:
+        """A listener that is content with everything."""
+        self.note(messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def note(self, messages: Any) -> None:
+        self.seen += messages
+        self.calls.append([message.text for message in messages])
+
+    def make(self, listener: Any = None, topics: Any = "t", **options: Any) -> QueuePushCore:
+        watcher = options.pop("message_queue_listener", None)
+        pull_loop = options.pop("pull_loop", self.pull_loop)
+        options.setdefault("consume_from", "CONSUME_FROM_FIRST_OFFSET")
+        group = options.pop("group", "g")
+        face = aio.QueuePushConsumer(self.server.endpoints, group, topics, listener or self.succeed, **options)
+        made = face._core.options
+        core = QueuePushCore(face._config, made, TaskRunner, watcher, pull_loop)
+        self._cores.append(core)
+        return core
+
+    async def start(self, listener: Any = None, topics: Any = "t", **options: Any) -> QueuePushCore:
+        core = self.make(listener, topics, **options)
+        await core.start()
+        return core
+
+    async def close(self) -> None:
+        for core in self._cores:
+            await core.close()
+        await self._channel.close()
+
+    async def owns(self, core: QueuePushCore, *queues: int, topic: str = "t") -> None:
+        """Waits until these are the queues that it has."""
+        wanted = [MessageQueue(topic, queue) for queue in queues]
+        await until(lambda: sorted(mq for mq, _ in core.parts.owned() if mq.topic == topic) == wanted)
+
+    async def advance(self, seconds: float, *, step: float) -> None:
+        """In steps, each followed by what it leads to at the server."""
+        target = self.clock.now() + seconds
+        while self.clock.now() < target:
+            await self.clock.advance(min(step, target - self.clock.now()))
+            await self.breathe()
+
+    async def wait(self, seconds: float) -> None:
+        """Long times: the server answers what it holds every 15 s, as ever."""
+        while seconds > 0:
+            await self.advance(min(seconds, 15), step=5)
+            await self.server.release()
+            await self.breathe()
+            seconds -= 15
+
+    async def comes(self, fact: Callable[[], Any], within: float, *, step: float = 0.25) -> None:
+        """The fact holds within so many seconds of the clock; a tenth more, as real answers travel by real time."""
+        limit = self.clock.now() + within * 1.1 + step
+        while not fact():
+            assert self.clock.now() < limit, f"it did not come true within {within:g} s"
+            await self.clock.advance(step)
+            await self.breathe()
+
+    async def breathe(self) -> None:
+        """Real time, for real calls: as long as three of our own take, however busy the machine."""
+        for _ in range(3):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await self._ping(rpc.HeartbeatRequest())
+        await asyncio.sleep(0.002)
+
+    def offset(self, core: QueuePushCore, mq: MessageQueue = Q) -> int | None:
+        """Its progress as it remembers it."""
+        return core.parts.offset_store.clone_offset_table().get(mq)

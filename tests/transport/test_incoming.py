@@ -1,0 +1,302 @@
+"""Requests on their way in: judged by the headers, counted before they are decoded, not waited for without end."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.http2 import Connection, framed
+from popproto.v1 import admin_pb2 as admin
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.access.flow import Rules
+from popserver.front.certificate import Certificate
+from popserver.front.self_signed import make_certificate
+from popserver.front.source import Fixed
+from popserver.model.budget import Budget
+from popserver.services import MESSAGING
+from popserver.transport.caps import bytes_beside_bodies, has_more_fields
+from popserver.transport.incoming import SMALL_BYTES
+from popserver.transport.limits import Limits
+from popserver.transport.listen import PLAINTEXT, Listening
+from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened
+from tests.support.running_broker import until
+
+MIB = 1024 * 1024
+PATIENCE_S = 30
+# 3 MiB for large requests, 1 MiB for small ones, 1 MiB without a signature.
+NARROW = LIMITS._replace(incoming_bytes_max=4 * MIB, request_bytes_max=MIB)
+SECRET = "a-secret-of-root"
+EMPTY_ENTRY = b"\x0a\x00"
+EMPTY_GROUP = b"\x7b\x7c"  # of a field that no message has
+
+
+@contextmanager
+def unsent(door: Door, method: str, client_id: str | None = CLIENT) -> Iterator[Any]:
+    """A call whose headers are there, and whose request never comes."""
+    descriptor = MESSAGING.methods_by_name[method]
+    answer: Any = getattr(wire, descriptor.output_type.name)
+    open_call = door.channel.stream_stream(f"/{MESSAGING.full_name}/{method}", None, answer.FromString)
+    call = open_call(metadata=headers(client_id, {}))
+    try:
+        yield call
+    finally:
+        call.cancel()
+
+
+async def first(call: Any) -> pb.Status:
+    answer = await asyncio.wait_for(call.read(), PATIENCE_S)
+    assert answer is not grpc.aio.EOF
+    status: pb.Status = answer.status
+    return status
+
+
+def budget(door: Door, name: str) -> Budget:
+    return door.broker.budgets[name]
+
+
+@asynccontextmanager
+async def narrow(folder: Path, listening: Listening = PLAINTEXT, limits: Limits = NARROW) -> AsyncIterator[Door]:
+    async with opened(folder, limits=limits, listening=listening) as door:
+        await door.send(a_message("there"))
+        yield door
+
+
+# ---- Who may not come in is not read ----
+
+
+@pytest.mark.parametrize("method", sorted(set(MESSAGING.methods_by_name) - {"ChangeInvisibleDuration"}))
+async def test_who_does_not_sign_is_refused_before_the_request_is_there(tmp_path: Path, method: str) -> None:
+    async with opened(tmp_path, limits=LIMITS, rules=Rules(auth=True), admin=("root", SECRET)) as door:
+        with unsent(door, method) as call:
+            status = await first(call)
+            assert status.code == pb.UNAUTHORIZED
+        assert [each.peak for each in door.broker.budgets if "request" in each.name] == [0, 0, 0]
+
+
+async def test_a_refusal_that_repeats_the_handle_waits_for_it_a_little(tmp_path: Path) -> None:
+    limits = LIMITS._replace(unsigned_request_ms=200)
+    async with opened(tmp_path, limits=limits, rules=Rules(auth=True), admin=("root", SECRET)) as door:
+        with unsent(door, "ChangeInvisibleDuration") as call:
+            assert (await first(call)).code == pb.UNAUTHORIZED
+        request = wire.ChangeInvisibleDurationRequest(receipt_handle="h")
+        answer = await door.call("ChangeInvisibleDuration", request)
+        assert (answer.status.code, answer.receipt_handle) == (pb.UNAUTHORIZED, "h")
+        assert [each.used for each in door.broker.budgets if "request" in each.name] == [0, 0, 0]
+
+
+async def test_who_has_no_client_id_is_refused_before_the_request_is_there(door: Door) -> None:
+    with unsent(door, "SendMessage", client_id=None) as call:
+        assert (await first(call)).code == pb.CLIENT_ID_REQUIRED
+
+
+async def test_administration_is_refused_before_the_request_is_there(tmp_path: Path) -> None:
+    rules = Rules(auth=True)
+    async with opened(tmp_path, rules=rules, admin=("root", SECRET), administered=True) as door:
+        open_call = door.channel.stream_stream(
+            "/popmq.v1.Admin/CreateTopic", None, admin.CreateTopicResponse.FromString
+        )
+        call = open_call()
+        assert (await first(call)).code == pb.UNAUTHORIZED
+        call.cancel()
+
+
+async def test_a_call_that_ends_without_a_request_is_answered(door: Door) -> None:
+    with unsent(door, "QueryRoute") as call:
+        await call.done_writing()
+        status = await first(call)
+        assert (status.code, status.message) == (pb.BAD_REQUEST, "the call ended without a request; send one")
+
+
+# ---- Requests that do not arrive ----
+
+
+def permissive(folder: Path) -> Listening:
+    from datetime import UTC, datetime
+
+    made: Certificate = make_certificate("127.0.0.1", datetime.now(UTC))
+    return Listening("permissive", Fixed(made))
+
+
+async def test_the_newest_of_too_many_late_requests_are_refused_and_others_are_served(tmp_path: Path) -> None:
+    """gRPC's own port does not say how much has come: each counts as the largest request."""
+    async with narrow(tmp_path) as door:
+        large = budget(door, "large requests")
+        with ExitStack() as calls:
+            held = [calls.enter_context(unsent(door, "SendMessage")) for _ in range(3)]
+            await until(lambda: large.used == 3 * MIB)
+            beyond = calls.enter_context(unsent(door, "SendMessage"))
+            status = await first(beyond)
+            assert status.code == pb.TOO_MANY_REQUESTS
+            assert "--max-incoming" in status.message
+            assert (large.used, large.refused) == (3 * MIB, 1)
+            assert not any(call.done() for call in held)
+            # What is small, or read without asking, suffers nothing.
+            assert (await door.send(a_message("small", body=bytes(SMALL_BYTES // 2)))).status.code == pb.OK
+            refused = await door.send(a_message("large", body=bytes(SMALL_BYTES)))
+            assert refused.status.code == pb.TOO_MANY_REQUESTS
+        await until(lambda: large.used == 0)
+        assert (await door.send(a_message("large", body=bytes(SMALL_BYTES)))).status.code == pb.OK
+        assert budget(door, "small requests").used == 0
+
+
+async def test_through_the_front_a_late_request_counts_what_its_connection_sent(tmp_path: Path) -> None:
+    async with narrow(tmp_path, permissive(tmp_path)) as door:
+        large = budget(door, "large requests")
+        with ExitStack() as calls:
+            for _ in range(5):
+                calls.enter_context(unsent(door, "SendMessage"))
+            await until(lambda: large.used == 5 * SMALL_BYTES)
+        await until(lambda: large.used == 0)
+        assert large.refused == 0
+
+
+async def test_half_of_a_large_request_is_counted_and_the_newest_of_too_many_are_refused(tmp_path: Path) -> None:
+    """Each of these wants to send 1 MiB, and stops before the end; 3 MiB are allowed."""
+    half = 600_000
+    async with narrow(tmp_path, permissive(tmp_path)) as door:
+        large = budget(door, "large requests")
+        endpoint = f"127.0.0.1:{door.server.port}"
+        connections = [await Connection.to(endpoint, "127.0.0.1") for _ in range(8)]
+        try:
+            calls = [each.call(f"/{MESSAGING.full_name}/SendMessage", headers(CLIENT, {})) for each in connections]
+            pieces = [framed(MIB - 5), bytes(half)]
+            sending = [
+                asyncio.ensure_future(each.send(call, pieces, end=False))
+                for each, call in zip(connections, calls, strict=True)
+            ]
+            await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
+            await until(lambda: sum(not call.ended.is_set() for call in calls) <= 5)
+            going = [call for call in calls if not call.ended.is_set()]
+            assert going, "the budget is there to be used"
+            assert len(going) * half * 0.9 <= large.peak <= 3 * MIB
+            assert (await door.send(a_message("small"))).status.code == pb.OK
+        finally:
+            for each in connections:
+                each.close()
+        await until(lambda: large.used == 0)
+
+
+async def test_what_announces_too_much_is_refused_before_it_is_there(door: Door) -> None:
+    """By gRPC itself, as soon as it knows the size."""
+    connection = await Connection.to(f"127.0.0.1:{door.server.port}", "127.0.0.1")
+    call = connection.call(f"/{MESSAGING.full_name}/SendMessage", headers(CLIENT, {}))
+    await connection.send(call, [framed(1 << 30)], end=False)
+    await asyncio.wait_for(call.ended.wait(), PATIENCE_S)
+    assert call.outcome == "RESOURCE_EXHAUSTED"
+    connection.close()
+
+
+async def test_a_request_that_comes_too_slowly_is_refused(tmp_path: Path) -> None:
+    async with narrow(tmp_path, limits=NARROW._replace(request_ms=300)) as door:
+        with unsent(door, "SendMessage") as call:
+            status = await first(call)
+            assert (status.code, status.message) == (pb.REQUEST_TIMEOUT, "the request had not arrived after 0.3 s")
+        await until(lambda: budget(door, "large requests").used == 0)
+
+
+async def test_who_leaves_gives_his_place_back(tmp_path: Path) -> None:
+    async with narrow(tmp_path) as door:
+        with unsent(door, "ReceiveMessage"):
+            await until(lambda: budget(door, "large requests").used == MIB)
+        await until(lambda: budget(door, "large requests").used == 0)
+
+
+async def test_callers_without_a_signature_take_no_room_from_the_others(tmp_path: Path) -> None:
+    """An empty heartbeat is all they may send; while they hold back its end, a signed client sends what it likes."""
+    async with opened(tmp_path, limits=NARROW, rules=Rules(auth=True), admin=("root", SECRET)) as door:
+        unsigned = budget(door, "requests without a signature")
+        with ExitStack() as calls:
+            for _ in range(16):
+                calls.enter_context(unsent(door, "Heartbeat", client_id=None))
+            await until(lambda: unsigned.used == MIB)
+            beyond = calls.enter_context(unsent(door, "Heartbeat", client_id=None))
+            assert (await first(beyond)).code == pb.TOO_MANY_REQUESTS
+            assert unsigned.refused == 1
+            assert budget(door, "large requests").used == 0
+
+
+# ---- Requests that have arrived ----
+
+
+async def test_a_request_counts_until_it_is_answered(door: Door) -> None:
+    small = budget(door, "small requests")
+    await door.call("QueryRoute", wire.QueryRouteRequest(topic=pb.Resource(name="flights")))
+    assert small.peak > 0
+    assert small.used == 0
+
+
+@pytest.mark.parametrize("method", ["AckMessage", "QueryRoute", "Telemetry"])
+async def test_only_sends_may_be_large(door: Door, method: str) -> None:
+    data = wire.AckMessageRequest(topic=pb.Resource(name="x" * (5 * MIB))).SerializeToString()
+    before = await door.digest()
+    response: Any = getattr(wire, MESSAGING.methods_by_name[method].output_type.name)
+    answer = response.FromString(await door.raw(method, data))
+    assert answer.status.code == pb.BAD_REQUEST
+    assert f"{4 * MIB} bytes" in answer.status.message
+    assert await door.digest() == before
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "AckMessage"])
+async def test_a_list_of_empty_entries_is_not_decoded(door: Door, method: str) -> None:
+    """Decoded, each entry of two bytes takes a hundred."""
+    response: Any = getattr(wire, MESSAGING.methods_by_name[method].output_type.name)
+    for before in (b"", EMPTY_GROUP):  # the decoder passes over the second
+        answer = response.FromString(await door.raw(method, before + EMPTY_ENTRY * 1_000_000))
+        assert answer.status.code == pb.BAD_REQUEST
+        assert "at most 16384 fields" in answer.status.message
+
+
+async def test_a_list_of_empty_entries_inside_of_a_message_is_not_decoded(door: Door) -> None:
+    with_keys = pb.Message()
+    with_keys.system_properties.keys.extend([""] * (2 * MIB + 1))
+    data = wire.SendMessageRequest(messages=[with_keys]).SerializeToString()
+    answer = wire.SendMessageResponse.FromString(await door.raw("SendMessage", data))
+    assert answer.status.code == pb.BAD_REQUEST
+    assert f"at most {4 * MIB} bytes beside bodies" in answer.status.message
+
+
+def test_bodies_are_told_from_what_is_beside_them() -> None:
+    message = a_message()
+    message.user_properties["a"] = "b"
+    message.body = b"x" * 1_000
+    request = wire.SendMessageRequest(messages=[message] * 5)
+    data, kind = request.SerializeToString(), wire.SendMessageRequest.DESCRIPTOR
+    assert bytes_beside_bodies(data, kind, 100) == len(data) - 5_000
+    assert bytes_beside_bodies(data, kind, 0) == len(data)
+
+
+@given(st.binary(max_size=200), st.integers(0, 20))
+def test_any_bytes_can_be_weighed(data: bytes, most: int) -> None:
+    assert 0 <= bytes_beside_bodies(EMPTY_ENTRY + data, wire.SendMessageRequest.DESCRIPTOR, most) <= 2 + len(data)
+
+
+@given(st.lists(st.sampled_from(["entry", "topic", "group"]), max_size=40), st.integers(0, 50))
+def test_fields_are_counted_as_they_are(kinds: list[str], most: int) -> None:
+    part = {
+        "entry": wire.AckMessageRequest(entries=[wire.AckMessageEntry(receipt_handle="h" * 200)]),
+        "topic": wire.AckMessageRequest(topic=pb.Resource(name="t")),
+        "group": wire.AckMessageRequest(group=pb.Resource(name="g")),
+    }
+    data = b"".join(part[kind].SerializeToString() for kind in kinds)
+    assert has_more_fields(data, most) == (len(kinds) > most)
+
+
+def test_numbers_are_fields_too() -> None:
+    data = b"\x08\x96\x01" + b"\x11" + struct.pack("<d", 1.0) + b"\x1d" + struct.pack("<f", 1.0)
+    assert has_more_fields(data, 2)
+    assert not has_more_fields(data, 3)
+
+
+@given(st.binary(max_size=200), st.integers(0, 20))
+def test_any_bytes_can_be_counted(data: bytes, most: int) -> None:
+    assert has_more_fields(data, most) in (True, False)

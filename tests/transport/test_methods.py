@@ -1,0 +1,79 @@
+"""Every method of every service has its rights beside it, and one module alone knows the library that carries calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import popserver
+from popproto.v2 import definition_pb2 as pb
+from popserver.access import rights
+from popserver.access.flow import Access
+from popserver.access.gate import AdminGate
+from popserver.model.budget import Budgets
+from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, Services
+from popserver.transport import calls
+from popserver.transport.call import Call
+from popserver.transport.calls import AnyMethod, Caller, ConversationMethod
+from popserver.transport.incoming import Incoming
+from tests.support.door import LIMITS, Door
+
+# These ask for nothing by themselves: a client says goodbye for itself, and each frame of Telemetry is asked about.
+WITHOUT_RIGHTS = {"NotifyClientTermination", "Telemetry"}
+
+
+@pytest.fixture
+def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
+    """The methods by service."""
+    broker, access = door.broker, Access(door.broker.reader, door.broker.clock)
+    made = Services(broker, LIMITS, "", "", pb.Endpoints())
+    return {MESSAGING: made.messaging(), LEGACY: made.legacy(), BULK: made.bulk(), ADMIN: made.admin(access)}
+
+
+async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:
+    caller = Caller(cast("Call", SimpleNamespace(headers={})))
+    without = set()
+    for service, methods in tables.items():
+        assert set(methods) == set(service.methods_by_name)
+        for name, method in methods.items():
+            if isinstance(method, ConversationMethod) or method.rights is cast("Any", rights.own_client):
+                without.add(name)
+            elif service is ADMIN:
+                assert method.rights is cast("Any", rights.admin), name
+            else:
+                assert method.rights is not cast("Any", rights.admin), name
+                request = calls.GetMessageClass(service.methods_by_name[name].input_type)()
+                if "group" in request.DESCRIPTOR.fields_by_name:
+                    cast("Any", request).group.name = "a"
+                if name == "SendMessage":
+                    cast("Any", request).messages.add().topic.name = "a"
+                assert method.rights(cast("Any", request), caller), name
+    assert without == WITHOUT_RIGHTS
+
+
+async def test_a_missing_method_stops_the_start(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:
+    methods = dict(tables[ADMIN])
+    del methods["GetStatus"]
+    access: Any = None
+    with pytest.raises(ValueError, match="GetStatus"):
+        calls.serve(ADMIN, methods, AdminGate(access), Incoming(Budgets(), LIMITS, None))
+    methods |= {"GetStatus": tables[ADMIN]["GetStatus"], "GetStars": tables[ADMIN]["GetStatus"]}
+    with pytest.raises(ValueError, match="GetStars"):
+        calls.serve(ADMIN, methods, AdminGate(access), Incoming(Budgets(), LIMITS, None))
+
+
+def test_one_module_knows_grpc() -> None:
+    root = Path(popserver.__file__).parent
+    named = {
+        path.name
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Import) and any(each.name.split(".")[0] == "grpc" for each in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "grpc")
+    }
+    assert named == {"grpc_door.py"}
