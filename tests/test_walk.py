@@ -20,7 +20,7 @@ from tests.support.door import GROUP, TOPIC, Door, a_message, handle_of, opened
 
 ROOT = str(Path(popserver.__file__).parent)
 TRIES = 5  # a timer may fire in the middle of a call
-LIMITS = {"ack": (66, 24), "send": (88, 28), "receive": (164, 45)}  # functions, files
+LIMITS = {"ack": (36, 16), "send": (70, 25), "receive": (145, 40)}  # functions, files
 
 
 class Walk:

@@ -48,17 +48,19 @@ class ClientGate:
 
     def __init__(self, access: Access, seen: Seen, clock: Clock) -> None:
         self._access = access
+        self._must_sign = access.is_on
         self._seen = seen
         self._clock = clock
+        self.allow = self._allow if access.is_on or access.messages is not None else None
 
     def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
         """Raise `Unauthorized`, `ClientIdRequired`, `BadRequest` for an illegal client id, `TooManyRequests`."""
         client_id = caller.client_id
         if not client_id and anonymous:
             # Only looks whether somebody is there; it neither learns nor changes anything (protocol 1.4).
-            caller.is_stranger = self._access.is_on
+            caller.is_stranger = self._must_sign
             return
-        if self._access.is_on:
+        if self._must_sign:
             self._sign_in(caller)
         if not client_id:
             raise ClientIdRequired
@@ -74,9 +76,9 @@ class ClientGate:
             limit(_holder(caller), 1, self._clock.now_ms())
         self._seen(caller.client_id)
 
-    def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
+    def _allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
         """Raise `Forbidden` for what the caller may not do, `TooManyRequests` for more messages than it may send."""
-        if self._access.is_on:
+        if self._must_sign:
             caller.require(rights(request, caller))
         if self._access.messages is not None and isinstance(request, wire.SendMessageRequest):
             self._access.messages.take(_holder(caller), len(request.messages), self._clock.now_ms())
@@ -94,6 +96,8 @@ class ClientGate:
 class AdminGate:
     """The gate before the administration: admins, where callers must sign. An operator is no client."""
 
+    allow = None  # an admin may do everything
+
     def __init__(self, access: Access) -> None:
         self._access = access
 
@@ -108,9 +112,6 @@ class AdminGate:
                 f"user '{user.access_key}' may not call {method}: it is for admins; sign as one, or make one with:"
                 " popmq acl user add NAME --admin"
             )
-
-    def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
-        """An admin may do everything."""
 
 
 def _holder(caller: Caller) -> str:

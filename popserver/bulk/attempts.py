@@ -154,7 +154,7 @@ def _lock(tx: Transaction, attempt: Attempt) -> bool:
 
 def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
     """How many of the messages, in that order, one answer may carry."""
-    named = {"keys": encode_rows((key,) for key in keys)}
+    named = {"keys": encode_rows([(key,) for key in keys])}
     sizes = {each.message_key: each.size for each in _SIZES.rows(tx.conn, named)} if keys else {}
     ends = accumulate(sizes[key] for key in keys)
     return max(1, sum(end <= RECEIVE_BYTES_MAX for end in ends))
@@ -166,7 +166,7 @@ def _renew(tx: Transaction, request: Renew) -> int:
     if not rows:
         return 0
     renewed = zip(rows, new_holds(len(rows)), strict=True)
-    keys = encode_rows((group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed)
+    keys = encode_rows([(group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed])
     until_ms = tx.now_ms + request.invisible_ms
     tx.conn.execute(_RENEW, {"holds": keys, "until_ms": until_ms})
     record(tx, group, Event.CHANGE_INVISIBLE, map(_moved, rows))

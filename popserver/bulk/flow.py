@@ -125,11 +125,11 @@ class Bulk:
 
     async def _take(self, request: Receive) -> attempts.Answer:
         if not isinstance(request.wanted, SqlFilter):
-            return await self._writer.enqueue(attempts.ReceiveAttempt(request), answers=request.batch_size)
+            return await self._writer.submit(attempts.ReceiveAttempt(request), answers=request.batch_size)
         request = await self._judging.ask(request)
         granted = 0
         try:
-            answer = await self._writer.enqueue(attempts.ReceiveAttempt(request), answers=request.batch_size)
+            answer = await self._writer.submit(attempts.ReceiveAttempt(request), answers=request.batch_size)
             granted = len(answer.held)
             return answer
         finally:

@@ -57,13 +57,13 @@ def first_of(
     Those that have come back to their group stand elsewhere, and are told as messages of their first places.
     """
     named = keys[:CHUNK_MESSAGES_MAX]
-    sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows((key,) for key in named)})
+    sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows([(key,) for key in named])})
     page_keys = _within_bytes(sizes)
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
-    found = _BY_KEY.columns(conn, sources, {"keys": encode_rows((key,) for key in page_keys)})
+    found = _BY_KEY.columns(conn, sources, {"keys": encode_rows([(key,) for key in page_keys])})
     found = _told_as_sent(conn, topic, found)
     queue_ids = set(map(queue_of, found.places))
-    rows = _NUMBERS.rows(conn, {"queues": encode_rows((each,) for each in queue_ids)})
+    rows = _NUMBERS.rows(conn, {"queues": encode_rows([(each,) for each in queue_ids])})
     return HeldPage(found, {row.queue_id: row.number for row in rows}), left
 
 
@@ -106,7 +106,7 @@ def _sizes_first(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -
     keys, end_key = _wanted(conn, stretch, names)
     if isinstance(keys, range):
         return _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
-    return _BY_KEY.columns(conn, stretch.sources, {"keys": encode_rows((key,) for key in keys)}), end_key
+    return _BY_KEY.columns(conn, stretch.sources, {"keys": encode_rows([(key,) for key in keys])}), end_key
 
 
 def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
@@ -119,7 +119,7 @@ def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tup
         return range(names["from_key"], end_key), end_key
     if isinstance(wanted, SqlFilter):
         judged, reached = judge(conn, _JUDGED, wanted, names, Work())
-        sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows((key,) for key in judged)})
+        sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows([(key,) for key in judged])})
     else:
         sizes = _TAGGED.columns(conn, ["size"], {**names, **of_tags(wanted)})
         is_full = len(sizes.keys) == names["limit"]

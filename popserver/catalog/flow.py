@@ -125,7 +125,7 @@ class Catalog:
 
     async def delete_topic(self, name: Resource) -> None:
         """Delete the topic with its messages; its rows go in steps, its name is free at once."""
-        answer = self._writer.enqueue(topics.DeleteTopic(name))
+        answer = self._writer.submit(topics.DeleteTopic(name))
         answer.add_done_callback(lambda _: self._deleted(topics=[name]))
         await asyncio.shield(answer)
 
@@ -145,7 +145,7 @@ class Catalog:
 
     async def delete_group(self, name: Resource) -> None:
         """Delete the group, its progress and its dead letters."""
-        answer = self._writer.enqueue(groups.DeleteGroup(name))
+        answer = self._writer.submit(groups.DeleteGroup(name))
         answer.add_done_callback(
             lambda _: self._deleted(group=name, topics=(dead_letter_topic(name), retry_topic(name)))
         )

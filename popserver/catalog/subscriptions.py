@@ -59,7 +59,7 @@ def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     """
     ids = {each.group_id: each.name for each in groups if each.mode is None}
     if ids:
-        names = {"groups": encode_rows((each,) for each in sorted(ids)), "new_mode": mode.value}
+        names = {"groups": encode_rows([(each,) for each in sorted(ids)]), "new_mode": mode.value}
         for group_id in tx.conn.execute(_FIX_MODES, names).scalars():
             tx.outdate(Outdated(GROUP, *ids[group_id]))
 

@@ -221,7 +221,7 @@ class Members:
             if not answer.cancelled() and answer.exception() is not None:
                 self._welcomed = set()  # so the next beat tries again
 
-        self._writer.enqueue(sql.Welcome()).add_done_callback(done)
+        self._writer.submit(sql.Welcome()).add_done_callback(done)
 
     def _set_alarm(self) -> None:
         if self._alarm is not None:

@@ -165,7 +165,7 @@ def _left_behind(tx: Transaction) -> tuple[str, ...]:
     unseen = _long_unseen(tx)
     if not unseen:
         return ()
-    listed = {"servers": encode_rows((each,) for each in sorted(unseen))}
+    listed = {"servers": encode_rows([(each,) for each in sorted(unseen)])}
     clients = tuple(tx.conn.execute(_CLIENTS_OF, listed).scalars())
     if not clients:
         tx.conn.execute(_FORGET, listed)
@@ -181,7 +181,7 @@ def _long_unseen(tx: Transaction) -> set[str]:
 def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[str]]:
     """Which servers have these clients; locked until the transaction ends."""
     have: dict[str, set[str]] = {client_id: set() for client_id in client_ids}
-    for row in conn.execute(_LOCK, {"clients": encode_rows((client_id,) for client_id in client_ids)}):
+    for row in conn.execute(_LOCK, {"clients": encode_rows([(client_id,) for client_id in client_ids])}):
         have[row.client_id].add(row.server_id)
     return have
 

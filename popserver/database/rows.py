@@ -7,7 +7,7 @@ of arrays; each database reads it with its own function, and this file is the on
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
@@ -48,13 +48,8 @@ def rows_as_json(*columns: ColumnElement[Any]) -> ColumnElement[str]:
     return _RowsAsJson(*columns)
 
 
-def encode_rows(rows: Iterable[Sequence[int | str | None]]) -> str:
-    """The value for a `rows_parameter`."""
-    return _as_json(list(rows))
-
-
-# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
-_as_json = json.JSONEncoder(separators=(",", ":")).encode
+# The value for a `rows_parameter`. Made once: json.dumps makes an encoder per call as soon as an option is used.
+encode_rows: Callable[[Sequence[Sequence[int | str | None]]], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class _Rows(FunctionElement[Any]):

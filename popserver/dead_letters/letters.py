@@ -74,7 +74,7 @@ def list_dead_letters(
     """What fits of a group's dead letters with an id above `after_id`; without `bodies` they are empty."""
     group = catalog_facts.group(conn, group_name)
     page = page_of_letters(conn, group, selection, after_id, limit)
-    rows = _OF_IDS.rows(conn, {"ids": encode_rows((each,) for each in page.ids)})
+    rows = _OF_IDS.rows(conn, {"ids": encode_rows([(each,) for each in page.ids])})
     kept = _within_an_answer(conn, rows) if bodies else rows
     next_after_id = page.next_after_id if len(kept) == len(rows) else kept[-1].dead_letter_id
     return DeadLetters(_dead_letters(conn, group, kept, bodies=bodies), next_after_id)
@@ -98,7 +98,7 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
 def _within_an_answer(conn: Connection, rows: Sequence[_LetterRow]) -> list[_LetterRow]:
     sizes = {
         row.message_key: row.size
-        for row in conn.execute(_SIZES, {"keys": encode_rows((row.copy_key,) for row in rows)})
+        for row in conn.execute(_SIZES, {"keys": encode_rows([(row.copy_key,) for row in rows])})
     }
     kept = set(read.within_a_page((row.copy_key, sizes[row.copy_key]) for row in rows if row.copy_key in sizes))
     return list(takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, rows))
@@ -187,7 +187,7 @@ def page_of_letters(conn: Connection, group: Group, selection: Selection, after_
     """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`; fewer by a costly filter."""
     names = {"for_group": group.group_id, "after": after_id, "window": STEP_ROWS_MAX}
     if selection.ids:
-        rows = _NAMED.rows(conn, names | {"ids": encode_rows((each,) for each in selection.ids)})
+        rows = _NAMED.rows(conn, names | {"ids": encode_rows([(each,) for each in selection.ids])})
     else:
         rows = _NEXT.rows(conn, names)
     plausible = [row for row in rows if _may_fit(row, selection)]
@@ -240,7 +240,7 @@ def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[_SelectedRow]) -
 
 
 def _keys(rows: Sequence[_SelectedRow]) -> str:
-    return encode_rows((row.copy_key,) for row in rows)
+    return encode_rows([(row.copy_key,) for row in rows])
 
 
 def _facts(row: _SelectedRow, copy: _CopyRow) -> Mapping[str, str | None]:

@@ -115,7 +115,7 @@ def _write_down(tx: Transaction, request: Stretch) -> None:
     if not tx.conn.execute(_REACH, names).rowcount:
         return
     if request.ids:
-        ids = encode_rows((each,) for each in request.ids)
+        ids = encode_rows([(each,) for each in request.ids])
         _write_records(tx, request.plan_id, ids)
 
 
@@ -159,7 +159,7 @@ def _redrive_now(tx: Transaction, request: Orders) -> Done:
     _check_same(new, row)
     _check_not_cancelled(row)
     plan = _plan(tx, row, group)
-    ids = encode_rows((each.dead_letter_id,) for each in request.orders)
+    ids = encode_rows([(each.dead_letter_id,) for each in request.orders])
     ended = set(tx.conn.execute(_ENDED_OF, {"of_plan": new.plan_id, "ids": ids}).scalars())
     orders = [
         each if each.reason else each._replace(reason=row.reason)

@@ -71,15 +71,15 @@ def _purge(tx: Transaction, request: Purge) -> int | PopError:
     (place,) = topic.queues
     if lock_queue(tx, place.queue_id) is None:
         return TooManyRequests(f"the dead letters of group '{group.name}' are in use just now; repeat the request")
-    names = {"for_group": group.group_id, "ids": encode_rows((each,) for each in request.ids)}
+    names = {"for_group": group.group_id, "ids": encode_rows([(each,) for each in request.ids])}
     free = _FREE_OF_PULL if group.mode is Mode.PULL else _FREE
     letters = {row.copy_key: row.dead_letter_id for row in tx.conn.execute(free, names)}
     gone = _not_held(tx, sorted(letters))
     if not gone:
         return 0
-    keys = encode_rows((key,) for key in gone)
+    keys = encode_rows([(key,) for key in gone])
     tell_of_purge(tx, [letters[key] for key in gone])
-    tx.conn.execute(_FORGET, {"ids": encode_rows((letters[key],) for key in gone)})
+    tx.conn.execute(_FORGET, {"ids": encode_rows([(letters[key],) for key in gone])})
     tx.conn.execute(_REMOVE, {"keys": keys})
     bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}
     first = tx.conn.execute(_FIRST_LEFT, bounds).scalar()
@@ -94,11 +94,11 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
     held: set[int] = set()
     ready: list[tuple[int, int]] = []
     for group_id in tx.conn.execute(_GROUPS_THERE, {"first": keys[0], "last": keys[-1]}).scalars().all():
-        names = {"of_group": group_id, "keys": encode_rows((key,) for key in keys)}
+        names = {"of_group": group_id, "keys": encode_rows([(key,) for key in keys])}
         free = set(tx.conn.execute(_READY_FREE, names).scalars())
         held |= set(tx.conn.execute(_DELIVERIES, names).scalars()) - free
         ready += [(group_id, key) for key in sorted(free)]
-    tx.conn.execute(_END, {"ending": encode_rows(each for each in ready if each[1] not in held)})
+    tx.conn.execute(_END, {"ending": encode_rows([each for each in ready if each[1] not in held])})
     return [key for key in keys if key not in held]
 
 

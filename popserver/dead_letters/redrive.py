@@ -99,7 +99,7 @@ class _Sent(NamedTuple):
 
 def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
     """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
-    names = {"for_group": group.group_id, "ids": encode_rows((each,) for each in ids)}
+    names = {"for_group": group.group_id, "ids": encode_rows([(each,) for each in ids])}
     letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
     if len(letters) < len(ids) and dialect_of(tx.conn).has_other_writers:
         locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
@@ -130,7 +130,7 @@ def send(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> 
         return
     sent = _place(tx, plan, found, orders)
     group = plan.group
-    ids = encode_rows((each.letter.dead_letter_id,) for each in sent)
+    ids = encode_rows([(each.letter.dead_letter_id,) for each in sent])
     tx.conn.execute(_MARK, {"ids": ids, "by_plan": plan.plan_id})
     tx.conn.execute(_RECORD, [_recorded(tx, plan, each) for each in sent])
     if plan.target is not None:
@@ -156,7 +156,7 @@ def tell_of_purge(tx: Transaction, ids: Sequence[int]) -> None:
 
     Without them nobody could tell it from what was done.
     """
-    died = tx.conn.execute(_DIED_AS, {"ids": encode_rows((each,) for each in ids)}).all()
+    died = tx.conn.execute(_DIED_AS, {"ids": encode_rows([(each,) for each in ids])}).all()
     if died:
         tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
 
@@ -201,7 +201,7 @@ def _make_messages(
     first_key = message_key(place.queue_id, taken.first)
     sent = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(letters, start=first_key)]
     resets = _resets(tx.conn, plan.group, letters)
-    copies = encode_rows(_copy(plan, found, each, resets) for each in sent)
+    copies = encode_rows([_copy(plan, found, each, resets) for each in sent])
     names = {"copies": copies, "in_topic": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
     tx.conn.execute(_COPY_ANEW if plan.target is not None else _COPY, names)
     bodies = [
@@ -265,7 +265,7 @@ def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
 
 def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, Order]]) -> dict[int, int]:
     """How often the group was moved in the queues that they came from."""
-    queues = encode_rows((each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters}))
+    queues = encode_rows([(each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters})])
     rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
     return {row.queue_id: row.resets for row in rows}
 

@@ -94,11 +94,11 @@ def _pages(tx: Transaction, query: Select[T], place: GroupQueue, after: T) -> It
 
 
 def _found(tx: Transaction, look: Any, place: GroupQueue, keys: Sequence[int]) -> Sequence[int]:
-    return tx.conn.execute(look, place.names | {"keys": encode_rows((key,) for key in keys)}).scalars().all()
+    return tx.conn.execute(look, place.names | {"keys": encode_rows([(key,) for key in keys])}).scalars().all()
 
 
 def _act(tx: Transaction, statement: Any, place: GroupQueue, keys: Sequence[int | str]) -> None:
-    tx.conn.execute(statement, place.names | {"keys": encode_rows((key,) for key in keys)})
+    tx.conn.execute(statement, place.names | {"keys": encode_rows([(key,) for key in keys])})
 
 
 _LIMIT: BindParameter[int] = bindparam("limit", type_=Integer)

@@ -41,7 +41,7 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
     They are dead at once; what is written in the dead-letter queue follows (`NewDeadLetters`).
     """
     dying = _with_origins(tx, group, dying)
-    tx.conn.execute(_END, {"for_group": group.group_id, "dying": encode_rows((each.message_key,) for each in dying)})
+    tx.conn.execute(_END, {"for_group": group.group_id, "dying": encode_rows([(each.message_key,) for each in dying])})
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
     record(tx, group, event, moved, reason)
     deaths = tx.at_end(NewDeadLetters).deaths
@@ -67,7 +67,7 @@ class NewDeadLetters:
 
 def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[Dying]:
     """The same; those that were redriven, and stand elsewhere than they did first, with what they come from."""
-    keys = encode_rows((each.message_key,) for each in dying if each.origin is None)
+    keys = encode_rows([(each.message_key,) for each in dying if each.origin is None])
     rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
     origins = {
         row.redriven_key: Origin(row.origin_key, row.origin_topic_id, as_it_was_sent(row.properties)) for row in rows
@@ -77,13 +77,13 @@ def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list
 
 def _write(tx: Transaction, deaths: Sequence[Death]) -> None:
     group = deaths[0].group
-    names = {"for_group": group.group_id, "origins": encode_rows((each.dying.origin_key,) for each in deaths)}
+    names = {"for_group": group.group_id, "origins": encode_rows([(each.dying.origin_key,) for each in deaths])}
     before = {row.origin_key: row for row in tx.conn.execute(_KNOWN, names)}
     new = [each for each in deaths if each.dying.origin_key not in before]
     copies = _copy_messages(tx, group, [each.dying for each in new]) if new else []
     copy_of = dict(zip((each.dying.origin_key for each in new), copies, strict=True))
     if before:
-        tx.conn.execute(_FORGET, {"ids": encode_rows((row.dead_letter_id,) for row in before.values())})
+        tx.conn.execute(_FORGET, {"ids": encode_rows([(row.dead_letter_id,) for row in before.values()])})
         copy_of |= {origin_key: row.copy_key for origin_key, row in before.items()}
     tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.dying.origin_key]) for each in deaths])
 
@@ -108,14 +108,16 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> lis
     assert taken is not None, "the topic was found or made in this transaction"
     copies = [message_key(place.queue_id, taken.first + index) for index in range(len(dying))]
     places = encode_rows(
-        (
-            each.message_key,
-            each.origin_key,
-            copy,
-            int(each.origin is not None),
-            each.origin.properties if each.origin else None,
-        )
-        for each, copy in zip(dying, copies, strict=True)
+        [
+            (
+                each.message_key,
+                each.origin_key,
+                copy,
+                int(each.origin is not None),
+                each.origin.properties if each.origin else None,
+            )
+            for each, copy in zip(dying, copies, strict=True)
+        ]
     )
     tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms})
     tx.ring(topic.topic_id)

@@ -30,7 +30,7 @@ def as_moved(row: Any) -> Moved:
 
 def record(tx: Transaction, group: Group, event: Event, moved: Iterable[Moved], reason: str = "") -> None:
     """Write one row per moved delivery, if the group keeps such events."""
-    if not group.history.keeps(event):
+    if event not in group.history.kept:
         return
     rows = [
         {

@@ -86,12 +86,12 @@ class RunRow(NamedTuple):
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[RunRow]:
     """The runs in which these messages are, all rows of each, in order."""
-    return _AROUND.rows(conn, {"places": encode_rows((group_id, key) for key in keys)})
+    return _AROUND.rows(conn, {"places": encode_rows([(group_id, key) for key in keys])})
 
 
 def runs_of(conn: Connection, group_id: int, members: Iterable[Member]) -> list[RunRow]:
     """The runs of these message groups, in order."""
-    names = encode_rows((group_id, each.topic_id, each.message_group) for each in members)
+    names = encode_rows([(group_id, each.topic_id, each.message_group) for each in members])
     return _OF_MEMBERS.rows(conn, {"members": names})
 
 
@@ -138,7 +138,7 @@ def settle_removed(tx: Transaction, group: Group, members: Collection[Member]) -
 def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Collection[int]) -> None:
     if not ended:
         return
-    tx.conn.execute(_END, {"keys": encode_rows((group.group_id, row.message_key) for row in ended)})
+    tx.conn.execute(_END, {"keys": encode_rows([(group.group_id, row.message_key) for row in ended])})
     for event in (Event.ACK, Event.SETTLE):
         record(tx, group, event, (as_moved(row) for row in ended if row.state in sources(event)))
 
@@ -146,7 +146,7 @@ def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Colle
 def _mark(tx: Transaction, group: Group, marked: Sequence[RunRow]) -> None:
     if not marked:
         return
-    tx.conn.execute(_MARK, {"keys": encode_rows((group.group_id, row.message_key) for row in marked)})
+    tx.conn.execute(_MARK, {"keys": encode_rows([(group.group_id, row.message_key) for row in marked])})
     record(tx, group, Event.PROVISIONAL_ACK, map(as_moved, marked))
 
 
@@ -180,7 +180,7 @@ def _ring(tx: Transaction, members: Sequence[Member]) -> None:
 
 
 def _as_members(group: Group, members: Sequence[Member]) -> str:
-    return encode_rows((group.group_id, each.queue_id, each.topic_id, each.message_group) for each in members)
+    return encode_rows([(group.group_id, each.queue_id, each.topic_id, each.message_group) for each in members])
 
 
 _PLACES = rows_parameter("places", "group_id", "queue_id")

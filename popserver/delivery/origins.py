@@ -49,7 +49,7 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
 
 def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
     """One step back from each message: the topic, and its key there. An ordinary topic has none behind it."""
-    rows = _COPIES.rows(conn, {"keys": encode_rows((key,) for key in keys)})
+    rows = _COPIES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
     retries = {row.message_key: _lineage(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
     steps: list[tuple[Resource | None, int]] = [(None, 0)] * (len(set(keys)) - len({row.message_key for row in rows}))
@@ -83,7 +83,7 @@ def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
     queue_ids = {queue_of(key) for key in keys}
     if not queue_ids:
         return {}
-    rows = conn.execute(_TOPICS, {"queues": encode_rows((each,) for each in queue_ids)})
+    rows = conn.execute(_TOPICS, {"queues": encode_rows([(each,) for each in queue_ids])})
     return {row.queue_id: Resource(row.namespace, row.name) for row in rows}
 
 

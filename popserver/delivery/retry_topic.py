@@ -40,7 +40,7 @@ def come_again(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
 
     The rows go at once; the copies follow at the end (`NewRetries`).
     """
-    names = {"for_group": group.group_id, "keys": encode_rows((each.message_key,) for each in rows)}
+    names = {"for_group": group.group_id, "keys": encode_rows([(each.message_key,) for each in rows])}
     tx.conn.execute(_END, names)
     tx.at_end(NewRetries).returns += [Return(group, each) for each in rows]
 
@@ -61,7 +61,7 @@ class NewRetries:
 
 
 def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
-    names = {"for_group": group.group_id, "keys": encode_rows((each.message_key,) for each in rows)}
+    names = {"for_group": group.group_id, "keys": encode_rows([(each.message_key,) for each in rows])}
     parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
     # What is left out is of a topic that was deleted, and goes with it.
     kept = [row for row in rows if row.message_key in parents]

@@ -21,6 +21,7 @@ class BatchDelay:
 
     def __init__(self) -> None:
         self._leaves_at_s = float("-inf")
+        self.gathers = False  # whether the batch before had several requests; if not, the next one leaves at once
 
     def wait_s(self, waiting: int, now_s: float) -> float:
         """How long a batch of `waiting` requests had better wait for more; 0 to leave at once."""
@@ -28,6 +29,7 @@ class BatchDelay:
 
     def left(self, count: int, now_s: float, *, answers: int = 0) -> None:
         """A batch of `count` requests left, to be answered with up to so many messages."""
+        self.gathers = count > 1
         calls = count + answers / MESSAGES_PER_CALL
-        patience_s = min(calls * PER_REQUEST_S, PATIENCE_S_MAX) if count > 1 else 0.0
+        patience_s = min(calls * PER_REQUEST_S, PATIENCE_S_MAX) if self.gathers else 0.0
         self._leaves_at_s = now_s + patience_s

@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from popserver.database.database import Database, commit_error, is_taken_back, plain_error
 from popserver.database.notifications import Outdated
 from popserver.engine.clock import Clock
-from popserver.engine.pace import BatchDelay
+from popserver.engine.pace import ENOUGH, BatchDelay
 from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
 from popserver.model.budget import Budget
 from popserver.model.errors import Internal, PopError
@@ -115,10 +115,9 @@ class Writer:
         self._batch_bytes = 0  # of the backlog: what is being stored
         self._waiting: list[_Entry] = []
         self._batches: queue.SimpleQueue[list[_Entry] | None] = queue.SimpleQueue()
-        self._busy = False
-        self._gathering = False
+        self._busy = False  # from the first request that waits until nothing is left
         self._delay = BatchDelay()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None  # while a batch waits for more
         self._idle = asyncio.Event()
         self._idle.set()
         self._conn: Connection | None = None
@@ -133,19 +132,12 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def submit(self, request: Request[S], *, size: int = 0) -> S:
-        """Have one request done; returns its result once committed, raises the `PopError` it ended with.
+    def submit(self, request: Request[S], *, size: int = 0, answers: int = 0) -> asyncio.Future[S]:
+        """Have one request done, whether the caller waits or not: cancelling the future cancels the answer alone.
 
-        A caller that is cancelled leaves its request to be done all the same.
-        """
-        # No shield: cancelling the caller cancels its answer alone, the request stays in its batch.
-        return await self.enqueue(request, size=size)
-
-    def enqueue(self, request: Request[S], *, size: int = 0, answers: int = 0) -> asyncio.Future[S]:
-        """Like `submit`, for a caller that does not wait.
-
-        `size` is what the request brings in bytes, `answers` how many messages its answer may take out. What brings
-        bytes is refused (`TooManyRequests`) while too many wait: the store is slower than the senders, and memory ends.
+        The future has the result once it is committed, or the `PopError` with which the request ended. `size` is what
+        the request brings in bytes, `answers` how many messages its answer may take out. What brings bytes is refused
+        (`TooManyRequests`) while too many wait: the store is slower than the senders, and memory ends.
         """
         answer: asyncio.Future[S] = self._loop.create_future()
         if self._closed:
@@ -157,8 +149,14 @@ class Writer:
             answer.set_exception(self._backlog.refusal(f"{size} bytes more to store"))
             return answer
         self._waiting.append(_Entry(request, size, answers, answer))
-        self._idle.clear()
-        self._gather()
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            # One turn of the loop later: requests that arrived together then travel together.
+            self._loop.call_soon(self._dispatch)
+        elif self._alarm is not None and len(self._waiting) == ENOUGH:
+            self._alarm.cancel()
+            self._alarm = self._loop.call_soon(self._dispatch)
         return answer
 
     async def idle(self) -> None:
@@ -174,31 +172,18 @@ class Writer:
         self._batches.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def _gather(self) -> None:
-        # One turn of the loop later: requests that arrived together then travel together.
-        if not self._busy and not self._gathering:
-            self._gathering = True
-            self._loop.call_soon(self._dispatch_or_wait)
-
-    def _dispatch_or_wait(self) -> None:
-        self._gathering = False
-        wait_s = self._delay.wait_s(len(self._waiting), self._loop.time())
-        if not wait_s:
-            self._dispatch()
-        elif self._alarm is None:
-            self._alarm = self._loop.call_later(wait_s, self._dispatch)
-
     def _dispatch(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if self._busy or not self._waiting:
-            return
+        """Give a batch to the thread, or wait a moment for those who are about to come."""
+        if self._delay.gathers and self._alarm is None:
+            wait_s = self._delay.wait_s(len(self._waiting), self._loop.time())
+            if wait_s:
+                self._alarm = self._loop.call_later(wait_s, self._dispatch)
+                return
+        self._alarm = None
         batch = self._take()
-        answers = sum(entry.answers for entry in batch)
         self._batch_bytes = sum(entry.size for entry in batch)
-        self._delay.left(len(batch), self._loop.time(), answers=answers)
-        self._busy = True
+        if len(batch) > 1 or self._delay.gathers:
+            self._delay.left(len(batch), self._loop.time(), answers=sum(entry.answers for entry in batch))
         self._batches.put(batch)
 
     def _take(self) -> list[_Entry]:
@@ -236,10 +221,10 @@ class Writer:
                 entry.answer.set_exception(answer)
             else:
                 entry.answer.set_result(answer)
-        self._busy = False
         if self._waiting:
-            self._gather()
+            self._loop.call_soon(self._dispatch)
         else:
+            self._busy = False
             self._idle.set()
 
     # From here on: the writer's own thread.
@@ -314,9 +299,12 @@ class Writer:
             self._disconnect()
             log.error("a commit failed", reason=self._plain(error).sentence)
             # What may be stored must not lie there unnoticed: a ring too many does no harm.
-            result.add(tx, [each._replace(result=self._unknown(error, each.result)) for each in outcomes])
-        else:
-            result.add(tx, outcomes)
+            outcomes = [each._replace(result=self._unknown(error, each.result)) for each in outcomes]
+        result.outcomes += outcomes
+        result.rings |= tx.rings
+        result.outdated |= tx.outdated
+        for word, at_ms in tx.due.items():
+            result.due[word] = min(at_ms, result.due.get(word, at_ms))
 
     def _unknown(self, error: DBAPIError, result: object) -> PopError:
         return commit_error(error, self._database.name, result)
@@ -369,13 +357,6 @@ class BatchResult:
     rings: set[int] = field(default_factory=set)
     outdated: set[Outdated] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)
-
-    def add(self, tx: Transaction, outcomes: Sequence[_Outcome]) -> None:
-        self.outcomes += outcomes
-        self.rings |= tx.rings
-        self.outdated |= tx.outdated
-        for word, at_ms in tx.due.items():
-            self.due[word] = min(at_ms, self.due.get(word, at_ms))
 
     def fail(self, batch: Sequence[_Entry], error: PopError) -> None:
         self.outcomes += [_Outcome(entry, error) for entry in batch]

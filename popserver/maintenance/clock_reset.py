@@ -84,7 +84,7 @@ def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: in
         if not keys:
             return changed
         database.begin(conn)
-        changed += conn.execute(_NOW, {"these_keys": encode_rows((key,) for key in keys), "now_ms": now_ms}).rowcount
+        changed += conn.execute(_NOW, {"these_keys": encode_rows([(key,) for key in keys]), "now_ms": now_ms}).rowcount
         database.commit(conn)
         end = keys[-1]
 

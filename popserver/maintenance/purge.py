@@ -133,7 +133,7 @@ def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnEleme
     these = _NAMES if isinstance(key.type, Text) else _KEYS
     removed = tx.conn.execute(
         delete(key.table).where(*of_what_is_gone, key.in_(select(these.c.key))),
-        {"keys": encode_rows((each,) for each in keys)},
+        {"keys": encode_rows([(each,) for each in keys])},
     )
     return removed.rowcount
 

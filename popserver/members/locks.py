@@ -92,7 +92,7 @@ def _lock_groups(tx: Transaction, group_ids: Iterable[int]) -> None:
     The keys' order is not enough: a transaction that gives up some and then takes others goes through it twice.
     """
     numbers = sorted({each & _GROUP_MASK for each in group_ids})
-    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_rows((each,) for each in numbers)})
+    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_rows([(each,) for each in numbers])})
 
 
 def newest_lock_ms(conn: Connection) -> int:

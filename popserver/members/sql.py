@@ -163,17 +163,17 @@ def _place(request: Join | Part) -> _Place:
 
 
 def _groups_there(conn: Connection, group_ids: Collection[int]) -> set[int]:
-    return set(conn.execute(_THERE, {"groups": encode_rows((each,) for each in sorted(group_ids))}).scalars())
+    return set(conn.execute(_THERE, {"groups": encode_rows([(each,) for each in sorted(group_ids)])}).scalars())
 
 
-def _rows(conn: Connection, places: Iterable[_Place]) -> dict[_Place, _Row]:
+def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _Row]:
     found = conn.execute(_LOCK, {"places": encode_rows(places)})
     return {(row.group_id, row.client_id): _Row(row.server_id, row.model, row.subscription) for row in found}
 
 
 def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
     """What the members of each group that is there say of themselves, but for those in these places."""
-    names = {"groups": encode_rows((each,) for each in sorted(there)), "places": encode_rows(places)}
+    names = {"groups": encode_rows([(each,) for each in sorted(there)]), "places": encode_rows(places)}
     return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
 
 

@@ -106,7 +106,7 @@ def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enque
 
     Returns the pending ids of those whose key is another message's.
     """
-    rows = tx.conn.execute(_PROPERTIES, {"ids": encode_rows((row.pending_id,) for row in enqueued)})
+    rows = tx.conn.execute(_PROPERTIES, {"ids": encode_rows([(row.pending_id,) for row in enqueued])})
     keys = {row.pending_id: json.loads(row.properties)[PROPERTY] for row in rows if PROPERTY in row.properties}
     repeated: set[int] = set()
     claims = tx.at_end(KeyClaims).claims
@@ -140,7 +140,7 @@ class KeyClaims:
             keys = [key for _, key in several]
             stale = {
                 "of_topic": topic_id,
-                "keys": encode_rows((key,) for key in keys),
+                "keys": encode_rows([(key,) for key in keys]),
                 "ids": [self.stale[topic_id, key] for key in keys],
             }
             tx.conn.execute(_REMOVE_STALE, stale)
@@ -180,7 +180,7 @@ def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, st
     found: dict[str, str] = {}
     ours = tx.at_end(KeyClaims)
     for start in range(0, len(keys), STEP_ROWS_MAX):
-        some = encode_rows((key,) for key in keys[start : start + STEP_ROWS_MAX])
+        some = encode_rows([(key,) for key in keys[start : start + STEP_ROWS_MAX]])
         for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": some}):
             if row.expires_at_ms > tx.aged_ms:
                 found[row.idempotency_key] = id_from_bytes(bytes(row.message_id))

@@ -25,7 +25,7 @@ class Redriven(NamedTuple):
 
 def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, Redriven]:
     """What stands at these places, of any group; a place that was used again tells of the last time."""
-    rows = conn.execute(_OF_PLACES, {"keys": encode_rows((key,) for key in keys)})
+    rows = conn.execute(_OF_PLACES, {"keys": encode_rows([(key,) for key in keys])})
     return {row.redriven_key: Redriven(row.origin_key, row.plan_id) for row in rows}
 
 

@@ -79,7 +79,7 @@ def within_a_page(sizes: Iterable[tuple[int, int]]) -> list[int]:
 def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = True) -> list[StoredMessage]:
     """Messages of one topic, in the order of their keys; a key that is gone is left out."""
     rows = BY_KEY.rows(
-        conn, {"keys": encode_rows((key,) for key in keys)}, bodies=Bodies.ALL if bodies else Bodies.NONE
+        conn, {"keys": encode_rows([(key,) for key in keys])}, bodies=Bodies.ALL if bodies else Bodies.NONE
     )
     by_key = {each.message_key: each for each in stored_messages(conn, rows, topic)}
     return [by_key[key] for key in keys if key in by_key]
@@ -240,7 +240,7 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
     if not copies:
         return found
     names = {
-        row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": encode_rows((key,) for key in copies)})
+        row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": encode_rows([(key,) for key in copies])})
     }
     return [
         each._replace(dead_letter_of=(names[each.message_key], each.message.message_id))

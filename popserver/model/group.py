@@ -24,14 +24,13 @@ class ConsumeFrom(StrEnum):
 
 
 class HistoryLevel(StrEnum):
-    """Which events of a group leave a row in its history."""
+    """Which events of a group leave a row in its history: those in `kept`."""
+
+    kept: tuple[Event, ...]
 
     NONE = "none"
     ERRORS = "errors"
     ALL = "all"
-
-    def keeps(self, event: Event) -> bool:
-        return self is HistoryLevel.ALL or (self is HistoryLevel.ERRORS and event in _ERRORS)
 
 
 class Mode(StrEnum):
@@ -100,6 +99,14 @@ def check_interval(interval_ms: int) -> None:
         raise BadRequest(f"a retry interval is 0 s to {INTERVAL_MS_MAX // HOUR_MS} h, not {interval_ms} ms")
 
 
-_ERRORS = frozenset(
-    {Event.RELEASE, Event.RETRY, Event.EXHAUST, Event.FORWARD_TO_DLQ, Event.REDRIVE, Event.RESET, Event.SKIP}
+HistoryLevel.NONE.kept = ()
+HistoryLevel.ERRORS.kept = (
+    Event.RELEASE,
+    Event.RETRY,
+    Event.EXHAUST,
+    Event.FORWARD_TO_DLQ,
+    Event.REDRIVE,
+    Event.RESET,
+    Event.SKIP,
 )
+HistoryLevel.ALL.kept = tuple(Event)

@@ -39,32 +39,23 @@ class Receipt(NamedTuple):
     hold_id: int
     ends_at_ms: int
     in_order: bool = False  # the message is in a message group, so that its end is a matter of the whole group
-    id_bits: int = 0  # of the message's id; 0 in handles of servers that did not put any there
-
-    def check_message(self, message_id: str) -> None:
-        """Raise `InvalidReceiptHandle` where a request names another message beside the handle; blank names none."""
-        if message_id.strip() and self.id_bits not in (0, bits_of(message_id)):
-            raise InvalidReceiptHandle(
-                f"the receipt handle was not given with message '{message_id[:64]}', but with another one; send each"
-                " message's id with its own handle, or no id"
-            )
-
-
-def bits_of(message_id: str) -> int:
-    """1 to 32,767."""
-    return zlib.crc32(message_id.encode()) & _ID_MASK or 1
+    id_bits: int = 0  # of the message's id, 1 to 32,767; 0 in handles of servers that did not put any there
 
 
 def encode_receipt(receipt: Receipt, message_id: str | None = None) -> str:
     """The handle as the wire carries it: text of 40 characters. `message_id`: of the message, where it is new."""
     version = _VERSION_IN_ORDER if receipt.in_order else _VERSION
-    id_bits = receipt.id_bits if message_id is None else bits_of(message_id)
+    id_bits = receipt.id_bits if message_id is None else zlib.crc32(message_id.encode()) & _ID_MASK or 1
     end = id_bits << _TIME_BITS | receipt.ends_at_ms
     return binascii.b2a_base64(_LAYOUT.pack(version, *receipt[:3], end), newline=False).decode("ascii")
 
 
-def decode_receipt(handle: str) -> Receipt:
-    """Read a handle back; raise `InvalidReceiptHandle` for anything this server cannot have made."""
+def decode_receipt(handle: str, message_id: str = "") -> Receipt:
+    """Read a handle back.
+
+    Raise `InvalidReceiptHandle` for anything this server cannot have made, and for a handle that was given with another
+    message than `message_id`; a blank id names none.
+    """
     try:
         if len(handle) != _TEXT_LENGTH:
             raise ValueError(f"{len(handle)} characters instead of {_TEXT_LENGTH}")
@@ -74,8 +65,13 @@ def decode_receipt(handle: str) -> Receipt:
             raise ValueError(f"version {version} instead of {_VERSION} or {_VERSION_IN_ORDER}")
     except (ValueError, binascii.Error, struct.error) as error:
         raise InvalidReceiptHandle(f"receipt handle '{handle[:48]}' is malformed: {error}") from None
-    in_order = version == _VERSION_IN_ORDER
-    return Receipt(group_id, message_key, hold_id, end & _TIME_MASK, in_order, end >> _TIME_BITS & _ID_MASK)
+    id_bits = end >> _TIME_BITS & _ID_MASK
+    if id_bits and message_id.strip() and id_bits != (zlib.crc32(message_id.encode()) & _ID_MASK or 1):
+        raise InvalidReceiptHandle(
+            f"the receipt handle was not given with message '{message_id[:64]}', but with another one; send each"
+            " message's id with its own handle, or no id"
+        )
+    return Receipt(group_id, message_key, hold_id, end & _TIME_MASK, version == _VERSION_IN_ORDER, id_bits)
 
 
 # What an attempt id is kept as: it names a receive only to the caller that made it.

@@ -118,7 +118,7 @@ def _placed(
     for row in rows:
         chosen = queue_for(topics[row.topic_id], row.message_group, row.priority, rotation)
         by_queue[chosen.queue_id].append(row)
-    counts = encode_rows((queue_id, len(several)) for queue_id, several in by_queue.items())
+    counts = encode_rows([(queue_id, len(several)) for queue_id, several in by_queue.items()])
     names = {"counts": counts, "now_ms": tx.now_ms}
     for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS, names):
         several = by_queue[queue_id]
@@ -137,8 +137,8 @@ def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
             last[member] = max(row.pending_id, last.get(member, 0))
     if not last:
         return list(rows)
-    groups = encode_rows((topic_id, pending_id, name) for (topic_id, name), pending_id in last.items())
-    ids = encode_rows((row.pending_id,) for row in rows)
+    groups = encode_rows([(topic_id, pending_id, name) for (topic_id, name), pending_id in last.items()])
+    ids = encode_rows([(row.pending_id,) for row in rows])
     missing = {
         (each.topic_id, each.message_group): each.pending_id
         for each in tx.conn.execute(_MISSING, {"groups": groups, "ids": ids})
@@ -166,7 +166,7 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
     for row in rows:
         first.setdefault((row.topic_id, bytes(row.message_id)), row.pending_id)
     repeats = {row.pending_id for row in rows} - set(first.values())
-    return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_rows((row.pending_id,) for row in rows)}).scalars())
+    return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_rows([(row.pending_id,) for row in rows])}).scalars())
 
 
 _DUE = RowStatement(

@@ -119,7 +119,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
     The first request gets all of them.
     """
     policy = requests[0].policy
-    topics = encode_rows((each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests))))
+    topics = encode_rows([(each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests)))])
     wish = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
     due = within_a_step(_DUE.rows(tx.conn, wish), CHECKED_BYTES_MAX)
     names = topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
@@ -127,7 +127,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
     remove(tx, (row.pending_id for row in discarded))
     asked = [row for row in due if row.checks < policy.checks_max]
     if asked:
-        ids = encode_rows((row.pending_id,) for row in asked)
+        ids = encode_rows([(row.pending_id,) for row in asked])
         tx.conn.execute(_COUNT, {"ids": ids, "at_ms": tx.now_ms + policy.interval_ms})
     next_check_ms = tx.conn.execute(_NEXT_CHECK, {"topics": topics}).scalar()
     first = Taken(
@@ -141,7 +141,7 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
 @carries_out(GiveBack)
 def give_back(tx: Transaction, requests: Sequence[GiveBack]) -> list[PopError | None]:
     """Subtract the checks that reached no producer."""
-    ids = encode_rows((each,) for request in requests for each in request.pending_ids)
+    ids = encode_rows([(each,) for request in requests for each in request.pending_ids])
     tx.conn.execute(_UNCOUNT, {"ids": ids, "at_ms": tx.now_ms})
     return [None] * len(requests)
 

@@ -53,7 +53,7 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
     """Pending messages by pending id, as they were sent. Their queue id and offset are 0: they are in no queue yet."""
     if not topic_of:
         return {}
-    rows = conn.execute(_MESSAGES, {"ids": encode_rows((each,) for each in topic_of)})
+    rows = conn.execute(_MESSAGES, {"ids": encode_rows([(each,) for each in topic_of])})
     return {
         pending_id: stored_message(MessageRow(0, 0, *rest), topic_of[pending_id], _NO_QUEUE)
         for pending_id, *rest in rows

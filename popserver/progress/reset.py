@@ -165,7 +165,7 @@ def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
 
 def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
     """Write the history of at most `TOLD_MAX` messages: those that have rows before those that are only passed by."""
-    if not group.history.keeps(Event.RESET):
+    if Event.RESET not in group.history.kept:
         return
     room = TOLD_MAX
     for move in moves:

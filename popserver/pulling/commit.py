@@ -69,7 +69,7 @@ def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> lis
     """The group's progress in each of the queues. Raises for a group that is gone, or consumes message by message."""
     for refusal in refusals(conn, {group}).values():
         raise refusal
-    names = {"places": encode_rows((group.group_id, each.queue_id) for each in places)}
+    names = {"places": encode_rows([(group.group_id, each.queue_id) for each in places])}
     found = {row.queue_id: Progress(row.next_offset, row.resets) for row in conn.execute(_STORED, names)}
     return [found.get(each.queue_id, NO_PROGRESS) for each in places]
 

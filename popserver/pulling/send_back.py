@@ -127,9 +127,9 @@ def _lock(tx: Transaction, keys: Sequence[int]) -> None:
     if not dialect_of(tx.conn).has_other_writers:
         return
     for step in _steps(sorted({queue_of(key) for key in keys})):
-        tx.conn.execute(_LOCK_QUEUES, {"queues": encode_rows((each,) for each in step)})
+        tx.conn.execute(_LOCK_QUEUES, {"queues": encode_rows([(each,) for each in step])})
     for keys_of_step in _steps(keys):
-        tx.conn.execute(_LOCK_MESSAGES, {"keys": encode_rows((each,) for each in keys_of_step)})
+        tx.conn.execute(_LOCK_MESSAGES, {"keys": encode_rows([(each,) for each in keys_of_step])})
 
 
 def _hand_back(
@@ -153,13 +153,13 @@ def _hand_back(
 
 
 def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Found:
-    names = {"for_group": group.group_id, "keys": encode_rows((key,) for key in sorted(requests))}
+    names = {"for_group": group.group_id, "keys": encode_rows([(key,) for key in sorted(requests)])}
     messages = {row.message_key: row for row in _MESSAGES.rows(tx.conn, names)}
     own = topics.find_topic(tx.conn, retry_topic(group.name))
     own_id = None if own is None else own.topic_id
     # Dead letters name the topic of the first place: 0 where that is gone with its queue.
     firsts = {key: lineage_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id}
-    queues = encode_rows((queue_of(each.origin_key),) for each in firsts.values())
+    queues = encode_rows([(queue_of(each.origin_key),) for each in firsts.values()])
     topic_of = {row.queue_id: row.topic_id for row in tx.conn.execute(_TOPICS, {"queues": queues})} if firsts else {}
     origins = {
         key: Origin(
@@ -171,7 +171,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
         else Origin(key, row.topic_id, row.properties)
         for key, row in messages.items()
     }
-    names["origins"] = encode_rows((each.message_key,) for each in origins.values())
+    names["origins"] = encode_rows([(each.message_key,) for each in origins.values()])
     dead = set(tx.conn.execute(_DEAD, names).scalars())
     # What waits first: a row that is gone by then has left its copy behind, or had none.
     waiting = set(tx.conn.execute(_WAITING, names).scalars())
@@ -203,7 +203,7 @@ def _is_stale(failed: _Failed, found: _Found) -> bool:
 def _leave_parents(tx: Transaction, copies: Sequence[int]) -> None:
     """Copies from before a reset name no parent any more, which is about to have another."""
     if copies:
-        tx.conn.execute(_LEAVE, {"copies": encode_rows((key,) for key in copies)})
+        tx.conn.execute(_LEAVE, {"copies": encode_rows([(key,) for key in copies])})
 
 
 def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:

@@ -153,7 +153,7 @@ class Polls:
 
     async def _take(self, request: grant.Receive) -> Received:
         started_ms = self._clock.now_ms()
-        answer = self._writer.enqueue(request, answers=request.batch_size)
+        answer = self._writer.submit(request, answers=request.batch_size)
         try:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:

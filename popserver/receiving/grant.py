@@ -85,14 +85,16 @@ def write_grants(tx: Transaction, wish: Wish, grants: Sequence[Grant]) -> None:
 
 def _as_holds(grants: Sequence[Grant]) -> str:
     return encode_rows(
-        (
-            *grant.receipt[:4],
-            grant.request.holder.value,
-            grant.request.client_id,
-            grant.found.member and grant.found.member.message_group,
-            grant.request.attempt_id,
-        )
-        for grant in grants
+        [
+            (
+                *grant.receipt[:4],
+                grant.request.holder.value,
+                grant.request.client_id,
+                grant.found.member and grant.found.member.message_group,
+                grant.request.attempt_id,
+            )
+            for grant in grants
+        ]
     )
 
 

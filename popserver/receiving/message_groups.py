@@ -132,7 +132,7 @@ def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> lis
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
     if not rest:
         return []
-    named = {"keys": encode_rows((key,) for key in rest)}
+    named = {"keys": encode_rows([(key,) for key in rest])}
     rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=wish.bodies)}
     found = [Found(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
     return found[:limit]
@@ -184,7 +184,7 @@ def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, l
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:
             keys[member] = attempts
-    named = {"keys": encode_rows((key,) for attempts in keys.values() for key in attempts)}
+    named = {"keys": encode_rows([(key,) for attempts in keys.values() for key in attempts])}
     rows = BY_KEY.rows(tx.conn, named, bodies=wish.bodies)
     by_key = {row.message_key: row for row in rows}
     for member, attempts in keys.items():
@@ -218,7 +218,7 @@ def _parts(
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
     """What of each group is taken, and the messages themselves."""
     asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
-    bounds = encode_rows(_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened))
+    bounds = encode_rows([_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened)])
     names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
     if wish.wanted.wants_all:
         messages = _BEHIND.rows(tx.conn, names, bodies=wish.bodies)
@@ -226,7 +226,7 @@ def _parts(
     looked_at = _BEHIND_KEYS.rows(tx.conn, names)
     parts = _shared_out(wish, opened, places, looked_at, share, limit)
     keys = [key for part in parts for key in part.keys]
-    named = {"keys": encode_rows((key,) for key in keys)}
+    named = {"keys": encode_rows([(key,) for key in keys])}
     messages = BY_KEY.rows(tx.conn, named, bodies=wish.bodies) if keys else []
     return parts, {row.message_key: row for row in messages}
 

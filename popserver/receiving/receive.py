@@ -184,7 +184,7 @@ def _keep_within_bytes(tx: Transaction, takers: Sequence[_Taker]) -> bool:
 
 
 def _sizes(tx: Transaction, takers: Sequence[_Taker]) -> dict[int, int]:
-    named = {"keys": encode_rows((grant.receipt.message_key,) for taker in takers for grant in taker.grants)}
+    named = {"keys": encode_rows([(grant.receipt.message_key,) for taker in takers for grant in taker.grants])}
     return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
 
 
@@ -203,7 +203,7 @@ def _fetch_bodies(tx: Transaction, taker: _Taker) -> None:
     large = [grant.receipt.message_key for grant in taker.grants if grant.found.row.body is LATER]
     if not large:
         return
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows((key,) for key in large)})
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in large])})
     bodies = {row.message_key: row.body for row in rows}
     taker.grants = [
         grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))
@@ -281,7 +281,7 @@ def _load(tx: Transaction, wish: Wish, ready_again: Sequence[_AgainRow]) -> list
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows((key,) for key in attempts)}, bodies=wish.bodies)
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in attempts])}, bodies=wish.bodies)
     return [Found(row, attempts[row.message_key], has_delivery=True) for row in rows]
 
 

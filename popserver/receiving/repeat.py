@@ -60,7 +60,7 @@ def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str
 
 
 def _loaded(tx: Transaction, wish: Wish, rows: Sequence[_HeldRow]) -> list[Held]:
-    messages = BY_KEY.rows(tx.conn, {"keys": encode_rows((row.message_key,) for row in rows)})
+    messages = BY_KEY.rows(tx.conn, {"keys": encode_rows([(row.message_key,) for row in rows])})
     by_key = {each.message_key: each for each in messages}
     return [Held(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
 
@@ -70,7 +70,7 @@ def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: 
 
     So does one that somebody's own transaction has under its hands, for as long as that one likes.
     """
-    keys = encode_rows((each.receipt.group_id, each.receipt.message_key, each.receipt.hold_id) for each in held)
+    keys = encode_rows([(each.receipt.group_id, each.receipt.message_key, each.receipt.hold_id) for each in held])
     names = {"holds": keys, "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
     taken = set(tx.conn.execute(_TAKE_BACK, names).scalars())
     if taken:

@@ -99,12 +99,14 @@ class Consuming:
             [entry.receipt_handle for entry in acked],
             [entry.message_id for entry in acked],
         )
-        statuses = [status.of(outcome) for outcome in outcomes]
+        statuses = [status.OK if outcome is None else status.of(outcome) for outcome in outcomes]
         entries = [
             wire.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=said)
             for entry, said in zip(acked, statuses, strict=True)
         ]
-        return wire.AckMessageResponse(status=status.over_all(statuses), entries=entries)
+        return wire.AckMessageResponse(
+            status=status.over_all(statuses) if any(outcomes) else status.OK, entries=entries
+        )
 
     async def change_invisible_duration(
         self, request: wire.ChangeInvisibleDurationRequest, caller: Caller

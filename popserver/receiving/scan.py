@@ -124,7 +124,7 @@ def leave(tx: Transaction, wish: Wish, left: Iterable[Found]) -> None:
         if each.member is not None:
             first.setdefault(each.member, offset_of(each.row.message_key))
     if first:
-        rows = encode_rows((each.queue_id, offset, each.message_group) for each, offset in first.items())
+        rows = encode_rows([(each.queue_id, offset, each.message_group) for each, offset in first.items()])
         tx.conn.execute(_LEAVE, wish.names | {"left": rows})
 
 
@@ -138,7 +138,7 @@ def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[Me
     """Without those that were redriven to the group, which reads its own topic: they have their deliveries already."""
     if wish.keeps_order or not rows or owner_of(wish.topic.name) != wish.group.name:
         return rows
-    names = wish.names | {"keys": encode_rows((row.message_key,) for row in rows)}
+    names = wish.names | {"keys": encode_rows([(row.message_key,) for row in rows])}
     in_hand = set(tx.conn.execute(_IN_HAND, names).scalars())
     return [row for row in rows if row.message_key not in in_hand]
 
@@ -194,7 +194,9 @@ def _read_judged(tx: Transaction, wish: Wish, names: dict[str, Any]) -> tuple[li
     if len(keys) > at_once:
         keys, to_key = keys[:at_once], keys[at_once]
     look = (_FREE if wish.keeps_order else _ALL).chosen
-    rows = look.rows(tx.conn, names | {"keys": encode_rows((key,) for key in keys)}, bodies=wish.bodies) if keys else []
+    rows = (
+        look.rows(tx.conn, names | {"keys": encode_rows([(key,) for key in keys])}, bodies=wish.bodies) if keys else []
+    )
     reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
     return rows, reached - names["queue_key"]
 

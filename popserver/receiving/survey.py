@@ -58,7 +58,7 @@ def look(conn: Connection, request: Receive, known: Judged, enough: int, work: W
     else:
         is_short = sum(len(each.wanted) for each in stretches.values()) < enough
     asked = _to_ask(places, stretches, work.messages(wanted), enough) if is_short else []
-    bounds = encode_rows((each.from_key, each.to_key) for each in asked)
+    bounds = encode_rows([(each.from_key, each.to_key) for each in asked])
     ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
     is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, stretches)
     return Survey(wanted, stretches, asked, ahead, dict(known.behind), behind, is_all)

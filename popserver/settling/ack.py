@@ -33,7 +33,8 @@ class Ack(Request[list[PopError | None]]):
     receipts: Sequence[Receipt]
 
     def locks(self) -> Iterable[Locks]:
-        return locks_in_order(self.receipts)
+        in_order = [each for each in self.receipts if each.in_order]
+        return locks_in_order(in_order) if in_order else ()
 
 
 @carries_out(Ack)
@@ -58,24 +59,23 @@ def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[list[Receipt]
 
     The receipts of one request stay in one step if they fit, so that whole runs of a message group end together.
     """
-    step: set[Receipt] = set()
+    steps: list[set[Receipt]] = [set()]
     for request in requests:
         some = {each for each in request.receipts if each.in_order is in_order}
-        if len(step) + len(some) > STEP_ROWS_MAX:
-            yield from _slices(sorted(step))
-            step = set()
-        step |= some
-    yield from _slices(sorted(step))
-
-
-def _slices(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
-    return (receipts[start : start + STEP_ROWS_MAX] for start in range(0, len(receipts), STEP_ROWS_MAX))
+        if len(steps[-1]) + len(some) > STEP_ROWS_MAX:
+            steps.append(set())
+        steps[-1] |= some
+    for step in steps:
+        receipts = sorted(step)
+        for start in range(0, len(receipts), STEP_ROWS_MAX):
+            yield receipts[start : start + STEP_ROWS_MAX]
 
 
 def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
     """Commit what the receipts hold. Return the reason for each that could not be (None: it was committed before)."""
-    names = {"for_group": group.group_id, "holds": _as_holds(receipts), "now_ms": tx.now_ms}
-    if group.history.keeps(Event.ACK):
+    holds = [(each.message_key, each.hold_id) for each in receipts]
+    names = {"for_group": group.group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
+    if Event.ACK in group.history.kept:
         rows = _ACK_RETURNING.of(tx.conn).rows(tx.conn, names)
         record(tx, group, Event.ACK, (moved(row) for row in rows))
         committed = len(rows)
@@ -116,12 +116,9 @@ def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> s
     """The receipts whose rows no user's transaction has locked. The writer never waits for such a lock."""
     if not dialect_of(tx.conn).has_other_writers:
         return set(receipts)
-    free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": _as_holds(receipts)}).scalars())
+    holds = encode_rows([(each.message_key, each.hold_id) for each in receipts])
+    free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": holds}).scalars())
     return {each for each in receipts if each.message_key in free}
-
-
-def _as_holds(receipts: Iterable[Receipt]) -> str:
-    return encode_rows((each.message_key, each.hold_id) for each in receipts)
 
 
 _HOLDS = rows_parameter("holds", "message_key", "hold_id")
@@ -182,7 +179,7 @@ def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
 
     Returns False and changes nothing if they do not, or if the group's history keeps a row for each ack.
     """
-    if group.history.keeps(Event.ACK):
+    if Event.ACK in group.history.kept:
         return False
     # Two receipts of one hold may name different end times. They count once, or one would count for another message.
     named = {(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts}

@@ -92,7 +92,10 @@ def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
         return rows
     taken = lock_free(tx, (_place(row) for row in rows))
     places = encode_rows(
-        (place.group_id, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0)) for place in sorted(taken)
+        [
+            (place.group_id, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0))
+            for place in sorted(taken)
+        ]
     )
     return _DUE_IN_ORDER_FREE.rows(tx.conn, names | {"places": places})
 
@@ -104,7 +107,7 @@ def _place(row: DueRow) -> Place:
 def _forget(tx: Transaction, rows: Sequence[DueRow]) -> None:
     """Delete deliveries of removed groups: without this they would stay due."""
     if rows:
-        tx.conn.execute(_FORGET, {"rows": encode_rows((row.group_id, row.message_key) for row in rows)})
+        tx.conn.execute(_FORGET, {"rows": encode_rows([(row.group_id, row.message_key) for row in rows])})
 
 
 def _is_over(found: FoundGroup) -> bool:
@@ -143,7 +146,7 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
         return
     if event is Event.ACK:
         return  # with its message group
-    moves = ((group.group_id, row.message_key, _visible_at_ms(row, event, group)) for row in rows)
+    moves = [(group.group_id, row.message_key, _visible_at_ms(row, event, group)) for row in rows]
     tx.conn.execute(_MOVE[event], {"moves": encode_rows(moves)})
     record(tx, group, event, (as_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:

@@ -10,14 +10,13 @@ from popserver.cluster.servers import Members
 from popserver.engine.clock import Clock
 from popserver.engine.timers import Errands
 from popserver.engine.writer import Writer
-from popserver.model import handles
 from popserver.model.errors import InvalidReceiptHandle, PopError
 from popserver.model.group import Group
-from popserver.model.handles import Receipt
+from popserver.model.handles import Receipt, decode_receipt, encode_receipt
 from popserver.model.message import Delivery
 from popserver.model.names import Resource
 from popserver.model.retry import PUSH_HOLD_MS_MAX
-from popserver.model.topic import Topic, queue_of
+from popserver.model.topic import OFFSET_BITS, Topic, queue_of
 from popserver.settling import change, release
 from popserver.settling.ack import Ack
 
@@ -37,11 +36,14 @@ class Settling:
         `message_ids` is empty or has one entry per handle: the id that came with the handle, or a blank text.
         """
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
-        named = zip_longest(handles, message_ids, fillvalue="")
+        queue_ids = {queue.queue_id for queue in topic.queues}
         receipts: list[Receipt | PopError] = []
-        for handle, message_id in named:
+        for handle, message_id in zip_longest(handles, message_ids, fillvalue=""):
             try:
-                receipts.append(await self._receipt(handle, message_id, group, topic))
+                receipt = decode_receipt(handle, message_id)
+                if receipt.group_id != group.group_id or receipt.message_key >> OFFSET_BITS not in queue_ids:
+                    await self._check_place(handle, receipt, group, topic)
+                receipts.append(receipt)
             except InvalidReceiptHandle as refusal:
                 receipts.append(refusal)
         good = [each for each in receipts if isinstance(each, Receipt)]
@@ -65,28 +67,28 @@ class Settling:
         is READY at once and the attempt does not count. Raises `InvalidReceiptHandle` and then changes nothing.
         """
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
-        held = await self._receipt(handle, message_id, group, topic)
+        held = decode_receipt(handle, message_id)
+        await self._check_place(handle, held, group, topic)
         request = change.ChangeInvisible(group, held, duration_ms, give_back)
-        return handles.encode_receipt(await self._writer.submit(request))
+        return encode_receipt(await self._writer.submit(request))
 
     async def forward(self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = "") -> None:
         """Give a message up: it becomes a dead letter. No error if it is one already, or is committed."""
         group, topic = await self._catalog.of_a_hold(group_name, topic_name)
-        request = change.Forward(group, await self._receipt(handle, message_id, group, topic))
-        await self._writer.submit(request)
+        held = decode_receipt(handle, message_id)
+        await self._check_place(handle, held, group, topic)
+        await self._writer.submit(change.Forward(group, held))
 
-    async def _receipt(self, handle: str, message_id: str, group: Group, topic: Topic) -> Receipt:
-        decoded = handles.decode_receipt(handle)
-        decoded.check_message(message_id)
+    async def _check_place(self, handle: str, decoded: Receipt, group: Group, topic: Topic) -> None:
+        """Raise `InvalidReceiptHandle` unless the group was given the handle for a message of the topic."""
         if decoded.group_id != group.group_id:
             raise InvalidReceiptHandle(f"receipt handle '{handle}' was not given to group '{group.name}'")
         queue_id = queue_of(decoded.message_key)
         if any(queue.queue_id == queue_id for queue in topic.queues):
-            return decoded
+            return
         # A message that was redriven to the group looks like one of the topic; it is stored in a topic of the group.
         if queue_id not in await self._catalog.own_queues(group):
             raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
-        return decoded
 
 
 # Holds that lose their holder: the client disconnected, or the answer did not reach it.
@@ -103,14 +105,14 @@ class Orphans:
 
     def withdraw(self, granted: Sequence[Delivery]) -> None:
         """These messages were not sent to any client: they are READY at once, and the attempts do not count."""
-        receipts = [handles.decode_receipt(delivery.receipt_handle) for delivery in granted]
+        receipts = [decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
             withdraw = release.Withdraw(receipts)
             self._errands.do(receipts[0], lambda: self._writer.submit(withdraw))
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
         """The client disconnected while these messages were sent to it: READY after one second (protocol 1.7)."""
-        receipts = [handles.decode_receipt(delivery.receipt_handle) for delivery in granted]
+        receipts = [decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
             orphan = release.Orphan(receipts=receipts)
             self._errands.do(receipts[0], lambda: self._writer.submit(orphan))

@@ -99,7 +99,7 @@ def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
 
 
 def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
-    names = {"grants": encode_rows(each[:3] for each in receipts), "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
+    names = {"grants": encode_rows([each[:3] for each in receipts]), "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
     tx.conn.execute(_ORPHAN_HOLDS, names)
     if not dialect_of(tx.conn).has_skipped(tx.conn, _TOO_LONG, names):
         return None
@@ -107,7 +107,7 @@ def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | No
 
 
 def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
-    names = {"grants": encode_rows(each[:3] for each in receipts), "now_ms": tx.now_ms}
+    names = {"grants": encode_rows([each[:3] for each in receipts]), "now_ms": tx.now_ms}
     rows = _GRANTED_FREE.rows(tx.conn, names)
     groups = groups_by_id(tx.conn, {row.group_id for row in rows})
     for group_id, several in groupby(rows, key=lambda row: row.group_id):
@@ -119,7 +119,7 @@ def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
 
 
 def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow]) -> None:
-    keys = encode_rows((group.group_id, row.message_key, row.hold_id) for row in rows)
+    keys = encode_rows([(group.group_id, row.message_key, row.hold_id) for row in rows])
     tx.conn.execute(_GIVE_BACK, {"grants": keys, "now_ms": tx.now_ms})
     record(tx, group, Event.GIVE_BACK, map(moved, rows))
     in_groups = {

@@ -83,7 +83,10 @@ class Anybody:
         arrived.budget.give_back(arrived.size)
         if arrived.is_end:
             return None
-        return arrived.decoded()
+        if arrived.refusal is not None:
+            raise arrived.refusal
+        assert not isinstance(arrived.request, BadRequest)
+        return arrived.request
 
 
 _read_health = reader(health_pb2.HealthCheckRequest, SMALL_BYTES)

@@ -71,10 +71,11 @@ class Caller:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self._headers = call.headers
+        self._headers = headers = call.headers
+        client_id, namespace = headers.get("x-mq-client-id"), headers.get("x-mq-namespace")
         # If callers must sign, the gate puts the user's name before it, so no user can act as another user's client.
-        self.client_id = self.header("x-mq-client-id").strip()
-        self.namespace = self.header("x-mq-namespace")
+        self.client_id = client_id.strip() if isinstance(client_id, str) else ""
+        self.namespace = namespace if isinstance(namespace, str) else ""
         # The access key of the user who signed the call; empty if callers need not sign.
         self.user = ""
         # Whether signatures are required and this call has none. The gate sets it.
@@ -111,10 +112,6 @@ class Caller:
         if size:
             undelivered.carry(size)
             self.call.on_end(lambda: undelivered.carried(size))
-
-    def remaining_ms(self) -> int | None:
-        """Milliseconds until the call's deadline; None if it has none."""
-        return self.call.remaining_ms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +151,22 @@ class ConversationMethod(Generic[Request]):
 AnyMethod = Method[Never] | StreamMethod[Never] | ConversationMethod[Never]
 
 
+# Gets the function that names the rights, the request and the caller. Raises the `PopError` that the caller gets.
+Allow = Callable[[Callable[[Message, Caller], Needs], Message, Caller], None]
+
+
 class Gate(Protocol):
     """Checks every call of a service. Its methods raise the `PopError` that the caller gets."""
 
     def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
         """Identify the caller, before the request is read."""
 
-    def allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
-        """Check that the caller may do what the request asks. Not called for streams of requests."""
+    @property
+    def allow(self) -> Allow | None:
+        """Checks that the caller may do what the request asks. Not called for streams of requests.
+
+        None if every caller that has entered may do everything.
+        """
 
 
 def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Gate, incoming: Incoming) -> Service:
@@ -173,13 +178,8 @@ def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Ga
     return Service(service.full_name, routes)
 
 
-def reader(
-    message_class: type[Decoded], bytes_max: int, too_many: Callable[[Decoded, int], str] | None = None
-) -> Read[Decoded]:
-    """A function that decodes a request, or returns the refusal of bytes that it cannot decode or may not accept.
-
-    `too_many` returns a sentence about a list that is too long, or an empty string.
-    """
+def reader(message_class: type[Decoded], bytes_max: int, lists: caps.ListLimits = caps.NO_LISTS) -> Read[Decoded]:
+    """A function that decodes a request, or returns the refusal of bytes that it cannot decode or may not accept."""
     parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
     type_name = descriptor.full_name
 
@@ -200,7 +200,7 @@ def reader(
             request = parse(data)
         except DecodeError:
             return _no_request(type_name, size)
-        refusal = too_many(request, size) if too_many is not None else ""
+        refusal = lists.refusal(request, size) if size > lists.bytes_min else ""
         return BadRequest(refusal) if refusal else request
 
     return read
@@ -220,9 +220,9 @@ def _nothing_withheld() -> bool:
 
 def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming: Incoming) -> Route:
     request_class = GetMessageClass(descriptor.input_type)
-    too_many = caps.check(descriptor.name, descriptor.input_type)
+    lists = caps.check(descriptor.name, descriptor.input_type)
     bytes_max = method.bytes_max if isinstance(method, Method) else OTHER_REQUEST_BYTES_MAX
-    read = reader(request_class, bytes_max, too_many)
+    read = reader(request_class, bytes_max, lists)
     way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read)
     # The casts drop the request's type: the class comes from the descriptor, which mypy cannot see.
     if isinstance(method, Method):
@@ -243,6 +243,7 @@ class _Way:
     ) -> None:
         self.name = name
         self.gate = gate
+        self.allow = gate.allow
         self.incoming = incoming
         self.read = read
         self.encode = cast("Callable[[Encodable], bytes]", response_class.SerializeToString)
@@ -294,8 +295,12 @@ class _Unary:
             if caller.user:
                 way.incoming.signed(call)
             arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
-            request = arrived.decoded()
-            way.gate.allow(method.rights, request, caller)
+            if arrived.refusal is not None:
+                raise arrived.refusal
+            request = arrived.request
+            assert isinstance(request, Message)
+            if way.allow is not None:
+                way.allow(method.rights, request, caller)
             return await method.answer(request, caller)
         except PopError as refusal:
             return self._refusal(arrived.request, refusal)
@@ -326,8 +331,12 @@ class _Stream:
             if caller.user:
                 way.incoming.signed(call)
             arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
-            request = arrived.decoded()
-            way.gate.allow(method.rights, request, caller)
+            if arrived.refusal is not None:
+                raise arrived.refusal
+            request = arrived.request
+            assert isinstance(request, Message)
+            if way.allow is not None:
+                way.allow(method.rights, request, caller)
             await method.answer(request, caller, call.write)
         except Exception as error:  # noqa: BLE001
             refusal = way.outcome(error, call, caller)

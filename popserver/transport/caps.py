@@ -6,6 +6,7 @@ A method may have a lower limit with its own sentence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -58,11 +59,21 @@ class List(NamedTuple):
         return ".".join(field.name for field in self.path)
 
 
-def check(method: str, request: Descriptor) -> Callable[[Message, int], str]:
-    """A function that names the list of a request that is too long, or returns an empty string.
+class ListLimits(NamedTuple):
+    """How long the lists of a method's requests may be."""
 
-    `request` is the descriptor of the method's requests. The function gets a request and its size in bytes. An entry
-    takes at least one byte, and most kinds at least two, so a small request needs no counting.
+    bytes_min: float  # a request of this size or less has no list that is too long
+    # Gets a request and its size in bytes. Names the list that is too long, or returns an empty string.
+    refusal: Callable[[Message, int], str]
+
+
+NO_LISTS = ListLimits(math.inf, lambda _request, _size: "")
+
+
+def check(method: str, request: Descriptor) -> ListLimits:
+    """The limits of a method; `request` is the descriptor of its requests.
+
+    An entry takes at least one byte, and most kinds at least two, so a small request needs no counting.
     """
     lists = [(each.entries_max, _entry_bytes_min(each), _lengths(each.path), each.name) for each in lists_of(request)]
 
@@ -72,7 +83,7 @@ def check(method: str, request: Descriptor) -> Callable[[Message, int], str]:
                 return f"{name} has {count} entries, at most {most} are allowed in one {method}; send several requests"
         return ""
 
-    return refusal
+    return ListLimits(min((most * entry_bytes for most, entry_bytes, *_ in lists), default=math.inf), refusal)
 
 
 def lists_of(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import grpc
 
@@ -31,20 +32,13 @@ Context = grpc.aio.ServicerContext[bytes, Encodable]
 GrpcHandler = Callable[[object, Context], Awaitable[Encodable | None]]
 
 
+@dataclass(slots=True)
 class GrpcCall:
     """One call, made from gRPC's context."""
 
-    __slots__ = ("_context", "_headers")
-
-    Disconnected: type[Exception] = grpc.aio.InternalError
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._headers: dict[str, str | bytes] = dict(context.invocation_metadata() or ())
-
-    @property
-    def headers(self) -> Mapping[str, str | bytes]:
-        return self._headers
+    Disconnected: ClassVar[type[Exception]] = grpc.aio.InternalError
+    _context: Context
+    headers: Mapping[str, str | bytes]
 
     @property
     def peer(self) -> str:
@@ -119,7 +113,7 @@ def _method_handler(route: Route) -> grpc.RpcMethodHandler[bytes, Encodable]:
 def _grpc_handler(handler: Handler) -> GrpcHandler:
     # Does not use gRPC's iterator of requests, which keeps the last request in memory until it is collected.
     async def handle(_requests: object, context: Context) -> Encodable | None:
-        return await handler(GrpcCall(context))
+        return await handler(GrpcCall(context, dict(context.invocation_metadata() or ())))
 
     return handle
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, Never, TypeVar
 
 import structlog
@@ -50,36 +51,25 @@ class Arrived(NamedTuple, Generic[Request]):
     request: Request | BadRequest | None  # a `BadRequest` if the bytes are not a request
     size: int
     budget: Budget
-    refusal: PopError | None = None  # there is no room for it; then only a small request is decoded
+    refusal: PopError | None = None  # `request`, if it is one; or there is no room, and only a small one is decoded
     is_end: bool = False  # the call ended without a request
-
-    def decoded(self) -> Request:
-        """The request, or raise the refusal."""
-        if self.refusal is not None:
-            raise self.refusal
-        if isinstance(self.request, BadRequest):
-            raise self.request
-        assert self.request is not None
-        return self.request
 
 
 NOTHING: Arrived[Never] = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
 
 
+@dataclass(slots=True, eq=False)
 class _Reading:
     """A request that the server waits for."""
 
-    __slots__ = ("base", "call", "is_stranger", "number", "passed_at_start", "refusal", "since_s", "task")
-
-    def __init__(self, task: Task, call: Call, is_stranger: bool, since_s: float, passed: int) -> None:
-        self.task = task
-        self.call = call
-        self.is_stranger = is_stranger
-        self.since_s = since_s
-        self.passed_at_start = passed  # bytes through the front, of all connections
-        self.number: int | None = None  # the front's number of the connection, set when the request is late
-        self.base = 0  # bytes that the connection had sent at the start
-        self.refusal: PopError | None = None
+    task: Task
+    call: Call
+    is_stranger: bool
+    since_s: float
+    passed_at_start: int  # bytes through the front, of all connections
+    number: int | None = None  # the front's number of the connection, set when the request is late
+    base: int = 0  # bytes that the connection had sent at the start
+    refusal: PopError | None = None
 
 
 class _Late:
@@ -126,7 +116,8 @@ class Incoming:
         loop = task.get_loop()
         passed = 0 if self._front is None else self._front.passed
         reading = self._readings[task] = _Reading(task, call, is_stranger, loop.time(), passed)
-        self._keep_sweeping(loop)
+        if self._alarm is None:
+            self._keep_sweeping(loop)
         try:
             data = await call.read()
         except asyncio.CancelledError:
@@ -143,7 +134,13 @@ class Incoming:
             unread = None if number is None else self._unread.get(number)
             if unread is not None:
                 unread.read(len(data))
-        return self._arrived(data, read, is_stranger=is_stranger)
+        size = len(data)
+        budget = self._unsigned if is_stranger else self._small if size <= SMALL_BYTES else self._large
+        if not budget.take(size):
+            refused = read(data) if size <= SMALL_BYTES else None
+            return Arrived(refused, 0, budget, budget.refusal(f"a request of {size} bytes"))
+        request = read(data)
+        return Arrived(request, size, budget, request if isinstance(request, BadRequest) else None)
 
     def hang_up(self, call: Call) -> None:
         """Close the connection of a call and drop what it carries, if the connection came through the front."""
@@ -174,14 +171,6 @@ class Incoming:
             number = call.connection
             if number is not None:
                 self._front.signed(number)
-
-    def _arrived(self, data: bytes, read: Read[Request], *, is_stranger: bool) -> Arrived[Request]:
-        size = len(data)
-        budget = self._unsigned if is_stranger else self._small if size <= SMALL_BYTES else self._large
-        if not budget.take(size):
-            request = read(data) if size <= SMALL_BYTES else None
-            return Arrived(request, 0, budget, budget.refusal(f"a request of {size} bytes"))
-        return Arrived(read(data), size, budget)
 
     def _sweep(self) -> None:
         """Refuse late requests that do not fit into the budget or take too long."""

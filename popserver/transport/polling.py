@@ -27,7 +27,7 @@ def poll_ms_of(
     the deadline, by a margin that grows with the number of open polls, up to half of the remaining time. Raises
     `IllegalPollingTime` (`BadRequest` for old clients) if the deadline leaves less than the shortest poll.
     """
-    remaining_ms = caller.remaining_ms()
+    remaining_ms = caller.call.remaining_ms()
     if request.HasField("long_polling_timeout"):
         wanted_ms = convert.duration_ms(request.long_polling_timeout)
     else:

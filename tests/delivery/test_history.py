@@ -66,7 +66,7 @@ def test_every_edge_leaves_a_row(store: OpenStore) -> None:
 
 
 def test_errors_alone(store: OpenStore) -> None:
-    expected = [step for step in EVERYTHING if HistoryLevel.ERRORS.keeps(Event(step[0]))]
+    expected = [step for step in EVERYTHING if Event(step[0]) in HistoryLevel.ERRORS.kept]
     assert live_through_every_edge(store, HistoryLevel.ERRORS) == expected
     assert {step[0] for step in expected} == {"RELEASE", "RETRY", "FORWARD_TO_DLQ", "EXHAUST"}
 

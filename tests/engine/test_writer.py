@@ -82,8 +82,8 @@ async def test_within_a_batch_the_house_order_rules(broker: RunningBroker) -> No
     await broker.receive()
     group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
     sent = messages_of(1)
-    received = broker.broker.writer.enqueue(a_receive(group, topic))
-    broker.broker.writer.enqueue(append.Append(topic, sent, 0))
+    received = broker.broker.writer.submit(a_receive(group, topic))
+    broker.broker.writer.submit(append.Append(topic, sent, 0))
     assert ids((await received).deliveries) == [sent[0].message_id]
 
 
@@ -98,7 +98,7 @@ class TestAFailure:
         await either_broker.send()
         submit = either_broker.broker.writer.submit
         sends = [asyncio.create_task(either_broker.send()) for _ in range(10)]
-        bad = asyncio.create_task(submit(Read(guilty)))
+        bad = submit(Read(guilty))
         more = [asyncio.create_task(either_broker.send()) for _ in range(10)]
         outcomes = await asyncio.gather(*sends, bad, *more, return_exceptions=True)
         assert [index for index, each in enumerate(outcomes) if isinstance(each, PopError)] == [10]
@@ -227,8 +227,8 @@ async def test_closing_does_what_was_asked_on_the_answer_to_the_last(sqlite_url:
         await broker.send()
         writer, later = broker.broker.writer, []
         group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
-        last = writer.enqueue(append.Append(topic, messages_of(1), 0))
-        last.add_done_callback(lambda _: later.append(writer.enqueue(a_receive(group, topic))))
+        last = writer.submit(append.Append(topic, messages_of(1), 0))
+        last.add_done_callback(lambda _: later.append(writer.submit(a_receive(group, topic))))
         await writer.close()
         assert [len(each.result().deliveries) for each in later] == [2]
         broker.broker.writer.close = _nothing  # type: ignore[method-assign]

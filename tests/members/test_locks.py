@@ -180,8 +180,8 @@ async def test_a_lock_taken_again_is_not_undone_by_the_unlock_before_it(pair: Pa
     await inner.queue_locks.lock(GROUP, "c1", NAMES)
     group = await inner.catalog.group(GROUP)
     topic = await inner.catalog.topic(TOPIC)
-    given_up = inner.writer.enqueue(Unlock(group, "c1", topic.queues))
-    again = inner.writer.enqueue(Lock(group, "c1", topic.queues))
+    given_up = inner.writer.submit(Unlock(group, "c1", topic.queues))
+    again = inner.writer.submit(Lock(group, "c1", topic.queues))
     await given_up
     assert await again == list(topic.queues)
     assert await inner.queue_locks.lock(GROUP, "c2", NAMES) == []
@@ -244,7 +244,7 @@ async def test_who_gives_up_and_takes_waits_for_nobody_who_waits_for_it(servers:
             for inner, own in zip(brokers, (high, low), strict=True):
                 await inner.writer.submit(Lock(group, "c1", own))
             answers = [
-                inner.writer.enqueue(wish)
+                inner.writer.submit(wish)
                 for inner, own, other in ((brokers[0], high, low), (brokers[1], low, high))
                 for wish in (Unlock(group, "c1", own), Lock(group, "c2", other))
             ]

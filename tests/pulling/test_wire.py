@@ -239,10 +239,8 @@ async def test_what_rode_along_before_is_not_written_again(pull: Pull, door: Doo
     await make_topic(door)
     await door.send(a_message("m0"))
     commits: list[object] = []
-    enqueue = door.broker.writer.enqueue
-    door.broker.writer.enqueue = lambda request, **o: (
-        commits.append(request.operation.__name__) or enqueue(request, **o)
-    )  # type: ignore[method-assign, assignment, func-returns-value]
+    enqueue = door.broker.writer.submit
+    door.broker.writer.submit = lambda request, **o: commits.append(request.operation.__name__) or enqueue(request, **o)  # type: ignore[method-assign, assignment, func-returns-value]
     for offset in (1, 1, 1):
         await pull(door, 1, extras={"sys_flag": COMMIT | SUSPEND, "commit_offset": offset})
     assert commits.count("commit") == 1

@@ -353,6 +353,7 @@ class FakeCaller:
     def __init__(self, remaining_ms: int | None = None, version: str = "") -> None:
         self._remaining_ms = remaining_ms
         self._version = version
+        self.call = self
 
     def require(self, _needs: object) -> None:
         """It may everything."""
