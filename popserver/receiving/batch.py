@@ -1,4 +1,4 @@
-"""What receives ask for, and what is found for them."""
+"""What receives ask for, and the messages found for them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from popserver.model.topic import Topic
 
 
 class Stretch(NamedTuple):
-    """Messages of a queue that a SQL filter was asked about: those between two keys. `wanted` are keys, in order."""
+    """A range of a queue that a SQL filter has judged. `wanted` are the keys of the messages it accepts, in order."""
 
     from_key: int
     to_key: int
     wanted: Sequence[int]
 
     def from_on(self, key: int) -> Stretch | None:
-        """What of it begins at this key; None where the filter was not asked about what is there."""
+        """The part of the range from this key on; None if the filter has not judged the message at this key."""
         if not self.from_key <= key <= self.to_key:
             return None
         return Stretch(key, self.to_key, self.wanted[bisect_left(self.wanted, key) :])
 
 
 class Judged(NamedTuple):
-    """What a SQL filter said of messages that a group may read next; messages never change, so it stays true.
+    """What a SQL filter says about messages that a group may read next. It stays true, because messages never change.
 
-    `stretches` are by queue; `behind` has those that the scan has passed over, by key.
+    `stretches` has a range per queue id; `behind` has messages that the scan has passed, by message key.
     """
 
     stretches: Mapping[int, Stretch]
     behind: Mapping[int, bool]
 
     def stretch(self, queue_id: int, from_key: int) -> Stretch | None:
-        """What is known of a queue from this key on."""
+        """What is known about a queue from this key on."""
         known = self.stretches.get(queue_id)
         return None if known is None else known.from_on(from_key)
 
@@ -46,10 +46,10 @@ NOTHING_JUDGED = Judged({}, {})
 
 
 class Wish(NamedTuple):
-    """What receives that want the same ask for together; `rotation` says at which queue to start.
+    """One search for all receives with the same group, topic and filter. `rotation` says at which queue to start.
 
-    `keeps_order` is false in a dead-letter topic, whose messages are taken one by one whatever group they were in.
-    A SQL filter is not asked: its answers are in `judged`.
+    `keeps_order` is false in a dead-letter topic: there, message groups are ignored.
+    A SQL filter does not run during the search; `judged` has its results.
     """
 
     group: Group
@@ -67,7 +67,7 @@ class Wish(NamedTuple):
 
 
 class PlaceRow(NamedTuple):
-    """A queue as a group reads it. `has_open`: a message group is open, there or in another queue of the topic."""
+    """A queue and a group's progress in it. `has_open`: some queue of the topic has an open message group."""
 
     group_id: int
     queue_id: int

@@ -1,4 +1,4 @@
-"""Receives: asked of the store at once; where there is nothing they park, and ask again when the topic is rung."""
+"""Receives: they ask the database at once. If there is nothing, they wait until the topic wakes them, and ask again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = structlog.get_logger("popserver.polls")
 
 
 class Polls:
-    """Every receive of this server, parked or not."""
+    """All receives of this server, waiting or not."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Polls:
         self._filters = filters
         self._undelivered = undelivered
         self._brake = Brake()
-        # Not that of the sends: a client that sends and receives in turn must not see every second queue alone.
+        # Separate from the rotation of sends: a client that sends and receives in turn must not skip every other queue.
         self._rotation = itertools.count()
 
     async def receive(
@@ -73,10 +73,11 @@ class Polls:
         attempt_id: str | None = None,
         heads_only: bool = False,
     ) -> list[Delivery]:
-        """Take up to `batch_size` (at most 32) messages; waits until `poll_until_ms` for the first, then returns none.
+        """Receive up to `batch_size` (at most 32) messages. Waits until `poll_until_ms` (server time) for the first.
 
-        A push holder's hold lives as long as its client, a simple one's `invisible_ms`. A receive that is repeated
-        with its `attempt_id` gets what it holds already; with `heads_only` no two messages of one message group.
+        Returns an empty list if there is none. A push consumer's hold lasts while its client is connected, a simple
+        consumer's for `invisible_ms`. A repeated receive with the same `attempt_id` gets the messages it holds. With
+        `heads_only` the answer has at most one message of each message group.
         """
         group, topic = await self._catalog.subscription(group_name, topic_name)
         request = grant.Receive(
@@ -94,7 +95,7 @@ class Polls:
         return await self.poll(request, poll_until_ms)
 
     async def poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
-        """What the receive is granted; waits until `poll_until_ms` for the first message, then returns none."""
+        """The messages granted to the receive; an empty list if there is none until `poll_until_ms` (server time)."""
         self.open += 1
         try:
             with self._filters.held(request.wanted):
@@ -105,7 +106,7 @@ class Polls:
     async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
         seat, wakeups = _seat(request), self._wakeups
         was_woken = False
-        # A repeated receive gets what it holds, though nothing else is left.
+        # A repeated receive gets the messages it holds, even if the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:
             ring_number = wakeups.ring_number(seat.topic_id)
@@ -115,11 +116,11 @@ class Polls:
                     received = await self._receive(request)
                 except BaseException:
                     if was_woken:
-                        # What this poll was woken for must not wait for the next ring.
+                        # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
                         wakeups.pass_on(seat)
                     raise
                 if received.more and not received.deliveries and self._clock.now_ms() < poll_until_ms:
-                    # It goes on elsewhere: where it was may be much to look at that it does not want.
+                    # Go on at another queue: this one may have many messages that the filter refuses.
                     request = replace(request, rotation=request.rotation + 1)
                     continue
                 may_be_repeated = False
@@ -157,18 +158,18 @@ class Polls:
         try:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:
-            # Its client left while the grant was being committed: nobody will ever hold these.
+            # The client disconnected during the commit: these messages reach no consumer.
             answer.add_done_callback(lambda done: self._withdraw_grant(_seat(request), done))
             raise
         except CommitUnknown as error:
-            # If they were granted all the same, nobody knows of it.
+            # If the commit succeeded after all, these messages reach no consumer.
             self._orphans.withdraw(error.outcome.deliveries)
             raise
         now_ms = self._clock.now_ms()
         self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
         cost_ms = now_ms - started_ms
         if cost_ms > SLOW_LOOK_MS and (untold := self._brake.untold(now_ms)) is not None:
-            log.warning("a poll's look took long", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
+            log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
         return received
 
     def _withdraw_grant(self, seat: Seat, answer: asyncio.Future[Received]) -> None:
@@ -187,13 +188,13 @@ def _seat(request: grant.Receive) -> Seat:
     return Seat(request.group.group_id, request.topic.topic_id)
 
 
-# How much of what a group is given it was given before (requirement L16).
+# The share of retries among a group's deliveries (requirement L16).
 #
-# Retries are for rare failures of single messages. A group that fails much of what it gets uses them as a throttle,
-# and pays for each attempt. The counts are of this server and of the last half-hour to hour; a restart forgets them.
+# Retries are for rare failures of single messages. A group that fails many messages uses retries as a throttle, and
+# each attempt has a cost. The counts cover this server and the last 30 to 60 minutes; a restart resets them.
 
 SPAN_MS = 30 * MINUTE_MS
-# Fewer deliveries say nothing.
+# With fewer deliveries the share means nothing.
 DELIVERIES_MIN = 20
 RATIO_MAX = 0.1
 
@@ -201,7 +202,7 @@ _Counts = dict[int, list[int]]
 
 
 class Share(NamedTuple):
-    """Of `deliveries` handed out in the last `over_ms`, `retries` were a message's second or a later attempt."""
+    """Of the `deliveries` in the last `over_ms`, `retries` were a second or later attempt."""
 
     deliveries: int
     retries: int
@@ -217,7 +218,7 @@ class Share(NamedTuple):
 
 
 class Redeliveries:
-    """Counts per group, in two spans of half an hour: the running one and the one before."""
+    """Counts per group, in two spans of 30 minutes: the current one and the one before."""
 
     def __init__(self, now_ms: int) -> None:
         self._since_ms = self._before_ms = now_ms
@@ -225,7 +226,7 @@ class Redeliveries:
         self._before: _Counts = {}
 
     def count(self, group_id: int, deliveries: Sequence[Delivery | Held], now_ms: int) -> None:
-        """These were handed out now."""
+        """Count deliveries that are handed out now."""
         self._move_on(now_ms)
         counts = self._running.get(group_id)
         if counts is None:
@@ -242,7 +243,7 @@ class Redeliveries:
         return Share(running[0] + before[0], running[1] + before[1], now_ms - self._before_ms)
 
     def high(self, now_ms: int) -> list[int]:
-        """The groups whose share deserves a look."""
+        """The ids of the groups whose share of retries is too high."""
         groups = {*self._running, *self._before}
         return sorted(each for each in groups if self.share(each, now_ms).is_high)
 
@@ -257,11 +258,11 @@ class Redeliveries:
 
 
 def hint(group: Resource, share: Share) -> str:
-    """What an operator should know of the share; empty where it is as it should be."""
+    """What to tell an operator about the share; empty if it is not too high."""
     if not share.is_high:
         return ""
     return (
         f"{share.retries} of the last {share.deliveries} deliveries to group '{group}' ({share.ratio:.0%}) were"
-        " retries; they are for rare failures of single messages, not a throttle: mend what fails, or receive less at"
-        " a time"
+        " retries; retries are for rare failures of single messages, not a throttle: fix what fails, or receive fewer"
+        " messages at a time"
     )

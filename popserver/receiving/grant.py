@@ -1,4 +1,4 @@
-"""What a receive asks for, and how the holds are written that it is granted."""
+"""What a receive asks for, and how its holds are written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from popserver.receiving.batch import NOTHING_JUDGED, Found, Judged, Wish
 
 
 class Received(NamedTuple):
-    """What was granted; `more` says that something may be left: ask again, or wake the next poll."""
+    """The granted messages. `more` says that messages may be left: ask again, or wake the next poll."""
 
     deliveries: list[Delivery]
     more: bool
@@ -35,11 +35,11 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receive(Request[Received]):
-    """A consumer's wish for messages. `rotation` says at which queue to start.
+    """A consumer's request for messages. `rotation` says at which queue to start.
 
-    `attempt_id` names the receive: repeated, it gets what it holds already. With `heads_only` no more than one message
-    of a message group is granted at a time: the consumer would not work on several in their order. With a SQL filter
-    only messages that are in `judged` are granted for the first time (`receiving.survey`).
+    `attempt_id` names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message
+    of a message group is granted at a time, because the consumer would not process several in order. With a SQL filter
+    a first grant needs a message that the filter accepted in `judged` (`receiving.survey`).
     """
 
     phase: ClassVar = Phase.RECEIVE
@@ -63,13 +63,13 @@ class Grant(NamedTuple):
 
 
 def new_holds(count: int) -> list[int]:
-    """Hold ids of fresh random bits; their secrecy is what makes a receipt handle a proof."""
-    # One bit less than 64: the databases' integers are signed.
+    """Random hold ids. They must be secret: a receipt handle proves a hold by its id."""
+    # 63 bits: the databases' integers are signed.
     return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]
 
 
 def write_grants(tx: Transaction, wish: Wish, grants: Sequence[Grant]) -> None:
-    """Write the holds; what was granted before has a delivery already."""
+    """Write the holds. A message that was granted before has a delivery row already."""
     again = [grant for grant in grants if grant.found.has_delivery]
     new = [grant for grant in grants if not grant.found.has_delivery]
     if again:
@@ -98,7 +98,7 @@ def _as_holds(grants: Sequence[Grant]) -> str:
     )
 
 
-# The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
+# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _HOLDS = rows_parameter(
     "holds",
     "group_id",

@@ -1,8 +1,8 @@
-"""SQL filters are asked ahead of the receives that read by them, beside the writer and not in it.
+"""SQL filters judge messages before a receive reads them, outside the writer.
 
-Receives of one group that want the same share what is known. A look ahead does a bounded work (`messages.ranges`); a
-receive that needs more comes again, after others. Filters that cost much wait for one another, and not before those
-that cost little.
+Receives of one group with the same filter share the results. Each look ahead does a bounded amount of work
+(`messages.ranges`); a receive that needs more asks again, after others. Expensive filters run one at a time, and cheap
+ones do not wait for them.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from popserver.receiving.batch import NOTHING_JUDGED, Judged
 from popserver.receiving.grant import Receive
 from popserver.receiving.survey import Surveyed
 
-# A look begins before so many receives are left without messages: they need not wait for it then.
+# The next look starts when the judged messages suffice for fewer receives than this, so that receives need not wait.
 _RECEIVES_AHEAD = 4
-# What is known of so many groups and filters is remembered between receives: about 100 KB each, and the filter.
+# Memory for results between receives: about 100 KB for each group and filter, and the filter itself.
 _REMEMBERED_BYTES = 8 * 1024 * 1024
 _BYTES_EACH = 100 * 1024
-# A filter of more operands and operators than this waits where the costly ones wait.
+# A filter with more operands and operators than this counts as expensive.
 _SMALL = 64
 
 _Seat = tuple[int, int, SqlFilter]
 
 
 class _Ahead:
-    """What is known ahead of the receives of one group that want the same."""
+    """The judged messages for the receives of one group with the same filter."""
 
     def __init__(self) -> None:
         self.judged = NOTHING_JUDGED
-        self.left = 0  # how many messages are known that no receive has been sent for
-        self.under_way = 0  # how many messages the receives may take that have not been answered
-        self.taken = 0  # how many messages receives were sent for, ever
-        self.is_all = False  # there was nothing else to ask about
+        self.left = 0  # accepted messages that no receive was given yet
+        self.under_way = 0  # batch sizes of receives that are not answered yet, summed
+        self.taken = 0  # batch sizes of all receives so far, summed
+        self.is_all = False  # there were no other messages to judge
         self.work = Work()
         self.look: asyncio.Task[None] | None = None
 
 
 class Judging:
-    """Every SQL filter that this server's receives bring."""
+    """Judges messages with the SQL filters of this server's receives."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -54,11 +54,11 @@ class Judging:
         self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
 
     async def ask(self, request: Receive) -> Receive:
-        """The receive with what its filter says of the next messages. `answered` must follow.
+        """The receive with its filter's results for the next messages. The caller must call `answered` afterwards.
 
-        Where it is nothing, the filter has refused a stretch, which the receive passes over.
+        If no message was accepted, the receive moves past the range that the filter refused.
         """
-        assert isinstance(request.wanted, SqlFilter), "any other filter is asked by the database"
+        assert isinstance(request.wanted, SqlFilter), "the database applies other filters"
         seat = _seat(request)
         ahead = self._take(seat)
         try:
@@ -70,19 +70,19 @@ class Judging:
         return replace(request, judged=judged)
 
     def answered(self, request: Receive, granted: int) -> None:
-        """The receive that was asked for is done."""
+        """The receive is done."""
         seat = _seat(request)
         ahead, _ = self._in_use[seat]
         ahead.under_way -= request.batch_size
         if granted < request.batch_size:
-            # Less than was thought: another server reads as well, or the group was reset.
+            # Fewer messages than expected: another server reads too, or the group was reset.
             ahead.left = 0
         self._leave(seat)
 
     async def _known(self, ahead: _Ahead, request: Receive) -> Judged:
-        # What is urgent may have come since, and goes before what is known.
+        # Messages of a higher priority may have arrived; they go before the judged ones.
         if ahead.left < request.batch_size or ahead.judged.behind or request.topic.has_priorities:
-            # All who wait go on at the same moment, and so into one transaction.
+            # All waiting receives continue at the same moment, so they share one transaction.
             await asyncio.shield(self._looking(ahead, request))
         ahead.left -= request.batch_size
         ahead.taken += request.batch_size
@@ -91,7 +91,7 @@ class Judging:
         return ahead.judged
 
     def _looking(self, ahead: _Ahead, request: Receive) -> asyncio.Task[None]:
-        """The look that is under way, or a new one."""
+        """The running look, or a new one."""
         if ahead.look is None or ahead.look.done():
             ahead.look = asyncio.get_running_loop().create_task(self._look(ahead, request))
             ahead.look.add_done_callback(_taken_note_of)
@@ -127,7 +127,7 @@ class Judging:
 
 
 def _taken_note_of(look: asyncio.Task[None]) -> None:
-    """A look that fails is told to the callers that wait for it, if there are any."""
+    """Retrieve the exception of a failed look, so that asyncio does not log it. Waiting callers get it anyway."""
     if not look.cancelled():
         look.exception()
 

@@ -1,7 +1,7 @@
-"""Open message groups: what of them may be granted now.
+"""Open message groups: which of their messages may be granted now.
 
-A group is opened when its last held message ended, or its first one became ready again. The longest open come first,
-each with its share of the room, so that many groups of one queue are served in turn.
+A message group opens when its last held message ended, or its first message became READY again. The groups that opened
+first are served first. Each gets a share of the room, so that many groups of one queue are served in turn.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from popserver.messages.read import BY_KEY, MessageQuery, MessageRow
 from popserver.model.topic import message_key, offset_of, queue_of
 from popserver.receiving.batch import Found, PlaceRow, Wish
 
-# So many messages of a group go together where there are as many: what a group costs does not depend on their number.
+# A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
 SHARE_MIN = 8
-# Of open groups in queues that another server is reading just now, a look passes over so many at most.
+# A look skips at most this many open groups in queues that another server is reading.
 _OF_OTHERS_MAX = 1_000
-# A filter is asked about so many messages for each one that is wanted.
+# A look reads this many messages for each one that it needs, because the filter may refuse some.
 _JUDGED_PER_WANTED = 8
 
 
 class Run(NamedTuple):
-    """An open message group: what of it may be granted, in order.
+    """An open message group: its messages that may be granted, in order.
 
-    `next_offset` is where it goes on after that, None where its row is gone: nothing is left up to the scan, which goes
-    on with it. `stays_open` says whether more may be granted at once if nothing of this is: a filter
-    refused it all. `rest` are the keys and attempts of what may follow `found` where there is room for more.
+    `next_offset` is where the group continues after them. It is None if no message is left up to the scan's position:
+    then the group's row goes, and the scan continues with the group. `stays_open` says whether more may be granted at
+    once if no message of `found` is, because a filter refused all. `rest` has the keys and attempts of messages that
+    may follow `found` if there is room.
     """
 
     member: Member
@@ -61,7 +62,7 @@ class Run(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What a look found; `is_all` says that no other group is open."""
+    """What was found; `is_all` says that no other group is open."""
 
     runs: list[Run]
     is_all: bool
@@ -71,11 +72,11 @@ class _Opened(NamedTuple):
     queue_id: int
     message_group: str
     next_offset: int
-    has_run: int  # something of it was granted before
+    has_run: int  # some of its messages were granted before
 
 
 class _Behind(NamedTuple):
-    """A message behind the scan that a filter is to want."""
+    """A message before the scan's position that a filter has to judge."""
 
     message_key: int
     message_group: str | None
@@ -83,7 +84,7 @@ class _Behind(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What of a group is taken: these keys; it goes on at `next_offset`."""
+    """The message keys taken from a group, which continues at `next_offset`."""
 
     member: Member
     keys: list[int]
@@ -93,9 +94,9 @@ class _Part(NamedTuple):
 def look(
     tx: Transaction, wish: Wish, places: Sequence[PlaceRow], *, for_again: int, limit: int, heads_only: bool
 ) -> Looked:
-    """The runs of the longest open groups, at most `limit` messages together; with `heads_only` one of each.
+    """The runs of the groups that opened first: at most `limit` messages; with `heads_only` one of each group.
 
-    At most `for_again` of them are messages that were granted before.
+    At most `for_again` of the messages were granted before.
     """
     with_open = {place.queue_id: place for place in places if place.has_open}
     if not with_open or limit <= 0:
@@ -106,15 +107,15 @@ def look(
     runs = _again(tx, wish, [each for each in opened if each.has_run], share, min(for_again, limit))
     room = limit - sum(len(run.found) for run in runs)
     runs += _untouched(tx, wish, [each for each in opened if not each.has_run], with_open, share, room)
-    # Before the scan moves on: what it passed over for such a row would be lost with the row.
+    # Before the scan moves on: it skips messages of groups with a row, and would lose them when the row goes.
     _finish(tx, wish, (run.member for run in runs if run.next_offset is None))
     return Looked(runs, is_all=len(runs) == len(opened) < limit)
 
 
 def to_judge(conn: Connection, wish: Wish, places: Sequence[PlaceRow], wanted: SqlFilter, limit: int) -> Unjudged:
-    """What the filter is to be asked about before such a look: up to `limit` messages of the longest open groups.
+    """What the filter must judge before such a look: up to `limit` messages of the groups that opened first.
 
-    Those that were granted before are not among them.
+    Messages that were granted before are left out: the filter accepted them.
     """
     with_open = {place.queue_id: place for place in places if place.has_open}
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": wish.room, "looked_at": wish.room + _OF_OTHERS_MAX}
@@ -128,7 +129,7 @@ def to_judge(conn: Connection, wish: Wish, places: Sequence[PlaceRow], wanted: S
 
 
 def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> list[Found]:
-    """What else comes again of runs, each in its order, at most `limit` messages together."""
+    """Further messages of the runs that are READY again, in order; at most `limit` messages."""
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
     if not rest:
         return []
@@ -139,7 +140,7 @@ def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> lis
 
 
 def move_on(tx: Transaction, runs: Sequence[Run], group_id: int, granted: Collection[int]) -> bool:
-    """Write where each group stands once the messages with keys `granted` are; says whether one is open still."""
+    """Write each group's position after the grants of the keys `granted`. Returns whether a group is still open."""
     moved: list[tuple[int | str, ...]] = []
     still_open = False
     for run in runs:
@@ -162,14 +163,14 @@ def _finish(tx: Transaction, wish: Wish, members: Iterable[Member]) -> None:
 
 
 def _next_offset(run: Run, beyond: int, granted: Collection[int]) -> int:
-    """Where the group goes on: at its first message that was found and not granted, or `beyond` all that were found."""
+    """Where the group continues: at its first message that was found and not granted, or at `beyond`."""
     left = (each for each in run.found if each.row.message_key not in granted and not each.has_delivery)
     first = next(left, None)
     return beyond if first is None else offset_of(first.row.message_key)
 
 
 def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, limit: int) -> list[Run]:
-    """Runs that were granted before, each up to a message that is still held."""
+    """Runs whose messages were granted before, each up to the first message that is still held."""
     if not opened:
         return []
     next_offsets = {_member(wish, each): each.next_offset for each in opened}
@@ -196,9 +197,9 @@ def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, l
 def _untouched(
     tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
 ) -> list[Run]:
-    """Runs from between where their groups stand and where the scan stands; those there is no room for are left out."""
+    """Runs of new messages between each group's position and the scan's. Groups without room are left out."""
     runs: list[Run] = []
-    # Mostly so many groups are enough; where they have less than their share, the others are asked as well.
+    # This many groups are usually enough. If they have fewer messages than their share, the others are read too.
     count = -(-limit // share)
     for several in (opened[:count], opened[count:]):
         if several and limit > 0:
@@ -216,7 +217,7 @@ def _run(part: _Part, rows: dict[int, MessageRow]) -> Run:
 def _parts(
     tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
-    """What of each group is taken, and the messages themselves."""
+    """The messages taken from each group, and their rows by message key."""
     asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
     bounds = encode_rows([_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened)])
     names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
@@ -239,7 +240,7 @@ def _shared_out(
     share: int,
     limit: int,
 ) -> list[_Part]:
-    """Each group's part of the rows, which are in the groups' order; the rows may have ended before the groups did."""
+    """Each group's part of the rows. The rows are in the groups' order and may end before the last group."""
     asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
     several: dict[tuple[int, str | None], list[MessageRow | _Behind]] = defaultdict(list)
     for row in rows:
@@ -248,7 +249,7 @@ def _shared_out(
     parts: list[_Part] = []
     for each in opened:
         looked_at = several.get((each.queue_id, each.message_group), [])
-        # Whatever the filter was not asked about is left for the next look.
+        # Messages that the filter has not judged are left for the next look.
         judged = list(takewhile(lambda verdict: verdict is not None, (_is_wanted(wish, row) for row in looked_at)))
         wanted = [row.message_key for row, is_wanted in zip(looked_at, judged, strict=False) if is_wanted]
         taken = wanted[: min(share, limit)]
@@ -269,9 +270,9 @@ def _shared_out(
 
 
 def _at_the_scan(place: PlaceRow, *, is_taken: bool) -> int | None:
-    """Where a group goes on that has nothing left up to the scan.
+    """Where a group continues that has no message left up to the scan's position.
 
-    Where that has more to read it will most likely find more of the group, which need not be left behind again then.
+    If the queue has unread messages, the scan will probably find more of the group: the row stays for them.
     """
     return place.next_offset if is_taken and place.next_offset < place.end_offset else None
 
@@ -287,7 +288,7 @@ def _bounds(number: int, each: _Opened, place: PlaceRow) -> tuple[int | str, ...
 
 
 def _is_wanted(wish: Wish, row: MessageRow | _Behind) -> bool | None:
-    """Whether the filter wants it; None where a SQL filter was not asked."""
+    """Whether the filter accepts the message; None if a SQL filter has not judged it."""
     if isinstance(wish.wanted, SqlFilter):
         return wish.judged.behind.get(row.message_key)
     return wish.wanted.wants_all or row.tag in wish.wanted.tags
@@ -327,7 +328,7 @@ _OPENED = RowQuery(
 )
 _BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
 _other = message.alias("other")
-# The share-th message beyond the first: what stands before it is the group's share.
+# The message after the group's share: the messages before it are the share.
 _END_OF_SHARE = (
     select(_other.c.message_key)
     .where(

@@ -1,11 +1,11 @@
 """Receive: READY → INFLIGHT.
 
-What may be granted comes from three places: messages that became ready again, open message groups, and new ones from
-the group's progress on. What comes again comes first, but takes at most half of the room when new ones wait (a long
-tail of failures must not starve the rest); what is behind in its message group leaves them an eighth.
+Messages come from three places: messages that are READY again, open message groups, and new messages after the group's
+progress. Messages that are READY again come first, but take at most half of the room if new messages wait, so that
+many failures do not block the rest. Open message groups leave at least an eighth of the room for new messages.
 
-Receives that want the same look once, together: what they find is dealt out to them in turn. Messages of one message
-group go to one of them, in order, or wait.
+Receives with the same group, topic and filter search once, together, and share what is found in turn. Messages of one
+message group go to one receive, in order, or wait.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from popserver.receiving.repeat import Held
 from popserver.settling import release
 
 _NEW_OF_ROOM = 8
-# Of bodies in one answer; a single message may be larger.
+# Bytes of bodies in one answer; a single message may be larger.
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Taken(NamedTuple):
-    """What was granted, in the order of the grants: a receipt and an attempt each. `more` as in `Received`."""
+    """The granted messages as (receipt, attempt), in order. `more` as in `Received`."""
 
     grants: list[tuple[Receipt, int]]
     more: bool
@@ -59,7 +59,7 @@ class _AgainRow(NamedTuple):
 
 
 class _Taker:
-    """A receive that is being served."""
+    """One receive of a search: the room it has left, and its grants so far."""
 
     __slots__ = ("grants", "request", "room")
 
@@ -79,14 +79,14 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
 
 
 def take(tx: Transaction, request: Receive) -> Taken:
-    """Grant messages to one request, whatever its attempt id holds already; their bodies are not read."""
+    """Grant messages to one request, without a look at what its attempt id holds and without reading bodies."""
     wish = wish_of([request])._replace(bodies=Bodies.NONE)
     takers, left_over = _find_and_grant(tx, wish, [request])
     return Taken([(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room)
 
 
 def _alike(requests: Sequence[Receive]) -> Iterator[list[int]]:
-    """Which requests want the same, as many as one step may serve."""
+    """Indexes of requests with the same group, topic and filter, in steps of limited size."""
     alike: dict[tuple[int, int, Filter], list[int]] = {}
     for index, request in enumerate(requests):
         alike.setdefault((request.group.group_id, request.topic.topic_id, request.wanted), []).append(index)
@@ -114,17 +114,17 @@ def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Recei
 
 
 def wish_of(several: Sequence[Receive]) -> Wish:
-    """What requests that want the same want together."""
+    """One search for requests with the same group, topic and filter."""
     first = several[0]
     room = sum(request.batch_size for request in several)
-    # The newest: who came first has read no further.
+    # The newest result covers at least as much as the older ones.
     judged = several[-1].judged
     keeps_order = not is_system_derived(first.topic.name.name)
     return Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order, judged=judged)
 
 
 def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[int, Received]:
-    """The answers to receives that came before, by their place."""
+    """The answers to repeated receives, by the index of the request."""
     by_attempt = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
     held = repeat.held_by(tx, wish, by_attempt.values()) if by_attempt else {}
     answers: dict[int, Received] = {}
@@ -145,7 +145,7 @@ def _taken_back(tx: Transaction, request: Receive, held: list[Held]) -> list[Hel
 def _again(tx: Transaction, wish: Wish, held: list[Held]) -> Received:
     stored = stored_messages(tx.conn, (each.row for each in held), wish.topic)
     deliveries = [_delivery(each.receipt, message, each.attempt) for message, each in zip(stored, held, strict=True)]
-    # It has not looked for anything new: whoever woke it may have meant another.
+    # It has not searched for new messages: `more` passes its wake-up on to another poll.
     return Received(deliveries, more=True)
 
 
@@ -161,14 +161,14 @@ def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Rece
 
 
 def _keep_within_bytes(tx: Transaction, takers: Sequence[_Taker]) -> bool:
-    """Give back unused what is more than an answer carries, and fetch the bodies of the rest; whether any was.
+    """Give back grants that exceed the size of an answer, and fetch the bodies of the rest.
 
-    An answer always has one message, as long as this transaction may grant anything.
+    Returns whether any were given back. An answer has at least one message while this transaction may grant any.
     """
     excess: list[Receipt] = []
     bodies = [grant.found.row.body for taker in takers for grant in taker.grants]
     if not any(body is LATER for body in bodies):
-        # A few small ones more than there is room for do no harm.
+        # All bodies are small: a few bytes over the limit do no harm.
         tx.answer_bytes -= sum(map(len, bodies))
         return False
     sizes = _sizes(tx, takers)
@@ -189,7 +189,7 @@ def _sizes(tx: Transaction, takers: Sequence[_Taker]) -> dict[int, int]:
 
 
 def _kept(tx: Transaction, sizes: Sequence[int]) -> int:
-    """How many messages of these sizes, from the first on, one answer carries."""
+    """How many of the first messages with these sizes (in bytes) fit into one answer."""
     room = RECEIVE_BYTES_MAX
     for kept, size in enumerate(sizes):
         if tx.answer_bytes <= 0 or (kept and size > min(room, tx.answer_bytes)):
@@ -214,7 +214,7 @@ def _fetch_bodies(tx: Transaction, taker: _Taker) -> None:
 
 
 def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> tuple[list[_Taker], bool]:
-    """What each request is granted, and whether something may be left."""
+    """The grants of each request, and whether messages may be left."""
     places = scan.lock_places(tx, wish)
     new_waits = any(place.next_offset < place.end_offset for place in places)
     before = _share_of_before(wish, new_waits=new_waits)
@@ -230,11 +230,11 @@ def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> 
         heads_only=heads_only,
     )
     in_runs = [each for run in runs for each in run.found]
-    # What was found before and given back unused is as good as new: what waits so must not become more and more.
+    # Messages that were given back unused take room like new ones; otherwise they would become more and more.
     unused = sum(row.attempt == 0 for row in ready_again)
     reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
     new = scan.read_on(tx, wish, places, max(0, wish.room - reserved), beside_runs=bool(in_runs))
-    # New ones may be fewer than the room left for them, or none that the filter wants.
+    # There may be fewer new messages than room for them, or the filter may refuse them.
     again = _load(tx, wish, ready_again[: wish.room - len(in_runs) - len(new.found)])
     room = wish.room - len(in_runs) - len(new.found) - len(again)
     rest = [] if heads_only else message_groups.rest_of(tx, wish, runs, room)
@@ -247,10 +247,10 @@ def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> 
 
 
 def _in_turn(again: Sequence[Found], others: Sequence[Found]) -> list[Found]:
-    """What is ready again, which is in no message group, and then the others.
+    """First the messages that are READY again and in no message group, then the others.
 
-    Where large ones are among them those that failed before and the rest come by turns: the bytes of an answer may be
-    enough for the first few alone.
+    If some are large, failed messages and the rest alternate, because the bytes of an answer may be enough for only a
+    few messages.
     """
     if not any(each.row.body is LATER for each in again):
         return [*again, *others]
@@ -260,20 +260,20 @@ def _in_turn(again: Sequence[Found], others: Sequence[Found]) -> list[Found]:
 
 
 def _share_of_before(wish: Wish, *, new_waits: bool) -> int:
-    """How much of the room may go to what was there before."""
+    """How much of the room may go to messages that are READY again or in open message groups."""
     if not new_waits:
         return wish.room
-    # A room of one cannot be halved: take turns.
+    # Room for one message cannot be halved: alternate.
     return wish.room // 2 or wish.rotation % 2
 
 
 def _share_of_new(wish: Wish, before: int) -> int:
-    """How much of the room is left to new messages, whatever is behind the scan: that is older, but may be much."""
+    """How much of the room is kept for new messages, even if open message groups have many older ones."""
     return max(1, wish.room // _NEW_OF_ROOM) if before < wish.room else 0
 
 
 def _ready_again(tx: Transaction, wish: Wish) -> list[_AgainRow]:
-    """Keys and attempts of what is ready again outside of message groups, longest first."""
+    """Keys and attempts of messages without a message group that are READY again, the longest waiting first."""
     return _READY_AGAIN.rows(tx.conn, wish.names | {"limit": wish.room})
 
 
@@ -286,10 +286,10 @@ def _load(tx: Transaction, wish: Wish, ready_again: Sequence[_AgainRow]) -> list
 
 
 def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[Found]) -> tuple[list[_Taker], list[Found]]:
-    """Who gets what, each in turn as many as it asked for, with a fresh hold on each; and what is left.
+    """Deal the messages out: each request in turn gets as many as it asked for. Returns the grants, and what is left.
 
-    Messages of one message group follow one another into the same hands. There is a place for the first of each: there
-    are no more messages than room.
+    Messages of one message group go to one request, in order. There are never more messages than room, so each message
+    group's first message finds a place.
     """
     takers = [_Taker(request) for request in several]
     owner: dict[Member, _Taker | None] = {}
@@ -303,13 +303,13 @@ def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[Found]) -
         if each.member is not None:
             taker = owner.setdefault(each.member, taker)
             if taker is None or not taker.room:
-                # What follows it must not come before it.
+                # Later messages of the group must wait for this one.
                 owner[each.member] = None
                 left.append(each)
                 continue
             if taker.request.heads_only:
                 owner[each.member] = None
-        assert taker is not None, "only a message group loses its taker"
+        assert taker is not None, "only a message of a message group may have no taker"
         _give(tx, taker, each, next(holds))
     return takers, left
 
@@ -330,13 +330,13 @@ def _settle_runs(tx: Transaction, wish: Wish, runs: Sequence[Run], takers: Seque
 
 
 def _of_the_scan(left: Sequence[Found], runs: Sequence[Run]) -> list[Found]:
-    """Those whose groups have no row, or none any more."""
+    """The messages whose message groups have no row, or no longer have one."""
     members = {run.member for run in runs if run.next_offset is not None}
     return [each for each in left if each.member not in members]
 
 
 def _is_hidden(tx: Transaction, wish: Wish, takers: Sequence[_Taker]) -> bool:
-    """Whether an empty look was one past the locks of another server: then it is not the end."""
+    """Whether nothing was found only because another server has locked messages."""
     if any(taker.grants for taker in takers):
         return False
     return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, wish)
@@ -371,7 +371,7 @@ _READY_AGAIN = RowStatement(
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
-        # Outside of message groups nothing is acked provisionally; the index has READY alone.
+        # Without a message group no ack is provisional, so READY is compared alone, as in the index.
         in_states(delivery.c.state, State.READY),
         delivery.c.message_group.is_(None),
     )

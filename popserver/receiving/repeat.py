@@ -1,8 +1,8 @@
-"""A receive that is repeated: its answer was lost on the way, what it was granted is still held.
+"""A repeated receive: the first answer was lost, and its messages are still held.
 
-The attempt id a client gives its receive names what was granted by it (docs/design/0012). The repetition gets the same
-messages with the same attempts and handles, as a read; what has been acked or has ended is not among them. Holds that
-the lost answer orphaned are their client's again.
+The client gives each receive an attempt id, which the granted holds keep (docs/design/0012). The repetition gets the
+same messages with the same attempts and handles, without those that were acked or whose hold ended. Holds that ended
+early because the answer was lost belong to the client again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Held(NamedTuple):
 
 
 def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str, list[Held]]:
-    """What is held by receives of these attempt ids in this group and topic; those that hold nothing are left out.
+    """The messages held by these attempt ids in this group and topic. Attempt ids without holds are left out.
 
-    Nothing is in the list of one whose bodies find no room in this transaction.
+    A list is empty if its bodies do not fit into this transaction's answers.
     """
     names = {"attempts": sorted(set(attempt_ids)), "now_ms": tx.now_ms}
     rows = _HELD.rows(tx.conn, wish.names | names)
@@ -66,9 +66,9 @@ def _loaded(tx: Transaction, wish: Wish, rows: Sequence[_HeldRow]) -> list[Held]
 
 
 def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: str, until_ms: int) -> list[Held]:
-    """Make the orphans among them this client's again, until then; the others stay as they are.
+    """Give the client its orphaned holds back, until `until_ms`. Other holds do not change.
 
-    So does one that somebody's own transaction has under its hands, for as long as that one likes.
+    A hold that a user's own transaction has locked does not change either.
     """
     keys = encode_rows([(each.receipt.group_id, each.receipt.message_key, each.receipt.hold_id) for each in held])
     names = {"holds": keys, "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
@@ -108,7 +108,7 @@ _free = (
             delivery.c.group_id == _HOLDS.c.group_id,
             delivery.c.message_key == _HOLDS.c.message_key,
             delivery.c.hold_id == _HOLDS.c.hold_id,
-            # A simple consumer's hold stays one; what a broken answer made of it is nobody's.
+            # After a broken answer a simple consumer's hold keeps its kind, but has no client.
             or_(
                 delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"), delivery.c.client_id == literal_column("''")
             ),

@@ -1,4 +1,4 @@
-"""Message by message: receive, ack, change the invisible duration, give up."""
+"""The calls of consumers: receive, ack, change the invisible duration, forward to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HasAttemptId(Protocol):
 
 
 class Consuming:
-    """What consumers of either kind ask for; a push consumer is known by `auto_renew`."""
+    """The calls of simple and push consumers. A push consumer sets `auto_renew`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Consuming:
         self._open_polls = open_polls
         self._limits = limits
         self._store_host = store_host
-        self._held_up = 0  # refused calls that wait
+        self._held_up = 0  # refused calls that wait for their answer
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
@@ -79,16 +79,16 @@ class Consuming:
         finally:
             clients.call_closed(client)
         if client.has_left and request.auto_renew:
-            # Granted after its goodbye, so nobody would look after these holds.
+            # The client said goodbye before this grant, so no other code ends these holds.
             self._orphans.withdraw(deliveries)
             deliveries = []
         await self._write(deliveries, request, write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
-        """Every entry has its outcome; most clients look at the common status alone (protocol 1.8)."""
+        """Each entry has its outcome; most clients read only the common status (protocol 1.8)."""
         acked = request.entries
         if not acked:
-            raise BadRequest("the request names no message; give at least one entry")
+            raise BadRequest("the request has no entries; send at least one")
         if len(acked) > self._limits.ack_entries_max:
             raise BadRequest(
                 f"the request has {len(acked)} entries, at most {self._limits.ack_entries_max} are allowed; split it"
@@ -111,7 +111,10 @@ class Consuming:
     async def change_invisible_duration(
         self, request: wire.ChangeInvisibleDurationRequest, caller: Caller
     ) -> wire.ChangeInvisibleDurationResponse:
-        """0 to 12 h from now on, answered with the new handle; `suspend` with 0 gives the message back unused."""
+        """Change the hold's end to 0 s to 12 h from now; the answer has the new handle.
+
+        `suspend` with a duration of 0 gives the message back unused.
+        """
         duration_ms = convert.duration_ms(request.invisible_duration)
         check_change(duration_ms, self._limits)
         handle = await self._settling.change_invisible(
@@ -127,7 +130,7 @@ class Consuming:
     async def forward_to_dead_letter_queue(
         self, request: wire.ForwardMessageToDeadLetterQueueRequest, caller: Caller
     ) -> wire.ForwardMessageToDeadLetterQueueResponse:
-        """Clients repeat it until it is OK, so it is OK for what is a dead letter or committed already."""
+        """Give a message up. Clients repeat this call until it is OK, so a dead letter or committed message is OK."""
         await self._settling.forward(
             caller.resource(request.group),
             caller.resource(request.topic),
@@ -137,8 +140,8 @@ class Consuming:
         return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 
     async def hold_up(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
-        """The Go push client asks again 20 ms after any refusal (protocol 1.7)."""
-        # Of a call that was refused by its headers there is no request.
+        """Delay a refusal: the Go push client repeats a receive 20 ms after any refusal (protocol 1.7)."""
+        # A call that was refused by its headers has no request.
         pushes = request is None or (not isinstance(request, BadRequest) and request.auto_renew)
         if pushes and caller.header("x-mq-language") == "GO" and self._held_up < self._limits.held_up_max:
             self._held_up += 1
@@ -167,16 +170,16 @@ class Consuming:
             client_id=caller.client_id,
             poll_until_ms=self._clock.patience_ends_ms(poll_ms),
             attempt_id=handles.attempt_of_client(caller.client_id, attempt_id_of(request)),
-            # A push client that was not told to would work on several messages of one group at once.
+            # A push client without ordered consumption would process several messages of one message group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
         )
 
     async def _check_again(
         self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
     ) -> None:
-        """Rights may have changed while the poll waited; what it was granted then goes to others.
+        """Check the rights again after the wait. If they were taken away, the messages go to other consumers.
 
-        So does a batch with a message that comes from a topic the caller is denied.
+        The same happens if a message of the batch comes from a topic that the caller may not read.
         """
         keys = [each.stored.message_key for each in deliveries]
         try:
@@ -199,13 +202,13 @@ class Consuming:
             self._orphans.orphan(deliveries)
             raise NotTaken from None
         except BaseException:
-            # All of them: clients read a batch to its end before they look at it, so a part of one is nothing.
+            # All messages: clients process a batch only after they have read all of it.
             self._orphans.orphan(deliveries)
             raise
 
 
 def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRequest, limits: Limits) -> int:
-    """How long a receive holds what it is granted."""
+    """The invisible duration of a receive in ms. Raises `IllegalInvisibleTime` if it is too short or too long."""
     invisible_ms = convert.duration_ms(request.invisible_duration)
     if invisible_ms < limits.invisible_ms_min:
         raise IllegalInvisibleTime(
@@ -217,21 +220,22 @@ def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRe
 
 
 def check_change(duration_ms: int, limits: Limits) -> None:
-    """Raise unless a hold may last so long from now on."""
+    """Raise `IllegalInvisibleTime` if a hold may not last this long from now on."""
     if duration_ms < 0:
         raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
     _check_not_too_large(duration_ms, limits)
 
 
 def attempt_id_of(request: HasAttemptId) -> str | None:
-    """What names the receive; nothing, or a blank, names none (protocol 5.3)."""
+    """The receive's attempt id; None if it is blank (protocol 5.3). Raises `BadRequest` for an illegal one."""
     attempt_id = request.attempt_id.strip()
     if len(attempt_id) > ATTEMPT_ID_LENGTH_MAX:
         raise BadRequest(
-            f"attempt id '{attempt_id[:32]}…' has {len(attempt_id)} characters, at most {ATTEMPT_ID_LENGTH_MAX} may be"
+            f"attempt id '{attempt_id[:32]}…' has {len(attempt_id)} characters; at most {ATTEMPT_ID_LENGTH_MAX} are"
+            " allowed"
         )
     if CONTROL.search(attempt_id):
-        raise BadRequest(f"attempt id {attempt_id[:32]!r} holds a control character; no attempt id may")
+        raise BadRequest(f"attempt id {attempt_id[:32]!r} contains a control character; leave it out")
     return attempt_id or None
 
 
@@ -245,7 +249,7 @@ def _check_not_too_large(invisible_ms: int, limits: Limits) -> None:
 def refuse_to_change(
     request: wire.ChangeInvisibleDurationRequest | BadRequest | None, refused: pb.Status
 ) -> wire.ChangeInvisibleDurationResponse:
-    """With the handle as it was given: clients copy it unread (protocol 1.9)."""
+    """A refusal with the handle of the request, because clients copy the handle without a check (protocol 1.9)."""
     handle = "" if request is None or isinstance(request, BadRequest) else request.receipt_handle
     return wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)
 

@@ -1,10 +1,9 @@
-"""Reading on: new messages, from the group's progress in each queue.
+"""The scan: it reads new messages, from the group's progress in each queue.
 
-The progress row is the lock: it is taken before the queue is read, so two receives never look at the same stretch. What
-a SQL filter says of the messages was asked before, without the lock (`receiving.survey`): here is granted what it
-wants. A filter judges a message once, before its first grant; what it refuses is passed over and so consumed. A message
-whose message group is locked is passed over too, but left behind: the group gets a row of its own (`leave`), from which
-it is taken up again when it opens (`receiving.message_groups`).
+A receive locks the progress row before it reads the queue, so two receives never read the same range. A SQL filter has
+judged the messages before, without this lock (`receiving.survey`). A filter judges a message once, before its first
+grant. The scan skips messages that the filter refuses; they count as consumed. It also skips messages of locked message
+groups, and gives such a group a row (`leave`); when the group opens, it continues there (`receiving.message_groups`).
 """
 
 from __future__ import annotations
@@ -41,13 +40,14 @@ from popserver.model.states import State
 from popserver.model.topic import message_key, offset_of
 from popserver.receiving.batch import Found, PlaceRow, Wish
 
-# Of so many looks at a topic's priorities one begins anywhere: what is urgent must not starve the rest.
+# One of this many scans of a topic with priorities ignores them, so that urgent messages do not starve the rest.
 FAIR_EVERY = 8
-# So many offsets one look passes over for messages that its filter wants, in all queues together.
+# A scan with a filter reads at most this many offsets, in all queues together.
 _LOOK_OFFSETS = 4 * WINDOW_OFFSETS
-# Some may be in locked message groups: so many that a SQL filter wants are looked at for each that there is room for.
+# A scan reads this many messages that a SQL filter accepts for each it needs: some may be in locked message groups.
 _FREE_OF_WANTED = 4
-# Beside open message groups it looks at so many offsets for each message that there is room for, and at least so many.
+# If open message groups have messages, the scan reads only this many offsets for each message it needs, and at least
+# this many.
 _BESIDE_RUNS = 2
 _BESIDE_RUNS_MIN = 32
 
@@ -60,12 +60,12 @@ class Scanned(NamedTuple):
 
 
 def lock_places(tx: Transaction, wish: Wish) -> list[PlaceRow]:
-    """The queues where something may wait for the group and no other server reads, the first to read in front."""
+    """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
     return _in_turn(wish, (_PLACES_IN_ORDER if takes_groups(wish) else _PLACES).rows(tx.conn, wish.names))
 
 
 def places_of(conn: Connection, wish: Wish) -> list[PlaceRow]:
-    """The same of all queues, to be looked at and not to be read: nothing is locked."""
+    """The same for all queues, without locks."""
     return _in_turn(wish, (_SEEN_IN_ORDER if takes_groups(wish) else _SEEN).rows(conn, wish.names))
 
 
@@ -77,26 +77,26 @@ def _in_turn(wish: Wish, rows: Sequence[PlaceRow]) -> list[PlaceRow]:
 
 
 def is_by_priority(wish: Wish) -> bool:
-    """Whether the places come with the most urgent first."""
+    """Whether the queues are read by priority, the highest first."""
     return wish.topic.has_priorities and wish.rotation % FAIR_EVERY != 0
 
 
 def is_more(tx: Transaction, wish: Wish) -> bool:
-    """Whether something waits for the group after all, hidden from it by another server's lock."""
+    """Whether messages wait for the group that another server's lock hid from the search."""
     return tx.conn.execute(_IS_MORE_IN_ORDER if takes_groups(wish) else _IS_MORE, wish.names).first() is not None
 
 
 def read_on(tx: Transaction, wish: Wish, places: Sequence[PlaceRow], limit: int, *, beside_runs: bool) -> Scanned:
-    """Up to `limit` messages at the group's progress, which moves on.
+    """Up to `limit` new messages after the group's progress, which moves on.
 
-    `beside_runs`: open message groups have something to give. Then it does not look far: where groups are locked, the
-    less is passed over the less is left behind, each to be found again by its group.
+    `beside_runs`: open message groups have messages too. Then the scan does not read far, because each message of a
+    locked group that it skips must be found again by its group.
     """
     found: list[Found] = []
     left_over = False
     window = max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit) if beside_runs else _LOOK_OFFSETS
     for place in places:
-        # On Postgres the end may be older than the locked row beside it: never move back to it.
+        # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
         if place.next_offset >= place.end_offset:
             continue
         if len(found) == limit or window <= 0:
@@ -104,7 +104,7 @@ def read_on(tx: Transaction, wish: Wish, places: Sequence[PlaceRow], limit: int,
             break
         rows, next_offset = _read_on(tx, wish, place, limit - len(found), min(window, WINDOW_OFFSETS))
         if next_offset == place.next_offset and is_by_priority(wish):
-            # The filter was not asked about what is urgent: less urgent messages must not go before it.
+            # The filter has not judged these urgent messages yet; less urgent ones must not go first.
             left_over = True
             break
         if takes_groups(wish) or not wish.wanted.wants_all:
@@ -118,7 +118,7 @@ def read_on(tx: Transaction, wish: Wish, places: Sequence[PlaceRow], limit: int,
 
 
 def leave(tx: Transaction, wish: Wish, left: Iterable[Found]) -> None:
-    """Leave messages behind that were found and not granted: their groups are locked by what was."""
+    """Give a row to the message groups of messages that were found, but not granted: the grants lock these groups."""
     first: dict[Member, int] = {}
     for each in left:
         if each.member is not None:
@@ -135,7 +135,7 @@ def _found(wish: Wish, place: PlaceRow, row: MessageRow) -> Found:
 
 
 def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[MessageRow]:
-    """Without those that were redriven to the group, which reads its own topic: they have their deliveries already."""
+    """Leave out messages that were redriven to the group, if it reads its own topic: they have a delivery already."""
     if wish.keeps_order or not rows or owner_of(wish.topic.name) != wish.group.name:
         return rows
     names = wish.names | {"keys": encode_rows([(row.message_key,) for row in rows])}
@@ -144,17 +144,17 @@ def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[Me
 
 
 def takes_groups(wish: Wish) -> bool:
-    """Whether messages may be in message groups here."""
+    """Whether the order of message groups matters in this search."""
     return wish.keeps_order and wish.topic.has_message_groups
 
 
 def _read_on(tx: Transaction, wish: Wish, place: PlaceRow, limit: int, window: int) -> tuple[list[MessageRow], int]:
-    """Wanted messages of one queue from the group's progress on, and the offset reached."""
+    """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
     if wish.wanted.wants_all and not takes_groups(wish):
         names = _between(place, start, place.end_offset, limit)
         rows = _NEXT.rows(tx.conn, names, bodies=wish.bodies)
-        # A topic's types are remembered, and may have grown since: the messages themselves say what they are.
+        # The topic's types are cached and may have changed since, so the messages are checked for a message group.
         if not (wish.keeps_order and any(row.message_group for row in rows)):
             return rows, offset_of(rows[-1].message_key) + 1 if len(rows) == limit else place.end_offset
     return _read_window(tx, wish, place, limit, range(start, min(place.end_offset, start + window)))
@@ -170,7 +170,7 @@ def _read_window(
     else:
         rows, reached = _read_tagged(tx, wish, wish.wanted, names)
     if wish.keeps_order and reached - offsets.start > len(rows):
-        # Before anything is granted: what is granted now does not count as locked.
+        # This must run before the grants, which lock message groups too.
         tx.conn.execute(_LEAVE_LOCKED, names | {"to_key": message_key(place.queue_id, reached)})
     return rows, reached
 
@@ -184,7 +184,7 @@ def _read_tagged(tx: Transaction, wish: Wish, wanted: TagFilter, names: dict[str
 
 
 def _read_judged(tx: Transaction, wish: Wish, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
-    """What the filter wants, as far as it was asked already."""
+    """The messages that the SQL filter accepted, as far as it has judged them."""
     judged = wish.judged.stretch(names["for_queue"], names["from_key"])
     if judged is None:
         return [], names["from_key"] - names["queue_key"]
@@ -202,7 +202,7 @@ def _read_judged(tx: Transaction, wish: Wish, names: dict[str, Any]) -> tuple[li
 
 
 def _cost_of_asking(wish: Wish) -> int:
-    """What one queue costs beside its messages, as so many of them: a filter may name thousands of tags."""
+    """The cost of reading a queue in addition to its messages, in messages: a filter may name thousands of tags."""
     return len(wish.wanted.tags) if isinstance(wish.wanted, TagFilter) else 1
 
 
@@ -214,7 +214,7 @@ def _between(place: PlaceRow, start: int, end: int, limit: int) -> dict[str, Any
     }
 
 
-# Of the whole topic, so that it is one look: to find out of each queue would mean going through all that are open.
+# For the whole topic, because that is one lookup; for each queue it would scan all open groups.
 _HAS_OPEN = (
     select(behind.c.queue_id)
     .where(
@@ -241,7 +241,7 @@ def _places(columns: Iterable[Any], is_behind: Any) -> Select[Any]:
         .select_from(queue)
         .join(progress, progress.c.queue_id == queue.c.queue_id)
         .where(*_OF_WISH, is_behind)
-        # By number, which is by key: their index gives that order, so that other topics' queues are not even looked at.
+        # The order of the index on the topic's queues, so that Postgres uses it and reads no other topic's queues.
         .order_by(queue.c.number)
     )
 
@@ -278,7 +278,7 @@ _MOVE_ON = (
     .values(next_offset=bindparam("reached"))
 )
 
-# Scalars instead of EXISTS, which Postgres would turn around: it would read all that the group holds, not one row each.
+# Scalar subqueries instead of EXISTS: Postgres would turn EXISTS into a join that reads all deliveries of the group.
 _ANY_DELIVERY = (
     select(delivery.c.message_key)
     .where(
@@ -302,7 +302,7 @@ _IS_FREE = or_(message.c.message_group.is_(None), and_(_ANY_DELIVERY.is_(None), 
 
 
 class _Looks(NamedTuple):
-    """The ways to look at a stretch of a queue."""
+    """The queries that read a range of a queue."""
 
     every: MessageQuery
     tagged: MessageQuery
@@ -325,7 +325,7 @@ _ALL = _looks()
 _FREE = _looks(_IS_FREE)
 _NEXT = _ALL.every
 _BEHIND_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
-# A message group whose messages are held, and which has no row yet, is behind the scan from the first one passed over.
+# A row for each message group with held messages that has none yet; it continues at the first message that was skipped.
 _LEAVE_LOCKED = insert(behind).from_select(
     _BEHIND_COLUMNS,
     select(

@@ -1,8 +1,8 @@
-"""Asking a SQL filter about what a group may read next, before a receive reads it.
+"""A SQL filter judges the messages that a group may read next, before a receive reads them.
 
-To ask takes time, and the receive's transaction is the only one that writes. So the filter is asked here, outside of
-it and without a lock; the receive then grants those of them that are wanted and still free. Messages never change:
-an answer stays true whatever else happens to the group's progress.
+A filter takes time, and only one transaction writes at a time. So the filter runs here, outside the writer and without
+a lock. The receive then grants those messages that the filter accepted and that are still free. Messages never change,
+so a result stays true whatever happens to the group's progress.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from popserver.receiving.grant import Receive
 
 
 class Survey(NamedTuple):
-    """What was fetched and is to be judged (`judge`)."""
+    """Messages that were fetched for the filter; `judge` runs it."""
 
     wanted: SqlFilter
-    known: dict[int, Stretch]  # of each queue that has more to read, from the group's progress on
-    asked: Sequence[Stretch]  # what is judged now, in its order; nothing of it is wanted yet
+    known: dict[int, Stretch]  # for each queue with unread messages, from the group's progress on
+    asked: Sequence[Stretch]  # the ranges to judge now, in order; `wanted` is still empty
     ahead: Unjudged
     known_behind: dict[int, bool]
     behind: Unjudged
-    is_all: bool  # there is nothing beyond
+    is_all: bool  # there are no messages after these
 
 
 class Surveyed(NamedTuple):
-    """What the filter said; `is_all`: there was nothing else to ask it about."""
+    """The filter's results; `is_all`: there were no other messages to judge."""
 
     judged: Judged
     is_all: bool
 
 
 def look(conn: Connection, request: Receive, known: Judged, enough: int, work: Work) -> Survey:
-    """What to ask the request's filter about, so that `enough` messages are known that it wants."""
+    """What the request's filter must judge so that it accepts `enough` messages."""
     wanted = request.wanted
-    assert isinstance(wanted, SqlFilter), "any other filter is asked by the database"
+    assert isinstance(wanted, SqlFilter), "the database applies other filters"
     wish = receive.wish_of([request])._replace(room=max(enough, request.batch_size))
     places = scan.places_of(conn, wish)
     stretches = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
@@ -65,7 +65,7 @@ def look(conn: Connection, request: Receive, known: Judged, enough: int, work: W
 
 
 def judge(survey: Survey, work: Work) -> Surveyed:
-    """Ask the filter, until the work is done; always about one message ahead and one behind, where there are any."""
+    """Run the filter until the work limit is reached: on at least one new message and one of an open message group."""
     half = Work(work.left // 2)
     behind = _judge_behind(survey, half)
     work.left -= work.left // 2 - half.left
@@ -104,10 +104,9 @@ def _known(known: Judged, place: PlaceRow) -> Stretch:
 def _most_urgent(
     places: Iterable[PlaceRow], stretches: dict[int, Stretch], enough: int
 ) -> tuple[dict[int, Stretch], bool]:
-    """The stretches with the most urgent messages, `enough` of them; and whether more must be asked about.
+    """The ranges with the `enough` most urgent messages, and whether the filter must judge more.
 
-    That is so if something may be more urgent than they are. The other stretches are forgotten: all of them together
-    would be without a bound.
+    It must if a message that is not judged yet may be more urgent. The other ranges are dropped to limit memory.
     """
     needed: dict[int, Stretch] = {}
     count, is_short = 0, False
@@ -120,7 +119,7 @@ def _most_urgent(
 
 
 def _to_ask(places: Iterable[PlaceRow], stretches: dict[int, Stretch], count: int, enough: int) -> list[Stretch]:
-    """The stretches behind those that are known, in the places' order; so many offsets together."""
+    """The ranges that follow the known ones, in the order of the queues; at most `count` offsets together."""
     asked: list[Stretch] = []
     for place in places:
         known = stretches.get(place.queue_id)
