@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, field, fields
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
-# Longer than anybody waits, and a time that far ahead still fits every calendar on the way.
+# No wait is longer, and a time that far ahead is still within the range of datetime.
 LONGEST: Final = timedelta(days=36_500)
 ZERO: Final = timedelta(0)
-MILLISECOND: Final = timedelta(milliseconds=1)  # the least of what has to last a while
+MILLISECOND: Final = timedelta(milliseconds=1)  # the shortest duration of an option that must not be zero
 
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -62,6 +63,69 @@ def require_within(name: str, given: int, least: int, most: int) -> None:
         raise TypeError(f"{name} is {given!r}; it must be a whole number, from {least} to {most}")
     if not least <= given <= most:
         raise ValueError(f"{name} is {given}; it must be from {least} to {most}")
+
+
+# ---- Options of a client ----
+
+# Takes the name of an option and what the user gave for it, and returns the option's value, or raises.
+Check = Callable[[str, Any], Any]
+
+
+def option(check: Check, default: Any = MISSING) -> Any:
+    """A field of `Options` with its check."""
+    return field(default=default, metadata={"check": check})
+
+
+class Options:
+    """Base of frozen dataclasses with the options of a client. The check of each field makes its value."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]  # a subclass is a dataclass
+            if check := each.metadata.get("check"):
+                object.__setattr__(self, each.name, check(each.name, getattr(self, each.name)))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises ValueError for options that do not fit together."""
+
+    @classmethod
+    def among(cls, given: Mapping[str, Any]) -> Self:
+        """Those of the arguments of a constructor that are options."""
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})  # type: ignore[arg-type]
+
+
+def whole(least: int = 1, most: int | None = None) -> Check:
+    def check(name: str, given: int) -> int:
+        if most is None:
+            require_whole(name, given, least)
+        else:
+            require_within(name, given, least, most)
+        return given
+
+    return check
+
+
+def duration(least: timedelta = ZERO, most: timedelta = LONGEST) -> Check:
+    """Seconds or a timedelta; becomes a timedelta."""
+    return lambda name, given: as_timedelta(name, given, least, most)
+
+
+def seconds(least: timedelta = ZERO, most: timedelta = LONGEST) -> Check:
+    """Seconds or a timedelta; becomes seconds."""
+    return lambda name, given: as_timedelta(name, given, least, most).total_seconds()
+
+
+def group_name(consumer: str, why: str = "") -> Check:
+    """consumer: with its article, for the error. why: it needs a group."""
+
+    def check(name: str, given: str) -> str:
+        if not isinstance(given, str) or not given:
+            raise ValueError(f"{name} is {given!r}; {consumer} needs the name of its consumer group{why}")
+        return given
+
+    return check
 
 
 def is_async(function: Callable[..., Any]) -> bool:

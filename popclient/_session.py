@@ -58,6 +58,7 @@ class Session:
         pub_sub: Callable[[], pb.Publishing | pb.Subscription],
     ) -> None:
         self.config = config
+        self.group = group
         self.client_id = new_client_id()
         self.transport = Transport(config, self.client_id)
         self.transport.on_turn = self._leave_stream
@@ -70,7 +71,7 @@ class Session:
         self.on_orphan: Callable[[rpc.RecoverOrphanedTransactionCommand], None] = lambda _: None
         self.on_trial: Callable[[pb.Message], Awaitable[pb.Status]] = no_trial
         self._client_type = client_type
-        self._group = None if group is None else convert.resource(group, config.namespace)
+        self._group_resource = None if group is None else convert.resource(group, config.namespace)
         self._pub_sub = pub_sub
         self.routes = Routes(config, self.transport)
         self._stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None = None
@@ -363,7 +364,7 @@ class Session:
             await self.tell_settings()
 
     async def _heartbeat(self) -> None:
-        request = rpc.HeartbeatRequest(group=self._group, client_type=self._client_type)
+        request = rpc.HeartbeatRequest(group=self._group_resource, client_type=self._client_type)
         try:
             answer = await self.transport.unary(
                 lambda link: link.messaging.Heartbeat, request, self.config.request_timeout
@@ -388,7 +389,7 @@ class Session:
             await self.transport.close()
 
     async def _say_goodbye(self, patience: float) -> None:
-        request = rpc.NotifyClientTerminationRequest(group=self._group)
+        request = rpc.NotifyClientTerminationRequest(group=self._group_resource)
         with contextlib.suppress(PopError):
             await self.transport.unary(
                 lambda link: link.messaging.NotifyClientTermination,

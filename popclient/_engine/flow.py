@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from popclient._arguments import require_within
+from popclient._arguments import Check, Options, option, whole
 from popclient.message import MessageQueue
 
 # A poll for a few costs as much as one for many; so a poll waits until this part of the budget is free.
@@ -138,26 +138,23 @@ class Exceeded(StrEnum):
     SPAN = "SPAN"
 
 
+def _of_topic(most: int) -> Check:
+    return lambda name, given: given if given == OFF else whole(1, most)(name, given)
+
+
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(Options):
     """What may be cached of one queue; sizes are in MiB, as the field counts them.
 
     The topic's thresholds, unless -1, take the place of the queue's: they are divided among the queues that are owned.
     consume_concurrently_max_span: between the first and the last offset; without a meaning in order.
     """
 
-    pull_threshold_for_queue: int = 1_000
-    pull_threshold_size_for_queue: int = 100
-    pull_threshold_for_topic: int = OFF
-    pull_threshold_size_for_topic: int = OFF
-    consume_concurrently_max_span: int = 2_000
-
-    def __post_init__(self) -> None:
-        require_within("pull_threshold_for_queue", self.pull_threshold_for_queue, 1, COUNT_MAX)
-        require_within("pull_threshold_size_for_queue", self.pull_threshold_size_for_queue, 1, SIZE_MAX)
-        require_within("consume_concurrently_max_span", self.consume_concurrently_max_span, 1, COUNT_MAX)
-        _require_for_topic("pull_threshold_for_topic", self.pull_threshold_for_topic, COUNT_OF_TOPIC_MAX)
-        _require_for_topic("pull_threshold_size_for_topic", self.pull_threshold_size_for_topic, SIZE_OF_TOPIC_MAX)
+    pull_threshold_for_queue: int = option(whole(1, COUNT_MAX), 1_000)
+    pull_threshold_size_for_queue: int = option(whole(1, SIZE_MAX), 100)
+    pull_threshold_for_topic: int = option(_of_topic(COUNT_OF_TOPIC_MAX), OFF)
+    pull_threshold_size_for_topic: int = option(_of_topic(SIZE_OF_TOPIC_MAX), OFF)
+    consume_concurrently_max_span: int = option(whole(1, COUNT_MAX), 2_000)
 
     def of_queue(self, owned_queues: int) -> QueueLimits:
         """These limits, with the topic's thresholds divided among so many of its queues; each gets at least 1."""
@@ -214,8 +211,3 @@ class FlowTimes:
 
 def _share(threshold: int, queues: int, otherwise: int) -> int:
     return otherwise if threshold == OFF else max(1, threshold // queues)
-
-
-def _require_for_topic(name: str, given: int, most: int) -> None:
-    if given != OFF:
-        require_within(name, given, 1, most)

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from popclient._session import log
+from popclient._session import Session, log
 from popclient.errors import ClientClosed, PopError, for_caller
 
 
@@ -17,11 +17,13 @@ class ConsumerLife(ABC):
     consumer.
     """
 
+    session: Session
+
     def __init__(self, group: str, drain_timeout: float) -> None:
         self.when_ended: Callable[[], None] = lambda: None
         self.refusal: PopError | None = None  # what the server has ended it with
         self._group = group
-        self._drain_timeout = drain_timeout
+        self.drain_timeout = drain_timeout
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -59,7 +61,7 @@ class ConsumerLife(ABC):
         if self._closing is None:
             self.refusal = refusal
             log.error("the consumer of group %s ends: %s", self._group, refusal)
-            self.begin_closing(self._drain_timeout)
+            self.begin_closing(self.drain_timeout)
 
     async def _stop_starting(self) -> None:
         if self._starting is not None:

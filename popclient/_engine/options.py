@@ -1,4 +1,4 @@
-"""The options of a simple and of a push consumer, and the arguments of their calls, checked."""
+"""The options of a simple and of a push consumer, and the checks of the arguments of their calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient._arguments import MILLISECOND, as_timedelta, require_whole, require_within
+from popclient._arguments import (
+    MILLISECOND,
+    Check,
+    Options,
+    as_timedelta,
+    group_name,
+    option,
+    require_whole,
+    seconds,
+    whole,
+)
 from popclient._engine.polls import Asking
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageView
@@ -77,52 +87,6 @@ def as_views(given: Iterable[MessageView]) -> list[MessageView]:
     return views
 
 
-@dataclass(frozen=True, slots=True)
-class PushOptions:
-    """Checked here: a consumer that could not work does not start (requirement N8).
-
-    batch_size: None where the listener takes single messages. receive_batch_size: messages that one receive asks for.
-    consumption_timeout, drain_timeout: seconds.
-    """
-
-    group: str
-    topics: Mapping[str, FilterExpression]
-    listener: Callable[..., Any]
-    batch_size: int | None
-    concurrency: int
-    max_cached_messages: int
-    max_cached_bytes: int
-    consumption_timeout: float
-    drain_timeout: float
-    interceptors: Sequence[Interceptor]
-    receive_batch_size: int = RECEIVE_BATCH_MAX
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.group, str) or not self.group:
-            raise ValueError(f"group is {self.group!r}; a push consumer needs the name of its consumer group")
-        if not self.topics or not all(self.topics):
-            raise ValueError(f"topics are {list(self.topics)}; a push consumer needs a name for each, and at least one")
-        if not callable(self.listener):
-            raise TypeError(
-                f"listener is {self.listener!r}; give a function that takes a message and returns a ConsumeResult"
-            )
-        if self.batch_size is not None:
-            require_whole("batch_size", self.batch_size)
-        require_within("receive_batch_size", self.receive_batch_size, 1, RECEIVE_BATCH_MAX)
-        require_whole("concurrency", self.concurrency)
-        require_whole("max_cached_bytes", self.max_cached_bytes)
-        require_whole("max_cached_messages", self.max_cached_messages)
-        if self.max_cached_messages < len(self.topics):
-            raise ValueError(
-                f"max_cached_messages is {self.max_cached_messages} for {len(self.topics)} topics; it must be at least"
-                " 1 for each, because the poll of each may bring one"
-            )
-
-
-def consumption_seconds(timeout: float | timedelta) -> float:
-    return as_timedelta("consumption_timeout", timeout, MILLISECOND, HOLD_MAX).total_seconds()
-
-
 def as_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
     """Raises TypeError for what could not look on."""
     if not isinstance(given, Iterable):
@@ -137,3 +101,49 @@ def as_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
                 " what you need"
             )
     return found
+
+
+def topic_filters(consumer: str) -> Check:
+    """Topics in any of the accepted forms; becomes a filter for each. consumer: with its article, for the error."""
+
+    def check(_: str, given: Topics) -> Mapping[str, FilterExpression]:
+        topics = as_topics(given)
+        if not all(topics):
+            raise ValueError(f"topics are {list(topics)}; {consumer} needs a name for each, and at least one")
+        return topics
+
+    return check
+
+
+def _listener(name: str, given: object) -> object:
+    if not callable(given):
+        raise TypeError(f"{name} is {given!r}; give a function that takes a message and returns a ConsumeResult")
+    return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions(Options):
+    """The options of a push consumer, checked when it is made (requirement N8).
+
+    batch_size: None where the listener takes single messages. receive_batch_size: messages that one receive asks for.
+    consumption_timeout, drain_timeout: seconds.
+    """
+
+    group: str = option(group_name("a push consumer"))
+    topics: Mapping[str, FilterExpression] = option(topic_filters("a push consumer"))
+    listener: Callable[..., Any] = option(_listener)
+    batch_size: int | None = option(lambda name, given: None if given is None else whole()(name, given))
+    concurrency: int = option(whole())
+    receive_batch_size: int = option(whole(1, RECEIVE_BATCH_MAX))
+    max_cached_messages: int = option(whole())
+    max_cached_bytes: int = option(whole())
+    consumption_timeout: float = option(seconds(MILLISECOND, HOLD_MAX))
+    drain_timeout: float = option(seconds())
+    interceptors: Sequence[Interceptor] = option(lambda _, given: as_interceptors(given))
+
+    def _check_together(self) -> None:
+        if self.max_cached_messages < len(self.topics):
+            raise ValueError(
+                f"max_cached_messages is {self.max_cached_messages} for {len(self.topics)} topics; it must be at least"
+                " 1 for each, because the poll of each may bring one"
+            )

@@ -78,7 +78,7 @@ class PullConsumerCore:
             self._started = True
             self._tasks.spawn(self._keep_following())
             self._tasks.spawn(self._subscribing.keep_balancing(self._turn))
-            if self.options.commit_interval is not None:
+            if self.options.auto_commit:
                 self._tasks.spawn(self._committer.keep_committing(self.options.commit_interval.total_seconds()))
 
     def _require_open(self) -> None:
@@ -133,7 +133,7 @@ class PullConsumerCore:
         await self._begin_at(queues, await self._assignment.stored(await self._assignment.begins(queues)))
 
     async def _begin_at(self, queues: set[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
-        if self.options.commit_interval is not None and not queues.issuperset(self._assignment.assigned):
+        if self.options.auto_commit and not queues.issuperset(self._assignment.assigned):
             await self._committer.commit_at_end(all_done=False)
         self._require_open()
         self._assignment.become(queues, begins)
@@ -221,7 +221,7 @@ class PullConsumerCore:
         """Has it take what would be polled, until this consumer is closed."""
         if self._consuming is not None:
             raise ValueError("a listener gets the messages already; one consumer has one listener")
-        if self.options.commit_interval is not None:
+        if self.options.auto_commit:
             raise ValueError("auto_commit commits what was polled; leave it out, consume commits what is consumed")
         self._consuming = consuming
         try:
@@ -343,7 +343,7 @@ class PullConsumerCore:
                         await self._consuming.end()
                     await asyncio.gather(*ending, return_exceptions=True)
                     await self._tasks.ended()
-                    if self.options.commit_interval is not None:
+                    if self.options.auto_commit:
                         await self._committer.commit_at_end(all_done=all_done)
         finally:
             await self.session.close(deadline - clock())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -38,13 +38,10 @@ RENEW_EVERY, RENEW_FIRST = 20.0, 1.0  # seconds (requirement F3)
 ASK_AGAIN: Final = 1.0  # seconds, when it is not known what an operator has moved
 RESETS: Final = "popmq.resets"
 
-MessageQueueListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQueue]], object]
-
 
 class QueuePushCore(ConsumerLife):
     """One queue push consumer. Belongs to one event loop.
 
-    message_queue_listener: told of a topic, all its queues, and this consumer's part of them, when that has changed.
     pull_loop: the services that it shares with others; that of the event loop unless given.
     """
 
@@ -53,17 +50,15 @@ class QueuePushCore(ConsumerLife):
         config: ClientConfig,
         options: QueueOptions,
         make_runner: MakeRunner,
-        message_queue_listener: MessageQueueListener | None = None,
         pull_loop: PullLoop | None = None,
     ) -> None:
-        super().__init__(options.group, options.drain_timeout.total_seconds())
+        super().__init__(options.group, options.drain_timeout)
         self.config = config
         self.options = options
         self.state = ServiceState.CREATE_JUST
         self.suspended = False
         self._pull_loop = pull_loop
         self._clock = LoopClock() if pull_loop is None else pull_loop.clock
-        self._message_queue_listener = message_queue_listener
         self.parts = Parts(config, options, make_runner, self._clock, self._was_reset)
         self.session = self.parts.session
         self.session.on_notice = self._heed_notice
@@ -193,11 +188,11 @@ class QueuePushCore(ConsumerLife):
         owned = sum(mq.topic == topic for mq, _ in self.parts.owned())
         self.parts.subscribed.owns(topic, owned)
         self._shifted = True
-        if self._message_queue_listener is not None:
+        if (listener := self.options.message_queue_listener) is not None:
             try:
-                self._message_queue_listener(topic, tuple(queues), tuple(mine))
+                listener(topic, tuple(queues), tuple(mine))
             except Exception:  # noqa: BLE001  a listener to changes must not do harm
-                log.exception("%r failed", self._message_queue_listener)
+                log.exception("%r failed", listener)
 
     def _look_again(self) -> None:
         if self.running:

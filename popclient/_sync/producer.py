@@ -13,6 +13,7 @@ from popclient._convert import outbound
 from popclient._loop import LoopThread, loop_thread
 from popclient._producing import ProducerCore, as_message
 from popclient._sync.callbacks import checker_of
+from popclient._sync.face import Face
 from popclient._tracing import carrying, sending
 from popclient._transactions import HalfMessage
 from popclient.config import ClientConfig
@@ -20,7 +21,7 @@ from popclient.message import Message, SendReceipt, SendResults
 from popclient.transaction import Checker, TransactionResolution
 
 
-class Producer:
+class Producer(Face[ProducerCore]):
     """Sends messages. The sends of many threads share requests, and each has its own outcome.
 
     Safe in threads.
@@ -116,35 +117,10 @@ class Producer:
         """
         return Transaction(self._core.half(carrying(self._config, message), check_after), self._bridge)
 
-    @property
-    def client_id(self) -> str:
-        return self._core.session.client_id
-
-    @property
-    def healthy(self) -> bool:
-        """Is the session with the server up?"""
-        return self._core.session.healthy
-
     def close(self) -> None:
         """Sends what waits and says goodbye, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         self._bridge.run(self._core.close)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<Producer {self._config.endpoints} {'healthy' if self.healthy else 'not connected'}>"
 
 
 class Transaction:

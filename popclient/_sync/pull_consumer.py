@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from popclient._arguments import as_timedelta, require_whole
 from popclient._loop import loop_thread
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
 from popclient._pull.options import (
+    PullOptions,
     Wanted,
     as_offsets,
     as_topic_names,
     as_wanted,
-    pull_options,
     require_aware,
     require_queue,
 )
@@ -25,6 +25,7 @@ from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import ConcurrentListener, is_async
 from popclient._sync.callbacks import require_kind, runner_of
+from popclient._sync.face import Consumer
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -33,7 +34,7 @@ MEBIBYTE: Final = 1024 * 1024
 FOREVER: Final = timedelta(days=365)
 
 
-class PullConsumer:
+class PullConsumer(Consumer[PullConsumerCore]):
     """Reads queues from offsets of your choice, in the order in which their messages were stored.
 
     Safe in threads. Needs a PopMQ server; with a RocketMQ
@@ -82,18 +83,7 @@ class PullConsumer:
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
-        options = pull_options(
-            group,
-            filters=filters or {},
-            consume_from=consume_from,
-            consume_timestamp=consume_timestamp,
-            batch_size=batch_size,
-            max_cached_messages=max_cached_messages,
-            max_cached_bytes=max_cached_bytes,
-            auto_commit=auto_commit,
-            commit_interval=commit_interval,
-            allocate_strategy=allocate_strategy,
-        )
+        options = PullOptions.among(locals())
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._bridge = loop_thread()
         self._core = PullConsumerCore(self._config, options)
@@ -262,19 +252,6 @@ class PullConsumer:
 
     # ---- Life ----
 
-    @property
-    def group(self) -> str:
-        return self._core.options.group
-
-    @property
-    def client_id(self) -> str:
-        return self._core.session.client_id
-
-    @property
-    def healthy(self) -> bool:
-        """Is the session with the server up?"""
-        return self._core.session.healthy
-
     def close(self) -> None:
         """Ends all pulls, commits what was polled if `auto_commit` says so, and says goodbye, within `close_timeout`.
 
@@ -286,19 +263,7 @@ class PullConsumer:
         self._bridge.forget(self._core)
         self._bridge.run(lambda: self._core.close(all_done=all_done))
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close(all_done=kind is None)
-
-    def __repr__(self) -> str:
-        state = "healthy" if self.healthy else "not connected"
-        return f"<PullConsumer {self._config.endpoints} group={self.group!r} {state}>"

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from types import TracebackType
-from typing import Self
 
 from popclient._arguments import as_timedelta
 from popclient._batching import unwrap
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
 from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import loop_thread
+from popclient._sync.face import Consumer
 from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.message import MessageView
 
 
-class SimpleConsumer:
+class SimpleConsumer(Consumer[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Safe in threads.
@@ -111,38 +110,8 @@ class SimpleConsumer:
         while (view := self._core.take_ready() or self._bridge.run(self._core.next)) is not None:
             yield view
 
-    @property
-    def group(self) -> str:
-        return self._core.group
-
-    @property
-    def client_id(self) -> str:
-        return self._core.session.client_id
-
-    @property
-    def healthy(self) -> bool:
-        """Is the session with the server up?"""
-        return self._core.session.healthy
-
     def close(self) -> None:
         """Stops polling, gives back what iteration has received and not handed out (no attempt is burnt), finishes
         waiting acks and says goodbye, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         self._bridge.run(self._core.close)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = "healthy" if self.healthy else "not connected"
-        return f"<SimpleConsumer {self._config.endpoints} group={self.group!r} {state}>"

@@ -14,6 +14,7 @@ from popclient._producing import ProducerCore, as_message
 from popclient._tracing import carrying, sending
 from popclient._transactions import HalfMessage
 from popclient.aio.callbacks import checker_of
+from popclient.aio.face import Face
 from popclient.config import ClientConfig
 from popclient.message import Message, SendReceipt, SendResults
 from popclient.transaction import AsyncChecker, TransactionResolution
@@ -22,7 +23,7 @@ from popclient.transaction import AsyncChecker, TransactionResolution
 # sync: sends of many tasks => sends of many threads
 # sync: Belongs to ... open. => Safe in threads.
 # sync: a coroutine function, called with => called in a thread of its own with
-class Producer:
+class Producer(Face[ProducerCore]):
     """Sends messages. The sends of many tasks share requests, and each has its own outcome.
 
     Belongs to the event loop of its first use. Cancelling one `send` disturbs no other; whether the server stores the
@@ -119,35 +120,10 @@ class Producer:
         """
         return Transaction(self._core.half(carrying(self._config, message), check_after), self._bridge)
 
-    @property
-    def client_id(self) -> str:
-        return self._core.session.client_id
-
-    @property
-    def healthy(self) -> bool:
-        """Is the session with the server up?"""
-        return self._core.session.healthy
-
     async def close(self) -> None:
         """Sends what waits and says goodbye, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         await self._bridge.run(self._core.close)
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<aio.Producer {self._config.endpoints} {'healthy' if self.healthy else 'not connected'}>"
 
 
 class Transaction:

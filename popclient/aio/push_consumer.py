@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from types import TracebackType
-from typing import Self, overload
+from typing import overload
 
-from popclient._arguments import as_timedelta, is_async
+from popclient._arguments import is_async
 from popclient._engine.flow import Cached
-from popclient._engine.options import (
-    MEBIBYTE,
-    RECEIVE_BATCH_MAX,
-    PushOptions,
-    Topics,
-    as_interceptors,
-    as_topics,
-    consumption_seconds,
-)
+from popclient._engine.options import MEBIBYTE, RECEIVE_BATCH_MAX, PushOptions, Topics
 from popclient._engine.push import PushConsumerCore
 from popclient._loop import Here
 from popclient.aio.callbacks import require_kind, runner_of
-from popclient.aio.signals import Ending
+from popclient.aio.face import ListenerConsumer
 from popclient.config import ClientConfig
 from popclient.listening import AsyncBatchListener, AsyncListener, Interceptor
 
@@ -30,7 +21,7 @@ from popclient.listening import AsyncBatchListener, AsyncListener, Interceptor
 # sync: a coroutine function, called => called
 # sync: A task ... cancelled. =>
 # sync: how many tasks call => how many threads call
-class PushConsumer:
+class PushConsumer(ListenerConsumer[PushConsumerCore]):
     """Hands the messages of a consumer group to a listener, many at a time, and settles them by what it returns.
 
     Belongs to the event loop of its first use.
@@ -116,19 +107,7 @@ class PushConsumer:
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
-        options = PushOptions(
-            group=group,
-            topics=as_topics(topics),
-            listener=listener,
-            batch_size=batch_size,
-            concurrency=concurrency,
-            receive_batch_size=receive_batch_size,
-            max_cached_messages=max_cached_messages,
-            max_cached_bytes=max_cached_bytes,
-            consumption_timeout=consumption_seconds(consumption_timeout),
-            drain_timeout=as_timedelta("drain_timeout", drain_timeout).total_seconds(),
-            interceptors=as_interceptors(interceptors),
-        )
+        options = PushOptions.among(locals())
         require_kind(listener, "PushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._bridge = Here()
@@ -136,66 +115,9 @@ class PushConsumer:
 
     async def start(self) -> None:
         """Looks the topics up, opens the session and begins to consume; raises NotFound, Unreachable and so on."""
-        self._bridge.close_at_exit(self._core)
-        await self._bridge.run(self._core.start)
-
-    async def run(self) -> None:
-        """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
-
-        It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
-        withdrawn, or its group was deleted.
-        """
-        with Ending() as ending:
-            self._core.when_ended = ending.set
-            async with self:
-                await ending.wait()
-                ending.restore_signals()  # a second signal does not wait for the draining
-        self._core.raise_refusal()
-
-    @property
-    def group(self) -> str:
-        return self._core.options.group
-
-    @property
-    def client_id(self) -> str:
-        return self._core.session.client_id
-
-    @property
-    def healthy(self) -> bool:
-        """Is the session with the server up?"""
-        return self._core.session.healthy
+        await self._start()
 
     @property
     def cached(self) -> Cached:
         """What was received and is not settled."""
         return self._core.budget.cached
-
-    async def close(self) -> None:
-        """Stops polling, gives back what the listener has not begun (no attempt is burnt), waits up to `drain_timeout`
-        for what it has begun, finishes waiting acks and says goodbye within `close_timeout`.
-
-        Closing twice is fine. In the listener it returns at once, and the consumer ends after it.
-        """
-        drain_timeout = self._core.options.drain_timeout
-        if self._core.is_inside():
-            self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
-        else:
-            self._bridge.forget(self._core)
-            await self._bridge.run(lambda: self._core.close(drain_timeout))
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        state = "healthy" if self.healthy else "not connected"
-        return f"<aio.PushConsumer {self._config.endpoints} group={self.group!r} {state}>"

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Self
 
-from popclient._arguments import as_timedelta
 from popclient._engine.flow import QueueLimits
 from popclient._engine.options import Topics, as_topics
 from popclient._loop import Here
 from popclient._pull.options import require_aware, require_queue
-from popclient._queue_push.core import MessageQueueListener, QueuePushCore
-from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, QueueOptions
+from popclient._queue_push.core import QueuePushCore
+from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, MessageQueueListener, QueueOptions
 from popclient._queue_push.pull_loop import ServiceState
-from popclient._queues.allocation import AllocateStrategy, strategy_of
+from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.listener import AsyncConcurrentListener, OrderlyListener, is_async
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.start import ConsumeFromWhere
 from popclient._queues.statistics import TopicStatistics
 from popclient.aio.callbacks import require_kind, runner_of
-from popclient.aio.signals import Ending
+from popclient.aio.face import ListenerConsumer
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -30,7 +27,7 @@ from popclient.message import FilterExpression, MessageQueue, MessageView
 # sync: Belongs to ... use. => Safe in threads.
 # sync: a coroutine function or an OrderlyListener around one => a function or an OrderlyListener around one
 # sync: how many tasks call => how many threads call
-class QueuePushConsumer:
+class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
     """Owns whole queues of its topics, shared with the other members of its group, and hands their messages to a
     listener, as RocketMQ 4's DefaultMQPushConsumer does.
 
@@ -124,44 +121,12 @@ class QueuePushConsumer:
         interceptors: Iterable[Interceptor] = (),
         message_queue_listener: MessageQueueListener | None = None,
     ) -> None:
-        options = QueueOptions(
-            group=group,
-            topics=as_topics(topics),
-            listener=listener,
-            model=MessageModel.of(model),
-            consume_from=ConsumeFromWhere.of(consume_from),
-            consume_timestamp=consume_timestamp,
-            allocate_strategy=strategy_of(allocate_strategy),
-            offset_store=offset_store,
-            client_name=client_name,
-            flow=QueueLimits(
-                pull_threshold_for_queue=pull_threshold_for_queue,
-                pull_threshold_size_for_queue=pull_threshold_size_for_queue,
-                pull_threshold_for_topic=pull_threshold_for_topic,
-                pull_threshold_size_for_topic=pull_threshold_size_for_topic,
-                consume_concurrently_max_span=consume_concurrently_max_span,
-            ),
-            interceptors=tuple(interceptors),
-            pull_batch_size=pull_batch_size,
-            pull_batch_size_in_bytes=pull_batch_size_in_bytes,
-            pull_interval=as_timedelta("pull_interval", pull_interval),
-            pull_delay_when_exception=as_timedelta("pull_delay_when_exception", pull_delay_when_exception),
-            consume_message_batch_max_size=consume_message_batch_max_size,
-            consume_threads=consume_threads,
-            consume_threads_min=consume_threads_min,
-            persist_interval=as_timedelta("persist_interval", persist_interval),
-            consume_timeout=as_timedelta("consume_timeout", consume_timeout),
-            max_reconsume_times=max_reconsume_times,
-            suspend_current_queue_time=as_timedelta("suspend_current_queue_time", suspend_current_queue_time),
-            post_subscription_when_pull=post_subscription_when_pull,
-            offset_illegal_delay=as_timedelta("offset_illegal_delay", offset_illegal_delay),
-            drain_timeout=as_timedelta("drain_timeout", drain_timeout),
-        )
+        given = locals()
+        options = QueueOptions.among({**given, "flow": QueueLimits.among(given)})
         require_kind(listener, "QueuePushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints)
         self._bridge = Here()
-        runner = runner_of(self._bridge)
-        self._core = QueuePushCore(self._config, options, runner, message_queue_listener)
+        self._core = QueuePushCore(self._config, options, runner_of(self._bridge))
 
     async def start(self) -> None:
         """Opens the session, looks the topics up and joins the group; raises NotFound for a group that does not exist,
@@ -169,34 +134,7 @@ class QueuePushConsumer:
 
         A consumer that could not be started cannot be started again: make a new one.
         """
-        self._bridge.close_at_exit(self._core)
-        await self._bridge.run(self._core.start)
-
-    async def run(self) -> None:
-        """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
-
-        It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
-        withdrawn, or its group was deleted.
-        """
-        with Ending() as ending:
-            self._core.when_ended = ending.set
-            async with self:
-                await ending.wait()
-                ending.restore_signals()  # a second signal does not wait for the draining
-        self._core.raise_refusal()
-
-    @property
-    def group(self) -> str:
-        return self._core.options.group
-
-    @property
-    def client_id(self) -> str:
-        return self._core.session.client_id
-
-    @property
-    def healthy(self) -> bool:
-        """Is the session with the server up?"""
-        return self._core.session.healthy
+        await self._start()
 
     @property
     def state(self) -> ServiceState:
@@ -251,31 +189,6 @@ class QueuePushConsumer:
         """One topic less: its queues are given up."""
         await self._bridge.run(lambda: self._core.unsubscribe(topic))
 
-    async def close(self) -> None:
-        """Stops pulling, waits up to `drain_timeout` for what the listener has begun, commits the progress, gives the
-        queues up and says goodbye within `close_timeout`. What the listener has not begun is for the next owner.
-
-        Closing twice is fine. In the listener it returns at once, and the consumer ends after it.
-        """
-        drain_timeout = self._core.options.drain_timeout.total_seconds()
-        if self._core.is_inside():
-            self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
-        else:
-            self._bridge.forget(self._core)
-            await self._bridge.run(lambda: self._core.close(drain_timeout))
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<aio.QueuePushConsumer {self._config.endpoints} group={self.group!r} {self.state}>"
+    @property
+    def _state(self) -> str:
+        return self.state

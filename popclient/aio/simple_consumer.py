@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
-from types import TracebackType
-from typing import Self
 
 from popclient._arguments import as_timedelta
 from popclient._batching import unwrap
@@ -13,12 +11,13 @@ from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views
 from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import Here
 from popclient._tracing import acking
+from popclient.aio.face import Consumer
 from popclient.config import ClientConfig
 from popclient.message import MessageView
 
 
 # sync: Belongs to ... server. => Safe in threads.
-class SimpleConsumer:
+class SimpleConsumer(Consumer[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Belongs to the event loop of its first use. A cancelled `receive` loses nothing: the messages of its poll go to the
@@ -113,38 +112,8 @@ class SimpleConsumer:
         while (view := self._core.take_ready() or await self._bridge.run(self._core.next)) is not None:
             yield view
 
-    @property
-    def group(self) -> str:
-        return self._core.group
-
-    @property
-    def client_id(self) -> str:
-        return self._core.session.client_id
-
-    @property
-    def healthy(self) -> bool:
-        """Is the session with the server up?"""
-        return self._core.session.healthy
-
     async def close(self) -> None:
         """Stops polling, gives back what iteration has received and not handed out (no attempt is burnt), finishes
         waiting acks and says goodbye, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         await self._bridge.run(self._core.close)
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        state = "healthy" if self.healthy else "not connected"
-        return f"<aio.SimpleConsumer {self._config.endpoints} group={self.group!r} {state}>"

@@ -13,14 +13,14 @@ from popclient import PullConsumer, aio
 @pytest.mark.parametrize(
     ("option", "given", "kind", "sentence"),
     [
-        ("group", "", ValueError, "group is ''; a pull consumer needs the name of a consumer group, for its progress"),
+        ("group", "", ValueError, "group is ''; a pull consumer needs the name of its consumer group: every pull"),
         ("group", None, ValueError, "group is None"),
         ("filters", {"flights": 7}, TypeError, "expression is 7"),
         ("consume_from", "LAST", ValueError, "consume_from is 'LAST'; it must be one of CONSUME_FROM_LAST_OFFSET"),
         ("consume_timestamp", "2013", ValueError, "consume_timestamp is '2013'; it must be yyyyMMddHHmmss"),
         ("consume_timestamp", datetime(2013, 1, 1), ValueError, "no time zone"),  # noqa: DTZ001
-        ("batch_size", 0, ValueError, "batch_size is 0; it must be at least 1"),
-        ("batch_size", 161, ValueError, "batch_size is 161; it must be at most 160"),
+        ("batch_size", 0, ValueError, "batch_size is 0; it must be from 1 to 160"),
+        ("batch_size", 161, ValueError, "batch_size is 161; it must be from 1 to 160"),
         ("max_cached_messages", 0, ValueError, "max_cached_messages is 0"),
         ("max_cached_bytes", "1 MiB", TypeError, "max_cached_bytes is '1 MiB'"),
         ("commit_interval", 0, ValueError, "commit_interval is 0"),

@@ -332,7 +332,7 @@ async def _content(_: Any, __: Any) -> ConsumeConcurrentlyStatus:
         ({"consume_message_batch_max_size": 1_025}, ValueError, "consume_message_batch_max_size is 1025"),
         ({"pull_batch_size": 0}, ValueError, "pull_batch_size is 0"),
         ({"consume_timeout": 0}, ValueError, "consume_timeout is 0"),
-        ({"suspend_current_queue_time": 31}, ValueError, "suspend_current_queue_time is 0:00:31"),
+        ({"suspend_current_queue_time": 31}, ValueError, "suspend_current_queue_time is 31"),
         ({"offset_store": "mine"}, TypeError, "offset_store is 'mine'; derive it from OffsetStore"),
     ],
 )

@@ -68,7 +68,7 @@ class Member:
             pull_batch_size=8,
         )
         options = face._core.options
-        self.core = QueuePushCore(face._config, options, TaskRunner, None, PullLoop(self.clock))
+        self.core = QueuePushCore(face._config, options, TaskRunner, PullLoop(self.clock))
 
     async def _listen(self, messages: Any, _: object) -> ConsumeOrderlyStatus:
         [message] = messages

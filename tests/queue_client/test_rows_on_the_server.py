@@ -117,13 +117,13 @@ class Live:
 
     async def start(self, listener: Any = None, topics: Any = None, **options: Any) -> QueuePushCore:
         options = {"consume_from": "CONSUME_FROM_FIRST_OFFSET", "interceptors": [self.pulls]} | options
-        watcher, pull_loop = options.pop("message_queue_listener", None), options.pop("pull_loop", self.pull_loop)
+        pull_loop = options.pop("pull_loop", self.pull_loop)
         group = options.pop("group", self.group)
         face = aio.QueuePushConsumer(
             self.server.endpoint, group, topics or self.topic, listener or self.succeed, **options
         )
         made = face._core.options
-        core = QueuePushCore(face._config, made, TaskRunner, watcher, pull_loop)
+        core = QueuePushCore(face._config, made, TaskRunner, pull_loop)
         self._cores.append(core)
         await core.start()
         return core

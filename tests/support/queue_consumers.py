@@ -49,13 +49,12 @@ class Desk:
         self.calls.append([message.text for message in messages])
 
     def make(self, listener: Any = None, topics: Any = "t", **options: Any) -> QueuePushCore:
-        watcher = options.pop("message_queue_listener", None)
         pull_loop = options.pop("pull_loop", self.pull_loop)
         options.setdefault("consume_from", "CONSUME_FROM_FIRST_OFFSET")
         group = options.pop("group", "g")
         face = aio.QueuePushConsumer(self.server.endpoints, group, topics, listener or self.succeed, **options)
         made = face._core.options
-        core = QueuePushCore(face._config, made, TaskRunner, watcher, pull_loop)
+        core = QueuePushCore(face._config, made, TaskRunner, pull_loop)
         self._cores.append(core)
         return core
 

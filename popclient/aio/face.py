@@ -1,0 +1,106 @@
+"""What all asyncio clients have: their life, and who they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from popclient._engine.life import ConsumerLife
+from popclient._loop import Here
+from popclient._session import Session
+from popclient.aio.signals import Ending
+from popclient.config import ClientConfig
+
+
+class Core(Protocol):
+    session: Session
+
+
+AnyCore = TypeVar("AnyCore", bound=Core)
+ListenerCore = TypeVar("ListenerCore", bound=ConsumerLife)
+
+
+class Face(ABC, Generic[AnyCore]):
+    """A client as users see it; it calls its core over a bridge. A block starts the client, and closes it."""
+
+    _config: ClientConfig
+    _bridge: Here
+    _core: AnyCore
+
+    @property
+    def client_id(self) -> str:
+        return self._core.session.client_id
+
+    @property
+    def healthy(self) -> bool:
+        """Is the session with the server up?"""
+        return self._core.session.healthy
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        group = "" if self._core.session.group is None else f" group={self._core.session.group!r}"
+        return f"<aio.{type(self).__name__} {self._config.endpoints}{group} {self._state}>"
+
+    @property
+    def _state(self) -> str:
+        return "healthy" if self.healthy else "not connected"
+
+
+class Consumer(Face[AnyCore]):
+    @property
+    def group(self) -> str:
+        return self._core.session.group or ""
+
+
+class ListenerConsumer(Consumer[ListenerCore]):
+    """A consumer that calls a listener."""
+
+    async def run(self) -> None:
+        """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
+
+        It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
+        withdrawn, or its group was deleted.
+        """
+        with Ending() as ending:
+            self._core.when_ended = ending.set
+            async with self:
+                await ending.wait()
+                ending.restore_signals()  # a second signal does not wait for the draining
+        self._core.raise_refusal()
+
+    async def _start(self) -> None:
+        self._bridge.close_at_exit(self._core)
+        await self._bridge.run(self._core.start)
+
+    async def close(self) -> None:
+        """Receives nothing more, waits up to `drain_timeout` for calls of the listener that have begun, settles what
+        they have consumed, and says goodbye within `close_timeout`.
+
+        The server delivers the other messages again; that counts as no attempt. Closing twice is fine. In the listener
+        it returns at once, and the consumer ends after it.
+        """
+        drain_timeout = self._core.drain_timeout
+        if self._core.is_inside():
+            self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
+        else:
+            self._bridge.forget(self._core)
+            await self._bridge.run(lambda: self._core.close(drain_timeout))
