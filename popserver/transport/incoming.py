@@ -117,7 +117,7 @@ class Incoming:
         passed = 0 if self._front is None else self._front.passed
         reading = self._readings[task] = _Reading(task, call, is_stranger, loop.time(), passed)
         if self._alarm is None:
-            self._keep_sweeping(loop)
+            self._alarm = loop.call_later(SWEEP_S, self._sweep)
         try:
             data = await call.read()
         except asyncio.CancelledError:
