@@ -1,1 +1,1 @@
-"""Users, policies, signatures and quotas: who may do what."""
+"""Users, policies, signatures and quotas."""

@@ -1,8 +1,8 @@
-"""Who is let in, and to what: decided in memory, from a copy of the users and policies.
+"""Decides in memory who may call and what they may do, from a copy of the users and policies.
 
-A call's signature is checked once per text of its headers: clients sign the second, so most calls find theirs among
-those already verified. A change made through this server counts at once; one made elsewhere as soon as it is heard of
-(`look`), at the latest `RELOAD_MS` after it.
+Clients sign the time in seconds, so many calls have the same signature. A signature that was verified once is
+remembered. A change through this server takes effect at once. A change through another server takes effect when this
+server is notified (`look`), at the latest after `RELOAD_MS`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from popserver.model.retry import MINUTE_MS, SECOND_MS
 RELOAD_MS = 5 * SECOND_MS
 VERIFIED_MAX = 10_000  # header pairs
 
-# Compared with where there is no such user: an unknown name must take as long to refuse as a wrong secret.
+# Stands for an unknown user in the comparison, so that an unknown name takes as long to refuse as a wrong secret.
 _NOBODY = User("", "no secret of anybody")
 _REFUSED = "the access key or the signature was refused; check the client's access key and its secret"
 _COMPACT_DATE = re.compile(r"\d{8}T\d{6}Z")
@@ -49,19 +49,19 @@ log = structlog.get_logger("popserver.access")
 
 
 class Rules(NamedTuple):
-    """What the configuration says of the door. Rates are per second, and per user or unsigned client; 0: no limit."""
+    """The options for access. Rates are per second, for each user or unsigned client; 0: no limit."""
 
     auth: bool = False
-    max_age_ms: int = 0  # 0: a signature is good for ever
+    max_age_ms: int = 0  # 0: signatures do not expire
     messages_per_s: int = 0
     requests_per_s: int = 0
 
 
 class Access:
-    """The door's book of users."""
+    """The users and policies in memory, and the decisions made from them."""
 
     def __init__(self, reader: Reader, clock: Clock, rules: Rules | None = None, *, is_shared: bool = False) -> None:
-        """`is_shared`: other servers may change users and policies as well."""
+        """`is_shared`: other servers may change users and policies too."""
         self._rules = rules or Rules()
         self._reader = reader
         self._clock = clock
@@ -86,13 +86,13 @@ class Access:
         return self._rules.auth
 
     async def start(self) -> None:
-        """Read users and policies; raise `Unauthorized` where nobody could ever administer this server."""
+        """Read users and policies. Raises `Unauthorized` if callers must sign but no enabled admin exists."""
         if not self.is_on:
             return
         await self.reload()
         if not any(user.is_admin for user in self._users.values()):
             raise Unauthorized(
-                "callers must sign, but there is no admin who could make users; set POPMQ_ADMIN_ACCESS_KEY and"
+                "callers must sign, but there is no admin who could create users; set POPMQ_ADMIN_ACCESS_KEY and"
                 " POPMQ_ADMIN_SECRET, or run: popmq acl user add NAME --admin --database-url URL"
             )
         if self._is_shared:
@@ -106,8 +106,8 @@ class Access:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def reload(self) -> None:
-        """Take over what the store says now. Raises `StoreUnavailable`, and then decides as before."""
-        # One at a time: what was read first must not be taken over last.
+        """Read users and policies from the store. Raises `StoreUnavailable`; then the old ones stay in use."""
+        # One reload at a time, so that an older read cannot replace a newer one.
         async with self._reloading:
             acl = await self._reader.read(sql.load)
             if acl == self._acl:
@@ -123,29 +123,29 @@ class Access:
             tell()
 
     def on_change(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called whenever users or policies have changed."""
+        """Call `tell` after each change of users or policies."""
         self._listeners.append(tell)
 
     def authenticate(self, authorization: str, date_time: str) -> User:
-        """The user who signed the date; both are headers as they were sent. Raises `Unauthorized`."""
+        """The user who signed the call; the arguments are its headers, unchanged. Raises `Unauthorized`."""
         user = self._verified.get((authorization, date_time)) or self._verify(authorization, date_time)
         if self._rules.max_age_ms:
             self._check_age(date_time)
         return user
 
     def turned_away(self, authorization: str, peer: str, refusal: Unauthorized) -> None:
-        """Leave a line in the log of a caller who could not be authenticated; `peer` is HOST:PORT."""
+        """Log a caller that could not be authenticated; `peer` is HOST:PORT."""
         beside = None if refusal.sentence == _REFUSED else refusal.sentence
         self._strangers.turned_away(self._acl, authorization, peer, beside, self._clock.now_ms())
 
     def check_current(self, user: User) -> None:
-        """Raise `Unauthorized` unless the user is still as it was when it signed."""
+        """Raise `Unauthorized` if the user was changed since it signed."""
         now = self._users.get(user.access_key)
         if now is not user and now != user:
             raise _refused()
 
     def check(self, user: User, needs: Iterable[Need]) -> None:
-        """Raise `Forbidden` unless the user has a right of each need; admins have all."""
+        """Raise `Forbidden` unless the user has one right of each need. Admins have all rights."""
         if user.is_admin:
             return
         policies = self._policies[user.access_key]
@@ -155,14 +155,14 @@ class Access:
                 raise Forbidden(_refusal(user.access_key, need, verdicts))
 
     def withholds(self, user: User) -> bool:
-        """Whether a policy denies the user to read anything; then `check_origins` is to be asked as well."""
+        """Whether any policy denies the user SUB; then `check_origins` must check each message's origin."""
         self.check_current(user)
         return not user.is_admin and self._policies[user.access_key].denies_reading
 
     def check_origins(self, user: User, topics: Iterable[Resource | None]) -> None:
-        """Raise `Forbidden` where the user is denied one of the topics that messages come from.
+        """Raise `Forbidden` if a policy denies the user one of the topics that messages come from.
 
-        None stands for a topic that is not known any more.
+        None stands for a topic that is no longer known.
         """
         if not self.withholds(user):
             return
@@ -170,40 +170,41 @@ class Access:
         for topic in topics:
             if topic is None:
                 raise Forbidden(
-                    f"user '{user.access_key}' may not read what is next here: where it comes from is not stored any"
-                    " more, and this user is denied some topics; read it as a user without denials"
+                    f"user '{user.access_key}' may not read the next message here: its original topic"
+                    " is no longer stored, and this user is denied some topics; read it as a user without denials"
                 )
             policy = policies.verdict(Right(Action.SUB, ResourceKind.TOPIC, topic)).policy
             if policy is not None and policy.effect is Effect.DENY:
                 raise Forbidden(
-                    f"user '{user.access_key}' may not read what is next here: it comes from topic '{topic}', and"
+                    f"user '{user.access_key}' may not read the next message here: it comes from topic '{topic}', and"
                     f" {policy} denies that; nothing was consumed; read it as another user, or remove the denial with:"
                     f" popmq acl policy remove {policy.policy_id}"
                 )
 
     def explain(self, access_key: str, right: Right) -> tuple[bool, Verdict, str]:
-        """Whether the user may, what decides it, and why in one sentence; raises `NotFound`."""
+        """Whether the user has the right, the verdict, and the reason in one sentence. Raises `NotFound`."""
         user = next((each for each in self._acl.users if each.access_key == access_key), None)
         if user is None:
             raise sql.user_not_found(access_key)
         verdict = self._policies[access_key].verdict(right)
         if user.disabled_at_ms is not None:
-            way_out = f"let it in with: popmq acl user enable {access_key}"
-            return False, verdict, f"user '{access_key}' may nothing: it is disabled; {way_out}"
+            way_out = f"enable it with: popmq acl user enable {access_key}"
+            return False, verdict, f"user '{access_key}' may do nothing: it is disabled; {way_out}"
         if user.is_admin:
-            return True, Verdict(True, None), f"user '{access_key}' may {right}: admins may everything"
+            return True, Verdict(True, None), f"user '{access_key}' may {right}: admins may do everything"
         return verdict.allowed, verdict, why(access_key, right, verdict)
 
     def _verify(self, authorization: str, date_time: str) -> User:
         claimed = read_authorization(authorization)
         if claimed is None or not date_time:
             raise Unauthorized(
-                "this server wants signed calls, and this one is not; give the client an access key and its secret"
+                "this server requires signed calls, and this call is not signed; give the client an access key and its"
+                " secret"
             )
         user = self._users.get(claimed.access_key, _NOBODY)
         if not is_signed(user.secret, date_time, claimed.digest) or user is _NOBODY:
             raise _refused()
-        # Only what is right is kept, so that nobody fills this by trying.
+        # Only verified signatures are remembered, so that guessing cannot fill the memory.
         if len(self._verified) >= VERIFIED_MAX:
             self._verified.clear()
         self._verified[authorization, date_time] = user
@@ -213,15 +214,15 @@ class Access:
         signed_at_ms = _epoch_ms(date_time)
         if signed_at_ms is None:
             raise Unauthorized(
-                f"the call's date '{date_time[:64]}' cannot be read, and this server asks how old signatures are; send"
-                " x-mq-date-time as 20250101T000000Z"
+                f"the call's date '{date_time[:64]}' cannot be read, and this server checks how old signatures are;"
+                " send x-mq-date-time like 20250101T000000Z"
             )
         age_ms, max_age_ms = self._clock.calendar_ms() - signed_at_ms, self._rules.max_age_ms
-        # One that lies ahead would be good for as long as its signer likes.
+        # A date in the future is refused too: such a signature would stay valid for as long as its signer likes.
         if abs(age_ms) > max_age_ms:
             when = f"{age_ms} ms ago" if age_ms > 0 else f"{-age_ms} ms ahead of this server's time"
             raise Unauthorized(
-                f"the call was signed {when}, at most {max_age_ms} ms are allowed; sign it anew,"
+                f"the call was signed {when}, at most {max_age_ms} ms are allowed; sign it again,"
                 " and set the client's clock and time zone (the header x-mq-date-time is read as UTC)"
             )
 
@@ -229,7 +230,7 @@ class Access:
         self._alarm = self._clock.call_at(self._clock.now_ms() + RELOAD_MS, self._look)
 
     def look(self) -> None:
-        """Take over what another server may have changed, soon; for a caller that does not wait."""
+        """Start reading what another server may have changed, without waiting for it."""
         self._is_outdated = True
         if self._alarm is not None and not self._closed:
             self._alarm.cancel()
@@ -242,12 +243,12 @@ class Access:
     async def _reload_and_look_later(self) -> None:
         self._is_outdated = True
         while self._is_outdated and not self._closed:
-            # Cleared before the look: what is told of meanwhile may not be in it.
+            # Cleared before the reload, which may miss a change that is announced while it runs.
             self._is_outdated = False
             try:
                 await self.reload()
             except PopError as error:
-                log.warning("users and policies could not be read anew", reason=error.sentence)
+                log.warning("users and policies could not be reloaded", reason=error.sentence)
         if not self._closed:
             self._look_later()
 
@@ -257,7 +258,7 @@ def _quota(per_second: int, what: str) -> Quota | None:
 
 
 def _refused() -> Unauthorized:
-    """One sentence for an unknown user, a disabled one and a wrong secret: it must not tell which."""
+    """The same sentence for an unknown user, a disabled user and a wrong secret, so that callers cannot guess names."""
     return Unauthorized(_REFUSED)
 
 
@@ -276,7 +277,7 @@ def _refusal(access_key: str, need: Need, verdicts: list[Verdict]) -> str:
 
 @lru_cache(maxsize=64)
 def _epoch_ms(date_time: str) -> int | None:
-    """The date a client signed, read as UTC unless it says otherwise; None where it is no date (protocol 2.1)."""
+    """The signed date in epoch ms; UTC unless it has a time zone. None if it is not a date (protocol 2.1)."""
     try:
         if _COMPACT_DATE.fullmatch(date_time):
             moment = datetime.strptime(date_time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
@@ -287,31 +288,31 @@ def _epoch_ms(date_time: str) -> int | None:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
-# Callers who were not let in: a line each in the log, for the operator who wonders why nothing comes.
+# Log lines about refused callers, for operators.
 #
-# The answer they get must not tell whether it was the name or the secret; the log may. It says neither a signature nor
-# anything that could be a secret typed in the place of the name, and no caller can fill it.
+# The caller must not learn whether the name or the secret was wrong, but the log may say it. A line has no signature,
+# and no name that could be a secret. The number of lines is limited, so that callers cannot fill the log.
 
 AGAIN_MS = MINUTE_MS
-TOLD_MAX = 1_000  # names and addresses a minute; of more nothing is told
+TOLD_MAX = 1_000  # pairs of name and address in a minute; further ones are not logged
 _NAME_LENGTH_MAX = 256
 
 
 class Strangers:
-    """Tells of each name and address once a minute."""
+    """Logs refused callers: each pair of name and address at most once a minute."""
 
     def __init__(self) -> None:
-        # When it was told of each, the oldest first.
+        # When each pair was logged, the oldest first.
         self._told: dict[tuple[str, str], int] = {}
 
     def turned_away(self, acl: Acl, authorization: str, peer: str, refusal: str | None, now_ms: int) -> None:
-        """`authorization` is the header as it was sent, `peer` HOST:PORT; `refusal`: None for name or secret."""
+        """Log a caller, from its header and its HOST:PORT. `refusal` is None for a wrong name or secret."""
         claimed = read_authorization(authorization)
         name = "" if claimed is None else claimed.access_key[:_NAME_LENGTH_MAX]
         address = peer.rpartition(":")[0]
         if self._is_due(name, address, now_ms):
             log.warning(
-                "caller turned away",
+                "caller refused",
                 user=_shown(acl, name),
                 address=address,
                 reason="the call is not signed" if claimed is None else refusal or _reason(acl, name),
@@ -332,7 +333,7 @@ def _reason(acl: Acl, name: str) -> str:
         return "there is no user of this name"
     if user.disabled_at_ms is not None:
         return "this user is disabled"
-    return "the signature is not made with this user's secret"
+    return "the signature was not made with this user's secret"
 
 
 def _shown(acl: Acl, name: str) -> str:

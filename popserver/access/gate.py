@@ -1,7 +1,7 @@
-"""The gates before the services: who calls, how much, and whether that is allowed.
+"""The gates, which check every call: signature, client id, quota and rights, in this order.
 
-They check signature, client id, quota and rights, in this order; they read and keep nothing of a caller before they
-know it. Where callers need not sign and nothing is limited, a gate costs a header and two comparisons.
+They store nothing about a caller before they know its user. If callers need not sign and there are no quotas, a gate
+costs one header and two comparisons.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from popserver.transport.calls import Caller, Needs
 
 CLIENT_ID_LENGTH_MAX = 255
 
-# Told the client id of every call that is let in.
+# Gets the client id of every accepted call.
 Seen = Callable[[str], None]
 Require = Callable[[Needs], None]
 
-# Refused, these would only make more work: what is not ended or committed comes again, a client not heard of is taken
-# for gone. They count, so that whoever ends much receives less.
+# These methods count in the quota but are never refused. A refusal would only make more work: a message that is not
+# acked is delivered again, and a client without heartbeats is taken for dead. A client that calls them often gets fewer
+# receives.
 _ONLY_COUNTED = frozenset(
     {
         "AckMessage",
@@ -44,7 +45,7 @@ _ONLY_COUNTED = frozenset(
 
 
 class ClientGate:
-    """The gate before the messages: users with rights, clients with ids."""
+    """The gate for methods of clients."""
 
     def __init__(self, access: Access, seen: Seen, clock: Clock) -> None:
         self._access = access
@@ -57,7 +58,7 @@ class ClientGate:
         """Raise `Unauthorized`, `ClientIdRequired`, `BadRequest` for an illegal client id, `TooManyRequests`."""
         client_id = caller.client_id
         if not client_id and anonymous:
-            # Only looks whether somebody is there; it neither learns nor changes anything (protocol 1.4).
+            # Such a call only checks that the server answers; it reads and changes nothing (protocol 1.4).
             caller.is_stranger = self._must_sign
             return
         if self._must_sign:
@@ -70,14 +71,14 @@ class ClientGate:
                 f" at most {CLIENT_ID_LENGTH_MAX} are allowed"
             )
         if CONTROL.search(client_id):
-            raise BadRequest(f"client id {client_id[:32]!r} holds a control character; use visible ones")
+            raise BadRequest(f"client id {client_id[:32]!r} has a control character; use visible characters")
         if self._access.requests is not None:
             limit = self._access.requests.charge if method in _ONLY_COUNTED else self._access.requests.take
             limit(_holder(caller), 1, self._clock.now_ms())
         self._seen(caller.client_id)
 
     def _allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
-        """Raise `Forbidden` for what the caller may not do, `TooManyRequests` for more messages than it may send."""
+        """Raise `Forbidden` if the caller lacks a right, `TooManyRequests` if it sends more messages than its quota."""
         if self._must_sign:
             caller.require(rights(request, caller))
         if self._access.messages is not None and isinstance(request, wire.SendMessageRequest):
@@ -94,28 +95,28 @@ class ClientGate:
 
 
 class AdminGate:
-    """The gate before the administration: admins, where callers must sign. An operator is no client."""
+    """The gate for the administration. If callers must sign, only admins may call. No client id is needed."""
 
-    allow = None  # an admin may do everything
+    allow = None  # admins may do everything
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
     def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
-        """Raise `Unauthorized`, or `Forbidden` for a user who is no admin."""
+        """Raise `Unauthorized`, or `Forbidden` if the user is not an admin."""
         if not self._access.is_on:
             return
         user = _signer(self._access, caller)
         caller.user = user.access_key
         if not user.is_admin:
             raise Forbidden(
-                f"user '{user.access_key}' may not call {method}: it is for admins; sign as one, or make one with:"
-                " popmq acl user add NAME --admin"
+                f"user '{user.access_key}' may not call {method}: it is for admins; sign as an admin, or create one"
+                " with: popmq acl user add NAME --admin"
             )
 
 
 def _holder(caller: Caller) -> str:
-    """Who a quota is for."""
+    """The holder of the quota: a user, or a client if callers need not sign."""
     return f"user '{caller.user}'" if caller.user else f"client '{caller.client_id}'"
 
 

@@ -1,7 +1,7 @@
-"""How much one user, or one client where nobody signs, may ask for in a second.
+"""How many requests or messages one user may have per second, or one client if callers need not sign.
 
-A token bucket per holder: it fills at the rate, holds one second's worth, and a request may take it below zero, so
-that a batch larger than what is left is let in and paid for afterwards. On the long run the rate is kept exactly.
+Each holder has a token bucket that fills at the rate and holds tokens for one second. A request may make the bucket
+negative: a batch larger than the remaining tokens is accepted, and later requests wait. The average rate is exact.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections import OrderedDict
 
 from popserver.model.errors import TooManyRequests
 
-HOLDERS_MAX = 10_000  # an unheard-of holder starts full, so forgetting the one silent for longest is generous
+HOLDERS_MAX = 10_000  # beyond that the holder that was idle longest is forgotten; it starts again with a full bucket
 
 
 class Quota:
-    """So many `what` per second for each holder."""
+    """A rate of `what` ("messages", "requests") per second for each holder."""
 
     def __init__(self, per_second: int, what: str) -> None:
         self._per_second = per_second
@@ -22,7 +22,7 @@ class Quota:
         self._buckets: OrderedDict[str, tuple[float, int]] = OrderedDict()  # (balance, as of)
 
     def take(self, holder: str, count: int, now_ms: int) -> None:
-        """Raise `TooManyRequests`, with how long to wait, unless there is something left."""
+        """Raise `TooManyRequests`, with the time to wait, if the bucket is empty."""
         balance = self._balance(holder, now_ms)
         if balance <= 0:
             wait_ms = int(-balance * 1_000 / self._per_second) + 1
@@ -32,7 +32,7 @@ class Quota:
         self._set(holder, balance - count, now_ms)
 
     def charge(self, holder: str, count: int, now_ms: int) -> None:
-        """Take without refusing, at most to one second's worth of debt."""
+        """Take without refusing, down to minus one second's tokens."""
         self._set(holder, max(self._balance(holder, now_ms) - count, -float(self._per_second)), now_ms)
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
-"""Which rights a call needs, by what its request names. Each method has one of these functions beside it.
+"""Which rights a call needs, from the names in its request. Each method has one of these functions.
 
-A need is a choice of rights, one of which suffices; a call needs all of its needs.
+A need is a list of rights; one of them is enough. A call must meet all of its needs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HasMessageQueueAndGroup(HasMessageQueue, HasGroup, Protocol):
 
 
 class HasQueueAndGroup(HasGroup, Protocol):
-    """The same, in popmq.v1."""
+    """A request of popmq.v1 that names a queue and a consumer group."""
 
     @property
     def queue(self) -> legacy_pb2.QueueName: ...
@@ -72,7 +72,7 @@ def sub_group(group: pb.Resource, caller: Caller) -> Right:
 
 
 def of_settings(settings: pb.Settings, caller: Caller) -> Needs:
-    """What a client says it will do: a producer to its topics, a consumer to its group and its topics."""
+    """A producer needs PUB on its topics; a consumer needs SUB on its group and its topics."""
     subscription = settings.subscription
     needs: list[Need] = [(pub(topic, caller),) for topic in settings.publishing.topics]
     needs += [(sub(entry.topic, caller),) for entry in subscription.subscriptions]
@@ -80,19 +80,19 @@ def of_settings(settings: pb.Settings, caller: Caller) -> Needs:
 
 
 def of_check(topic: Resource) -> Needs:
-    """What a producer needs to be asked about a half message of that topic."""
+    """The needs of a producer that answers checks of half messages of this topic."""
     return [(Right(Action.PUB, ResourceKind.TOPIC, topic),)]
 
 
 def route(request: HasTopic, caller: Caller) -> Needs:
     if is_system_derived(request.topic.name):
-        # Only the server fills it: a route is for its readers.
+        # Only the server writes to such a topic, so only its readers need a route.
         return [(sub(request.topic, caller),)]
     return [(pub(request.topic, caller), sub(request.topic, caller))]
 
 
 def send(request: wire.SendMessageRequest, caller: Caller) -> Needs:
-    # Each topic once. A request with several is refused later: first comes whether the caller may send at all.
+    # Each topic once. A request with several topics is refused, but only after its rights are checked.
     topics = {(each.topic.resource_namespace, each.topic.name): each.topic for each in request.messages}
     return [(pub(topic, caller),) for topic in topics.values()]
 
@@ -134,12 +134,12 @@ def group_if_named(request: HasGroup, caller: Caller) -> Needs:
 
 
 def own_client(_request: object, _caller: Caller) -> Needs:
-    """Nothing: the method is about the calling client alone, which belongs to its user."""
+    """Nothing: the method concerns only the calling client, which belongs to its user."""
     return ()
 
 
 def admin(_request: object, _caller: Caller) -> Needs:
-    """Nothing more than to be an admin, which the gate before the administration asks for."""
+    """Nothing: `AdminGate` checks that the caller is an admin."""
     return ()
 
 

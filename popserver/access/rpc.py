@@ -1,4 +1,4 @@
-"""Users and policies, as popmq.v1.Admin speaks of them. No answer carries a secret."""
+"""The methods for users and policies in popmq.v1.Admin. No answer has a secret."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Users:
         return wire.CreateUserResponse(status=status.OK, user=_user(user))
 
     async def update_user(self, request: wire.UpdateUserRequest, _caller: Caller) -> wire.UpdateUserResponse:
-        """A new secret, or shut out or let in; one of them at a time, so that neither is done without the other."""
+        """Set a new secret, or disable or enable the user: one change per call, so that no call succeeds by half."""
         if request.HasField("secret") == request.HasField("disabled"):
-            raise BadRequest(f"to change user '{request.access_key[:64]}', give either a secret or disabled")
+            raise BadRequest(f"to change user '{request.access_key[:64]}', give either secret or disabled, not both")
         if request.HasField("secret"):
             user = await self._users.rotate(request.access_key, request.secret)
         else:

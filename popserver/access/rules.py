@@ -1,7 +1,7 @@
-"""Who may do what: users, policies, signatures.
+"""Users, policies and signatures.
 
-A user signs every call (protocol 2.2) and may do what a policy allows and none denies: DENY wins over ALLOW, and what
-no policy speaks of is denied. An admin may do everything: he could give himself any policy anyway.
+A user signs every call (protocol 2.2) and may do what a policy allows and no policy denies. DENY wins over ALLOW. What
+no policy covers is denied. An admin may do everything, because admins can add any policy for themselves.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SECRET_LENGTH_MIN = 8
 SECRET_LENGTH_MAX = 256
 USERS_MAX = 10_000
 POLICIES_OF_USER_MAX = 1_000
-REMEMBERED_MAX = 10_000  # verdicts kept per user; a hit costs a tenth of a look through the policies
+REMEMBERED_MAX = 10_000  # verdicts per user; reading one costs a tenth of checking the policies
 
-# No "/": a credential ends there. No "," and no "=": they part the fields of the header.
+# Without "/", which ends a credential, and without "," and "=", which separate the fields of the header.
 _ACCESS_KEY = re.compile(rf"[A-Za-z0-9_.@-]{{1,{ACCESS_KEY_LENGTH_MAX}}}")
 _SECRET = re.compile(r"[!-~]+")
 _PATTERN = re.compile(r"[%|a-zA-Z0-9_-]+\*?|\*")
@@ -34,7 +34,7 @@ _NAMESPACE = re.compile(rf"[%|a-zA-Z0-9_.-]{{0,{NAMESPACE_LENGTH_MAX}}}")
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who signs calls. The secret is in no text made of a user."""
+    """A user who signs calls. Its repr does not show the secret."""
 
     access_key: str
     secret: str = field(repr=False)
@@ -73,20 +73,20 @@ class Policy(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a right is given; `policy` decided it, None where none speaks of it."""
+    """Whether a right is allowed, and the policy that decided it; None if no policy covers it."""
 
     allowed: bool
     policy: Policy | None
 
 
 class Policies:
-    """One user's policies, ready to judge."""
+    """The policies of one user, and their verdicts."""
 
     def __init__(self, policies: Iterable[Policy]) -> None:
-        # Denials first, then the most specific: whatever covers the right first decides it.
+        # Denials first, then the most specific policy. The first policy that covers a right decides.
         self._ordered = sorted(policies, key=lambda each: (each.effect is Effect.ALLOW, -len(each.pattern)))
         self._remembered: dict[Right, Verdict] = {}
-        # Whether there is anything at all that this user may not read whatever else is allowed.
+        # Whether any policy denies SUB.
         self.denies_reading = any(each.effect is Effect.DENY and Action.SUB in each.actions for each in self._ordered)
 
     def verdict(self, right: Right) -> Verdict:
@@ -105,7 +105,7 @@ class Policies:
         return Verdict(False, None)
 
     def _remember(self, right: Right, verdict: Verdict) -> None:
-        # Whatever a caller names gets here: neither long names nor many of them may fill the memory.
+        # Callers choose these names, so neither long names nor many names may fill the memory.
         if len(right.name.name) + len(right.name.namespace) > 2 * PATTERN_LENGTH_MAX:
             return
         if len(self._remembered) >= REMEMBERED_MAX:
@@ -114,10 +114,10 @@ class Policies:
 
 
 def given_by(right: Right) -> Right:
-    """The right that a policy must allow for this one.
+    """The right that a policy must allow so that the user has `right`.
 
-    A group's dead letters and retries belong to the group: to read its `%DLQ%` or `%RETRY%` topic takes SUB on the
-    group. A policy that allows such a topic by its name, or all topics, does not give it; one that denies it counts.
+    Dead letters and retries belong to their group: reading its `%DLQ%` or `%RETRY%` topic needs SUB on the group. A
+    policy that allows such a topic by name, or all topics, is not enough. A policy that denies the topic counts.
     """
     if right.kind is not ResourceKind.TOPIC or right.action is not Action.SUB:
         return right
@@ -126,7 +126,7 @@ def given_by(right: Right) -> Right:
 
 
 def why(access_key: str, right: Right, verdict: Verdict) -> str:
-    """The verdict in one sentence, with the command that would turn a refusal."""
+    """The verdict in one sentence. For a refusal, with the command that would allow it."""
     if verdict.allowed:
         return f"user '{access_key}' may {right}: {verdict.policy} allows it"
     if verdict.policy is not None:
@@ -138,7 +138,7 @@ def why(access_key: str, right: Right, verdict: Verdict) -> str:
 
 
 def allowing(access_key: str, right: Right) -> str:
-    """The command that gives the right."""
+    """The command that allows the right."""
     right = given_by(right)
     within = f" --namespace {shortened(right.name.namespace)}" if right.name.namespace else ""
     named = f"{right.kind.lower()}:{shortened(right.name.name)}"
@@ -153,9 +153,9 @@ class Signature(NamedTuple):
 
 
 def read_authorization(header: str) -> Signature | None:
-    """`MQv2-HMAC-SHA1 Credential=KEY[/…], SignedHeaders=x-mq-date-time, Signature=HEX`; None for what is no such thing.
+    """Parse `MQv2-HMAC-SHA1 Credential=KEY[/…], SignedHeaders=x-mq-date-time, Signature=HEX`; None for other headers.
 
-    Some clients send it with an empty credential when they have no keys: that is no signature either.
+    Also None for an empty credential, which some clients send if they have no keys.
     """
     algorithm, _, listed = header.partition(" ")
     if algorithm != ALGORITHM:
@@ -169,48 +169,46 @@ def read_authorization(header: str) -> Signature | None:
 
 
 def is_signed(secret: str, date_time: str, digest: str) -> bool:
-    """Whether the digest (hexadecimal, any case) is the secret's over the date as it was sent; in constant time."""
+    """Whether `digest` (hexadecimal, any case) is the HMAC-SHA1 of the date, as sent. Compares in constant time."""
     expected = hmac.new(secret.encode(), date_time.encode(), hashlib.sha1).hexdigest()
     return hmac.compare_digest(expected.encode(), digest.lower().encode())
 
 
 def is_access_key(text: str) -> bool:
-    """Whether it may be a user's name."""
+    """Whether the text is a legal access key."""
     return _ACCESS_KEY.fullmatch(text) is not None
 
 
 def check_access_key(access_key: str) -> None:
-    """Raise `BadRequest` unless it may be a user's name."""
+    """Raise `BadRequest` for an illegal access key."""
     if not is_access_key(access_key):
         raise BadRequest(
-            f"access key '{shortened(access_key)}' is not one of 1 to {ACCESS_KEY_LENGTH_MAX} characters"
+            f"access key '{shortened(access_key)}' is not allowed; use 1 to {ACCESS_KEY_LENGTH_MAX} characters"
             " out of A-Z a-z 0-9 _ . @ -"
         )
 
 
 def check_secret(secret: str) -> None:
-    """Raise `BadRequest` unless it may be a secret. The sentence never shows it."""
+    """Raise `BadRequest` for an illegal secret. The sentence never shows the secret."""
     if not SECRET_LENGTH_MIN <= len(secret) <= SECRET_LENGTH_MAX:
-        raise BadRequest(
-            f"the secret has {len(secret)} characters; give one of {SECRET_LENGTH_MIN} to {SECRET_LENGTH_MAX}"
-        )
+        raise BadRequest(f"the secret has {len(secret)} characters; use {SECRET_LENGTH_MIN} to {SECRET_LENGTH_MAX}")
     if not _SECRET.fullmatch(secret):
-        raise BadRequest("the secret holds a blank or a character outside printable ASCII; choose one without")
+        raise BadRequest("the secret has a blank or a character outside printable ASCII; choose one without")
 
 
 def check_policy(actions: Iterable[Action], kind: ResourceKind, resource: Resource) -> None:
-    """Raise `BadRequest` unless a policy may say that."""
+    """Raise `BadRequest` for an illegal policy."""
     if not actions:
         raise BadRequest("the policy names no action; give PUB, SUB or both")
     if kind is ResourceKind.GROUP and Action.PUB in actions:
-        raise BadRequest(f"nobody sends to a group: PUB is for topics; give SUB for group:{shortened(resource.name)}")
+        raise BadRequest(f"PUB is for topics, not for groups; give SUB for group:{shortened(resource.name)}")
     if len(resource.name) > PATTERN_LENGTH_MAX or not _PATTERN.fullmatch(resource.name):
         raise BadRequest(
-            f"pattern '{shortened(resource.name)}' is no name, prefix* or *, of at most {PATTERN_LENGTH_MAX}"
-            " characters out of % | A-Z a-z 0-9 _ -"
+            f"pattern '{shortened(resource.name)}' is not allowed; use a name, prefix* or *, with at most"
+            f" {PATTERN_LENGTH_MAX} characters out of % | A-Z a-z 0-9 _ -"
         )
     if not _NAMESPACE.fullmatch(resource.namespace):
         raise BadRequest(
-            f"namespace '{shortened(resource.namespace)}' is not one of up to {NAMESPACE_LENGTH_MAX} characters"
+            f"namespace '{shortened(resource.namespace)}' is not allowed; use at most {NAMESPACE_LENGTH_MAX} characters"
             " out of % | A-Z a-z 0-9 _ . -"
         )

@@ -1,4 +1,4 @@
-"""Users and their policies: few rows, read whole, changed one by one."""
+"""Statements for users and policies. There are few rows: they are read all at once and changed one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from popserver.model.names import Resource
 
 @dataclass(frozen=True, slots=True)
 class CreateUser(Request[User]):
-    """`or_find`: a user of that name is left as it is."""
+    """`or_find`: if the user exists, return it unchanged."""
 
     phase: ClassVar = Phase.CREATE_USER
     access_key: str
@@ -33,7 +33,7 @@ class CreateUser(Request[User]):
 
 @dataclass(frozen=True, slots=True)
 class ChangeUser(Request[User]):
-    """None leaves a value as it is. `keep_admin`: refuse to leave no admin who may sign."""
+    """None leaves a value unchanged. `keep_admin`: refuse to disable the last enabled admin."""
 
     phase: ClassVar = Phase.CHANGE_USER
     access_key: str
@@ -69,7 +69,7 @@ class RemovePolicy(Request[Policy]):
 
 
 class Acl(NamedTuple):
-    """Everybody and every policy, by name and by number."""
+    """All users, sorted by name, and all policies, sorted by number."""
 
     users: list[User]
     policies: list[Policy]
@@ -89,14 +89,14 @@ def change_user(tx: Transaction, requests: Sequence[ChangeUser]) -> list[User | 
 
 @carries_out(DeleteUser)
 def delete_user(tx: Transaction, requests: Sequence[DeleteUser]) -> list[PopError | None]:
-    """Remove a user and what was said of it."""
+    """Remove users with their policies."""
     tx.say(USERS)
     return [_delete_user(tx, request) for request in requests]
 
 
 @carries_out(AddPolicy)
 def add_policy(tx: Transaction, requests: Sequence[AddPolicy]) -> list[Policy | PopError]:
-    """Add a policy, or its actions to the one that says the same of the same resource."""
+    """Add policies. If a policy with the same user, effect and resource exists, it gets the actions."""
     tx.say(USERS)
     return [_add_policy(tx, request) for request in requests]
 
@@ -119,7 +119,7 @@ def find_user(conn: Connection, access_key: str) -> User | None:
 
 
 def user_not_found(access_key: str) -> NotFound:
-    return NotFound(f"user '{access_key}' does not exist; make it with: popmq acl user add {access_key}")
+    return NotFound(f"user '{access_key}' does not exist; create it with: popmq acl user add {access_key}")
 
 
 def _create_user(tx: Transaction, request: CreateUser) -> User | PopError:
@@ -128,7 +128,7 @@ def _create_user(tx: Transaction, request: CreateUser) -> User | PopError:
         return found if request.or_find else _exists(found)
     count = tx.conn.execute(select(func.count()).select_from(acl_user)).scalar_one()
     if count >= USERS_MAX:
-        return BadRequest(f"there are {count} users, at most {USERS_MAX} may be; remove some first")
+        return BadRequest(f"there are {count} users, at most {USERS_MAX} are allowed; remove some first")
     user = User(request.access_key, request.secret, request.is_admin, None, tx.now_ms)
     row = {"access_key": user.access_key, "secret": user.secret, "is_admin": int(user.is_admin)}
     tx.conn.execute(insert(acl_user), row | {"created_at_ms": tx.now_ms})
@@ -179,7 +179,8 @@ def _add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
     count = tx.conn.execute(select(func.count()).select_from(acl_policy).where(of_user)).scalar_one()
     if count >= POLICIES_OF_USER_MAX:
         return BadRequest(
-            f"user '{request.access_key}' has {count} policies, at most {POLICIES_OF_USER_MAX} may be; use prefixes"
+            f"user '{request.access_key}' has {count} policies, at most {POLICIES_OF_USER_MAX} are allowed;"
+            " use prefixes, such as orders*"
         )
     new = {
         "access_key": request.access_key,
@@ -219,8 +220,8 @@ def _is_last_admin(conn: Connection, user: User) -> bool:
 
 def _last_admin(user: User) -> BadRequest:
     return BadRequest(
-        f"user '{user.access_key}' is the last admin: nobody could administer this server any more;"
-        " make another first: popmq acl user add NAME --admin"
+        f"user '{user.access_key}' is the last admin, and this server needs one; create another first with:"
+        " popmq acl user add NAME --admin"
     )
 
 

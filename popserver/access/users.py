@@ -1,4 +1,4 @@
-"""What an operator does to users and policies. Every refusal is a `PopError`; none shows a secret."""
+"""Administration of users and policies. Refusals are `PopError`s, and none shows a secret."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from popserver.model.names import Resource
 
 
 class Users:
-    """Users and policies, changed through the writer; `access` knows of a change before it is answered."""
+    """Changes users and policies through the writer. `access` uses a change before the call is answered."""
 
     def __init__(self, writer: Writer, reader: Reader, access: Access) -> None:
         self._writer = writer
@@ -21,7 +21,7 @@ class Users:
         self._access = access
 
     async def add(self, access_key: str, secret: str, *, is_admin: bool) -> User:
-        """Make a user; raises `AlreadyExists`."""
+        """Create a user. Raises `AlreadyExists`."""
         check_access_key(access_key)
         check_secret(secret)
         user = await self._writer.submit(sql.CreateUser(access_key, secret, is_admin))
@@ -29,30 +29,30 @@ class Users:
         return user
 
     async def ensure_admin(self, access_key: str, secret: str) -> bool:
-        """Make the admin unless there is a user of that name; whether the secret is that user's."""
+        """Create the admin unless the user exists. Returns whether the user has this secret."""
         check_access_key(access_key)
         check_secret(secret)
         wish = sql.CreateUser(access_key, secret, is_admin=True, or_find=True)
         return (await self._writer.submit(wish)).secret == secret
 
     async def rotate(self, access_key: str, secret: str) -> User:
-        """Give the user another secret: the old one counts no more, not even for a session that is open."""
+        """Give the user a new secret. The old one is refused from now on, in open sessions too."""
         check_secret(secret)
         return await self._change(sql.ChangeUser(access_key, secret=secret))
 
     async def set_disabled(self, access_key: str, disabled: bool) -> User:
-        """Shut a user out, or let it in again; raises `BadRequest` for the last admin while callers must sign."""
+        """Disable or enable a user. Raises `BadRequest` for the last admin if callers must sign."""
         return await self._change(sql.ChangeUser(access_key, None, disabled, keep_admin=self._access.is_on))
 
     async def remove(self, access_key: str) -> None:
-        """Remove a user with its policies; raises `BadRequest` for the last admin while callers must sign."""
+        """Remove a user with its policies. Raises `BadRequest` for the last admin if callers must sign."""
         await self._writer.submit(sql.DeleteUser(access_key, keep_admin=self._access.is_on))
         await self._access.reload()
 
     async def add_policy(
         self, access_key: str, effect: Effect, actions: tuple[Action, ...], kind: ResourceKind, resource: Resource
     ) -> Policy:
-        """Say what a user may do; the actions join those of the policy that says the same of the same resource."""
+        """Add a policy. If a policy with the same user, effect and resource exists, it gets the actions."""
         check_policy(actions, kind, resource)
         wish = sql.AddPolicy(access_key, effect, actions, kind, resource)
         policy = await self._writer.submit(wish)
@@ -65,11 +65,11 @@ class Users:
         return policy
 
     async def everything(self) -> Acl:
-        """Everybody and every policy, as stored now."""
+        """All users and policies that are stored now."""
         return await self._reader.read(sql.load)
 
     async def explain(self, access_key: str, right: Right) -> tuple[bool, Verdict, str]:
-        """Whether the user may, what decides it, and why; as stored now."""
+        """Whether the user has the right, the verdict and the reason, from the stored policies."""
         await self._access.reload()
         return self._access.explain(access_key, right)
 

@@ -1,1 +1,1 @@
-"""The machine: transactions, one writer, readers, the clock, timers. It knows no feature."""
+"""Transactions, the writer, readers, the clock and timers. This room knows no feature."""

@@ -1,14 +1,15 @@
-"""The only readers of time.
+"""The clock. Only this module reads time; other code gets times as arguments.
 
-Everything below the broker is handed its times. A server has three, all in epoch milliseconds:
+A server has three times, all in epoch milliseconds:
 
-`now_ms`, the server's time: it never goes back and never runs faster than real time, so nothing that lasts a given
-time (a hold, a retry interval) ends early. It begins at the system's clock. When it is ahead of that clock later on,
-because that clock was set back, it runs slower until they meet; when it is behind, only a start brings it forward.
-`calendar_ms`, the time of day, for comparison with times that clients name (delivery timestamps): the system's clock.
-`aged_ms`, by which old things are removed: never ahead of the other two, nor of a jump that is not believed yet.
+- `now_ms` is the server's time. It never goes back and never runs more than 0.05 % faster than real time, so no hold
+  and no retry interval ends early. It starts with the system clock. If it is ahead later, because the system clock was
+  set back, it runs slower until both agree. If it is behind, only a restart moves it forward at once.
+- `calendar_ms` is the time of day, from the system clock, for comparison with times from clients (delivery timestamps).
+- `aged_ms` is for removing old data. It is never ahead of the other two, and ignores a forward jump of the system
+  clock until the jump is confirmed.
 
-The system's clock is the machine's, or that of the database when several servers share one.
+The system clock is the machine's clock, or the database's clock if several servers share one database.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from typing import NamedTuple, Protocol
 
 TRIPS = 3
 IN_STEP_MS = 1.0
-APART_MS = 1_000.0  # from here on it is a step of the system's clock, not the drift between two clocks
-# Each is the part by which server time runs slower or faster than real time until it meets the system's clock.
-SLOWER_AFTER_A_STEP = 0.2  # 2 h are made good in 10 h, and meanwhile a hold of 30 s lasts 37.5 s
+APART_MS = 1_000.0  # a larger difference is a step of the system clock; a smaller one is drift
+# By which fraction the server's time runs slower or faster than real time until it agrees with the system clock.
+SLOWER_AFTER_A_STEP = 0.2  # corrects 2 h in 10 h; meanwhile a hold of 30 s lasts 37.5 s
 SLOWER = 0.01
-FASTER = 0.0005  # as far as the kernel itself adjusts the clock that measures real time
+FASTER = 0.0005  # the kernel adjusts the clock that measures real time by as much
 
 
 class Alarm(Protocol):
-    """Something that will happen at a set time unless cancelled."""
+    """A callback at a set time."""
 
     def cancel(self) -> None: ...
 
 
 class Times(NamedTuple):
-    """One reading of all three times."""
+    """All three times at one moment, in epoch ms."""
 
     now_ms: int
     calendar_ms: int
@@ -47,53 +48,53 @@ class Times(NamedTuple):
 
 
 class Clock(Protocol):
-    """Epoch milliseconds, and a way to be called at one of them."""
+    """Gives the times in epoch ms, and calls back at a time."""
 
     def times(self) -> Times:
         """All three times at one moment."""
 
     def now_ms(self) -> int:
-        """The server's time; it never goes back."""
+        """The server's time. It never goes back."""
 
     def calendar_ms(self) -> int:
-        """The time of day, which may be set: for comparison with times that clients name."""
+        """The time of day, which operators may set. For comparison with times from clients."""
 
     def aged_ms(self) -> int:
-        """The time by which the age of what is stored is judged."""
+        """The time that decides whether stored data is old enough to be removed."""
 
     def ahead_ms(self) -> int:
-        """How far the server's time is ahead of the system's clock; negative when it is behind."""
+        """How far the server's time is ahead of the system clock; negative if it is behind."""
 
     def patience_ends_ms(self, patience_ms: int) -> int:
         """The server's time after `patience_ms` of real time."""
 
     def start_at_least(self, stored_ms: int) -> None:
-        """Not behind what is already stored."""
+        """Start no earlier than the latest stored time."""
 
     def follow(self, ask: Callable[[], float]) -> None:
-        """Keep step with another clock, which `ask` reads (ms); slowly, and never back. Waits for the answers."""
+        """Approach another clock, which `ask` reads in ms: slowly, and never backwards. Blocks while `ask` runs."""
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm: ...
 
     def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Like `call_at`, by the calendar. After a step of the system's clock the callback may come late."""
+        """Like `call_at` with the time of day. After a step of the system clock the callback may come late."""
 
     def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Like `call_at`, for a caller that waits on the other side of a wire: its patience is real."""
+        """Like `call_at` for the deadline of a waiting client, which runs in real time also in tests."""
 
 
 def wall_ms() -> float:
-    """The machine's clock, which may be set at any time."""
+    """The machine's clock, which operators may set at any time."""
     return time.time() * 1_000
 
 
 _SINCE_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-# Real time since some moment, in seconds; where the system can say so, the time that the machine slept counts.
+# Real time since some moment, in seconds. It includes the time that the machine slept, if the system reports that.
 elapsed_s: Callable[[], float] = time.monotonic if _SINCE_BOOT is None else partial(time.clock_gettime, _SINCE_BOOT)
 
 
 class _Course(NamedTuple):
-    """How a clock goes: from a reading on, faster or slower until a moment of real time, then straight."""
+    """How a clock runs after a reading: faster or slower until a moment of real time, then as real time does."""
 
     from_s: float
     from_ms: float
@@ -106,18 +107,18 @@ class _Course(NamedTuple):
 
 
 class SystemClock:
-    """Real time. `start_at` and `start_at_least` are for its beginning; `follow` for its life.
+    """Real time. `start_at` and `start_at_least` set it at the start; `follow` adjusts it while the server runs.
 
-    `doubted_ms` is how much of the system clock's time is a jump that is not believed yet (`maintenance.timekeeper`).
+    `doubted_ms` is the length of a forward jump of the system clock that is not confirmed (`maintenance.timekeeper`).
     """
 
     def __init__(self, wall: Callable[[], float] = wall_ms, elapsed: Callable[[], float] = elapsed_s) -> None:
         """`wall` reads the machine's clock in ms, `elapsed` real time in s."""
         self.doubted_ms = 0
-        self.stepped_ms = 0.0  # by how much the system's clock was set, since `take_step` was asked
+        self.stepped_ms = 0.0  # by how much the system clock was set since the last `take_step`
         self._wall = wall
         self._elapsed = elapsed
-        # Read and changed by several threads: under the lock, so that no reading is behind an earlier one.
+        # Several threads read and change the clock. The lock ensures that no reading is behind an earlier one.
         self._lock = threading.Lock()
         self._newest_ms = 0
         self._course = self._theirs = self._straight(wall())
@@ -128,7 +129,7 @@ class SystemClock:
         return self._wall()
 
     def start_at(self, ask: Callable[[], float], ahead_ms: int = 0) -> None:
-        """Begin where another clock stands, or as far ahead of it as other servers that follow it are."""
+        """Start with the time of another clock, plus `ahead_ms` if other servers that follow it are ahead."""
         theirs_ms, _ = self._read(ask)
         with self._lock:
             self._is_wall = False
@@ -156,7 +157,7 @@ class SystemClock:
             self._course = _Course(now_s, now_ms, faster, until_s)
 
     def take_step(self) -> int:
-        """By how much the system's clock was set since this was last asked, in ms; 0 while it only runs."""
+        """By how much the system clock was set since the last call, in ms; 0 if it was not set."""
         with self._lock:
             stepped_ms, self.stepped_ms = self.stepped_ms, 0.0
         return round(stepped_ms)
@@ -175,7 +176,7 @@ class SystemClock:
             return self._newest_ms
 
     def system_ms(self) -> int:
-        """The system's clock: the machine's, or the database's as it was last read."""
+        """The system clock: the machine's, or the database's as last read."""
         with self._lock:
             return int(self._wall() if self._is_wall else self._theirs.at_ms(self._elapsed()))
 
@@ -206,7 +207,7 @@ class SystemClock:
         return _Course(now_s, from_ms, 0.0, now_s)
 
     def _read(self, ask: Callable[[], float]) -> tuple[float, float]:
-        """What the other clock says now, as the shortest of a few trips has it; and by how much that may be wrong."""
+        """The other clock's time now, and its greatest error, both in ms; from the fastest of `TRIPS` readings."""
         shortest_s, read_ms, read_s = math.inf, 0.0, 0.0
         for _ in range(TRIPS):
             asked_s = self._elapsed()
@@ -227,7 +228,7 @@ def _faster(ahead_ms: float) -> float:
 
 
 class _SystemAlarm:
-    """Rings when nothing is left; the clock may run slower than the timers of the event loop."""
+    """Calls back when no time is left. The server's time may run slower than the timers of the event loop."""
 
     def __init__(self, left_ms: Callable[[], int], callback: Callable[[], None]) -> None:
         self._left_ms = left_ms
@@ -239,7 +240,7 @@ class _SystemAlarm:
         self._timer.cancel()
 
     def _set(self, left_ms: int) -> None:
-        # One millisecond more: a timer that fires early by rounding would only have to be set again.
+        # One millisecond more, because a timer that fires early by rounding must be set again.
         self._timer = self._loop.call_later(max(0, left_ms + 1) / 1_000, self._ring)
 
     def _ring(self) -> None:
@@ -251,7 +252,7 @@ class _SystemAlarm:
 
 
 class Calendar:
-    """The clock of a sleeper that waits for a time of day."""
+    """A clock for a timer that waits for a time of day."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -264,7 +265,7 @@ class Calendar:
 
 
 class ManualClock:
-    """Time for tests: it stands still until `advance` moves it, and wakes what falls due in order."""
+    """A clock for tests. Its time changes only in `advance`, which calls back in the order of due times."""
 
     def __init__(self, start_ms: int = 1_735_689_600_000) -> None:
         self._now_ms = start_ms
@@ -275,7 +276,7 @@ class ManualClock:
         self._now_ms = max(self._now_ms, stored_ms)
 
     def follow(self, ask: Callable[[], float]) -> None:
-        """It stands where the test has put it."""
+        """Only the test sets this clock."""
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -299,19 +300,19 @@ class ManualClock:
     call_on = call_at
 
     def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        # Whichever comes first: a client's deadline runs out in real time, though this clock stands still.
+        # Called at the earlier of both: a client's deadline ends in real time although this clock stands still.
         alarm = _ManualAlarm(callback)
         heapq.heappush(self._alarms, (at_ms, next(self._order), alarm))
         alarm.real = asyncio.get_running_loop().call_later(max(0, at_ms - self._now_ms) / 1_000, alarm.ring)
         return alarm
 
     async def advance(self, by_ms: int, settle: Callable[[], Awaitable[None]]) -> None:
-        """Move on by `by_ms`, stopping at every alarm on the way; `settle` returns when all it woke has been done.
+        """Move the clock by `by_ms` and stop at each alarm on the way. `settle` waits for the work that it started.
 
-        Raises `ValueError` for a step back: time never goes there.
+        Raises `ValueError` if `by_ms` is negative.
         """
         if by_ms < 0:
-            raise ValueError(f"the clock cannot be moved back by {-by_ms} ms; advance it by 0 or more")
+            raise ValueError(f"the clock cannot go back {-by_ms} ms; advance it by 0 ms or more")
         end_ms = self._now_ms + by_ms
         await settle()
         while self._alarms and self._alarms[0][0] <= end_ms:

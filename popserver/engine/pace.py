@@ -1,34 +1,34 @@
-"""When a group commit leaves: at once, or a moment later with those who are about to come.
+"""When a group commit starts: at once, or a moment later with requests that will probably arrive.
 
-A commit costs a disk flush and a dozen hand-overs between threads, whatever it carries. Callers who were answered
-together come again together, so after a batch of several the next one gathers for as long as the event loop needs to
-take as many in again. A caller who is alone never waits: nobody came with it.
+A commit costs a disk flush and several thread switches, for one request as for many. Callers that were answered
+together usually call again together. So after a batch of several requests the next batch waits for as long as the event
+loop needs to receive that many requests again. After a batch of one request nothing waits.
 """
 
 from __future__ import annotations
 
-# The loop takes a call in and answers it in about 0.2 ms; twice that, so that a batch can grow to who is there.
+# The loop needs about 0.2 ms to receive and answer a call. Twice that, so that a batch can grow to all active callers.
 PER_REQUEST_S = 0.000_4
 PATIENCE_S_MAX = 0.008
-# Each message of an answer is a frame of its own; so many take the loop as long as a call.
+# Each message of an answer is a frame; this many cost the loop as much as a call.
 MESSAGES_PER_CALL = 8
-# With this many requests a commit's own cost is small beside theirs.
+# With this many requests the commit itself costs little compared with the requests.
 ENOUGH = 48
 
 
 class BatchDelay:
-    """Remembers the batch before. `now_s` is any clock that only goes forward."""
+    """Remembers the previous batch. `now_s` is the time of a monotonic clock."""
 
     def __init__(self) -> None:
         self._leaves_at_s = float("-inf")
-        self.gathers = False  # whether the batch before had several requests; if not, the next one leaves at once
+        self.gathers = False  # whether the previous batch had several requests; if not, the next one starts at once
 
     def wait_s(self, waiting: int, now_s: float) -> float:
-        """How long a batch of `waiting` requests had better wait for more; 0 to leave at once."""
+        """How many seconds a batch of `waiting` requests should wait for more; 0 to start at once."""
         return 0.0 if waiting >= ENOUGH else max(0.0, self._leaves_at_s - now_s)
 
     def left(self, count: int, now_s: float, *, answers: int = 0) -> None:
-        """A batch of `count` requests left, to be answered with up to so many messages."""
+        """A batch of `count` requests started; its answers have up to `answers` messages."""
         self.gathers = count > 1
         calls = count + answers / MESSAGES_PER_CALL
         patience_s = min(calls * PER_REQUEST_S, PATIENCE_S_MAX) if self.gathers else 0.0

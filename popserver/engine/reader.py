@@ -1,6 +1,6 @@
-"""Reading without writing: a small pool of connections beside the writer's.
+"""Queries that change nothing: a small pool of connections beside the writer's connection.
 
-A database in memory has one connection only, so there a read takes its turn in the writer.
+An in-memory database has only one connection, so the writer runs its queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Reader:
-    """Runs look-ups off the event loop."""
+    """Runs queries outside of the event loop's thread."""
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database
@@ -30,13 +30,13 @@ class Reader:
         self._pool = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="popmq-reader")
 
     async def read(self, look: Callable[[Connection], T]) -> T:
-        """What `look` finds, at one consistent moment."""
+        """The result of `look`, which sees one consistent state of the database."""
         if self._database.is_memory:
             return await self._writer.submit(Read(look))
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, look)
 
     async def read_then(self, look: Callable[[Connection], T], then: Callable[[T], R]) -> R:
-        """What `then` makes of it: that takes time, and never the writer's."""
+        """The result of `then`, called with the result of `look`. It may be slow: it never runs in the writer."""
         loop = asyncio.get_running_loop()
         if self._database.is_memory:
             return await loop.run_in_executor(self._pool, then, await self.read(look))
@@ -53,13 +53,13 @@ class Reader:
 SLOW_LOOK_MS = 5 * SECOND_MS  # requirement A8
 
 
-# A brake on what the log says: what callers can cause again and again is told once in a while.
+# A limit for log lines that callers can cause again and again.
 
 AGAIN_MS = MINUTE_MS
 
 
 class Brake:
-    """Lets one line through a minute, and counts the others."""
+    """Allows one log line per minute, and counts the others."""
 
     def __init__(self, again_ms: int = AGAIN_MS) -> None:
         self._again_ms = again_ms
@@ -67,7 +67,7 @@ class Brake:
         self._untold = 0
 
     def untold(self, now_ms: int) -> int | None:
-        """How many lines were held back since the last one, where one may be told now; None where it is held back."""
+        """None if this line must not be logged. Otherwise how many lines were dropped since the last one."""
         if self._told_ms is not None and now_ms - self._told_ms < self._again_ms:
             self._untold += 1
             return None

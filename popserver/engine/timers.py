@@ -1,7 +1,7 @@
-"""One sleeper for everything that falls due.
+"""Work at due times, and work that is repeated until it succeeds.
 
-It sleeps until the earliest due moment in the store and is told of earlier ones; no scanning beat. What it does when
-it wakes is the maintenance's affair: `work` does one step and returns the next due moment, or None for none.
+A timer waits until the earliest due time in the store, and is told of earlier ones; it never polls. When the time has
+come it calls `work`, which does one step and returns the next due time, or None.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Sleeper:
         self._closed = False
 
     def tell(self, due_ms: int | None) -> None:
-        """Something will be due at `due_ms`; only an earlier moment than the known one matters."""
+        """Something is due at `due_ms`. Only the earliest due time counts; None changes nothing."""
         if due_ms is None or self._closed or (self._due_ms is not None and self._due_ms <= due_ms):
             return
         self._due_ms = due_ms
         self._set_alarm()
 
     def look(self) -> None:
-        """Something may be due without a notice; or the clock was set, and the alarm is late."""
+        """Run `work` now: something may be due that was not announced, or the clock was set and the alarm is late."""
         if not self._closed:
             self._due_ms = self._clock.now_ms()
             self._set_alarm()
 
     async def idle(self) -> None:
-        """Return when nothing that is due now is still to be done."""
+        """Return when everything that is due now is done."""
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class Sleeper:
     async def _work_off(self) -> None:
         try:
             while not self._closed:
-                # Cleared before the work: a moment told while the store is busy must not be forgotten.
+                # Cleared before the work, so that a due time that is told during the work is kept.
                 self._due_ms = None
                 due_ms = await self._work()
                 if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
@@ -86,10 +86,10 @@ class Sleeper:
                 self._set_alarm()
 
 
-# Deeds that must be done though nobody waits for them.
+# Work that must be done although no caller waits for it.
 #
-# Those of one name are done one after the other, in the order they came. One that the store does not do now is tried
-# again every second until it is done.
+# Work with the same name is done in the order in which it was given. If the store refuses it, it is repeated every
+# second until it succeeds.
 
 RETRY_MS = 1 * SECOND_MS
 
@@ -99,7 +99,7 @@ log = structlog.get_logger("popserver.errands")
 
 
 class Errands:
-    """What this server has still to do for clients that do not ask."""
+    """Work that this server must do for clients that do not wait for it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -109,19 +109,19 @@ class Errands:
         self._closed = False
 
     def do(self, name: Hashable, deed: Deed) -> None:
-        """Have it done, after what that name's others still have to do."""
+        """Do it in the background, after earlier work with the same name."""
         waiting = self._waiting.setdefault(name, deque())
         waiting.append(deed)
         if len(waiting) == 1:
             self._start(name)
 
     async def idle(self) -> None:
-        """Return when nothing can be done now: all is done, or waits for the next try."""
+        """Return when all work is done or waits for its next try."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Finish what is being done, and try nothing again: the next start takes it up."""
+        """Finish running work, and do not repeat failed work: the next start of the server does it."""
         self._closed = True
         for alarm in self._alarms.values():
             alarm.cancel()
@@ -144,6 +144,6 @@ class Errands:
         del self._waiting[name]
 
     def _try_again(self, name: Hashable, error: PopError) -> None:
-        log.warning("what is still to do for a client waits", reason=error.sentence)
+        log.warning("work for a client failed and will be repeated", reason=error.sentence)
         if not self._closed:
             self._alarms[name] = self._clock.call_at(self._clock.now_ms() + RETRY_MS, lambda: self._start(name))

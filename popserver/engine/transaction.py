@@ -1,8 +1,8 @@
-"""One transaction of the writer: what requests declare, what operations share, and what follows the commit.
+"""One transaction of the writer: requests, the state that operations share, and the effects after the commit.
 
-A request names its phase, its locks and the operation that carries it out. The writer takes all locks first, then calls
-each operation once with all its requests, in the order of the phases. Every server does so in the same order, so no two
-servers on one database wait for each other in a circle.
+A request has a phase, locks, and an operation that carries it out. The writer takes all locks first, then calls each
+operation once with all its requests, in the order of the phases. All servers use the same order, so servers on one
+database do not deadlock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from popserver.database.notifications import Outdated
 from popserver.model.errors import PopError
 
-# No statement touches more rows than this; longer work comes in steps with requests in between.
+# No statement changes more rows than this. Longer work is divided into steps, so that other requests run in between.
 STEP_ROWS_MAX = 1_000
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
 
@@ -30,9 +30,9 @@ F = TypeVar("F", bound="Finisher")
 class Phase(IntEnum):
     """The order of the operations in a transaction.
 
-    First the catalog, servers, clients and members, then queue counters, then what is pending, then progress, then
-    deliveries. An operation that names messages comes before one that chooses them: a receive may take what an ack of
-    the same transaction makes available. Operations that share a phase begin with one common lock.
+    First the catalog, servers, clients and members, then queue counters, pending messages, progress, and deliveries.
+    Operations that name messages come before operations that choose messages, so a receive can return a message that
+    an ack in the same transaction made available. Operations that share a phase begin with the same lock.
     """
 
     CATALOG = auto()
@@ -88,8 +88,10 @@ class Phase(IntEnum):
 
 
 class LockOrder(IntEnum):
-    """The order in which the locks that requests name are taken. What exists is locked last: the operations that change
-    it take that lock when the others are held."""
+    """The order in which the transaction takes the locks that requests name.
+
+    CATALOG is last, because operations that change the catalog take it while they hold the others.
+    """
 
     PROGRESS = auto()
     QUEUE_LOCKS = auto()
@@ -98,7 +100,7 @@ class LockOrder(IntEnum):
 
 
 class Locks(NamedTuple):
-    """Locks of one kind that a request names. `take` gets the keys of all requests at once, and waits for them."""
+    """Locks of one kind that a request names. `take` gets the keys of all requests and waits until it has them all."""
 
     order: LockOrder
     take: Callable[..., None]
@@ -106,18 +108,18 @@ class Locks(NamedTuple):
 
 
 class Request(Generic[S_co]):
-    """What a caller asks of the writer; `S_co` is the result.
+    """A request to the writer; `S_co` is the type of its result.
 
-    A subclass is a frozen dataclass that states its phase.
+    Each subclass is a frozen dataclass with a phase.
     """
 
     __slots__ = ()
     phase: ClassVar[Phase]
     operation: ClassVar[Callable[..., Sequence[object]]]  # set by `carries_out`
-    place: ClassVar[tuple[Phase, str]]  # of the operation in a transaction: its phase, then its name
+    place: ClassVar[tuple[Phase, str]]  # sorts the operations of a transaction: phase, then name
 
     def locks(self) -> Iterable[Locks]:
-        """The locks that the transaction takes before it does anything else."""
+        """The locks that the transaction must take before its first operation."""
         return ()
 
 
@@ -125,7 +127,7 @@ Operation = Callable[["Transaction", Sequence[R]], Sequence[S | PopError]]
 
 
 def carries_out(*kinds: type[Request[S]]) -> Callable[[Operation[R, S]], Operation[R, S]]:
-    """Make a function the operation of these kinds of requests, which have one phase."""
+    """Make a function the operation of these kinds of requests. All of them have the same phase."""
 
     def bind(operation: Operation[R, S]) -> Operation[R, S]:
         for kind in kinds:
@@ -137,24 +139,24 @@ def carries_out(*kinds: type[Request[S]]) -> Callable[[Operation[R, S]], Operati
 
 
 class FinishOrder(IntEnum):
-    """The order of what is left for the end of a transaction."""
+    """The order of the finishers at the end of a transaction."""
 
     DEAD_LETTERS = auto()
     RETRIES = auto()
     IDEMPOTENCY_KEYS = auto()
 
 
-# These remove messages, or lock dead letters and the server's own queues and wait for nothing more: what is to be made
-# of messages is made before.
+# Before these phases the transaction writes its dead letters and retries, which are copies of messages: these phases
+# remove messages, or lock dead letters and the server's own queues.
 AFTER_RETRIES = frozenset(
     {Phase.RETAIN, Phase.PURGE, Phase.RUN_PLAN, Phase.REDRIVE, Phase.PURGE_DEAD_LETTERS},
 )
 
 
 class Finisher(Protocol):
-    """Collects what operations leave for the end of their transaction, and writes it there.
+    """Collects rows from operations and writes them at the end of the transaction.
 
-    Every server writes in the same order, so none waits for another in a circle.
+    All servers write in the same order, so they do not deadlock.
     """
 
     order: ClassVar[FinishOrder]
@@ -163,28 +165,28 @@ class Finisher(Protocol):
 
 
 class RepeatedId(Exception):
-    """An optimistic run met a message id that is stored already: run it again, carefully."""
+    """A run without checks found a message id that is stored already. The batch must run again with `careful`."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """A connection inside a transaction, its moment in time, and its effects after COMMIT.
+    """A connection inside a transaction, its time in epoch ms, and its effects after COMMIT.
 
-    `careful` is set when an optimistic run met a repeated message id: operations then look before they insert.
+    If `careful` is set, operations look for stored message ids before they insert. The first run skips that.
     """
 
     conn: Connection
     now_ms: int
     careful: bool = False
-    # The time of day, for times that clients name, and the time by which age is judged; 0: as `now_ms`.
+    # The time of day, for times from clients, and the time for judging age (`engine.clock`); 0: the same as `now_ms`.
     calendar_ms: int = 0
     aged_ms: int = 0
     rings: set[int] = field(default_factory=set)
-    due: dict[str, int] = field(default_factory=dict)  # the earliest moment for each word of `database.notifications`
+    due: dict[str, int] = field(default_factory=dict)  # the earliest time for each word of `database.notifications`
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
     outdated: set[Outdated] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
-    # How many bytes of bodies may still be granted: they are all in memory until they are answered.
+    # How many bytes of bodies operations may still read: they stay in memory until they are answered.
     answer_bytes: int = ANSWER_BYTES_MAX
 
     def __post_init__(self) -> None:
@@ -192,39 +194,39 @@ class Transaction:
         self.aged_ms = self.aged_ms or self.now_ms
 
     def at_end(self, kind: type[F]) -> F:
-        """This transaction's finisher of that kind, made when it is first asked for."""
+        """This transaction's finisher of that kind; the first call makes it."""
         found = self.finishers.get(kind)
         if found is None:
             found = self.finishers[kind] = kind()
         return cast("F", found)
 
     def finish(self, last: FinishOrder = FinishOrder.IDEMPOTENCY_KEYS) -> None:
-        """Have the finishers up to `last` write what they have collected."""
+        """Let the finishers up to `last` write their rows."""
         while due := [kind for kind in self.finishers if kind.order <= last]:
             self.finishers.pop(min(due, key=lambda kind: kind.order)).finish(self)
 
     def ring(self, topic_id: int) -> None:
-        """Once committed, something of this topic can be granted."""
+        """After the commit, wake polls: the topic has messages to deliver."""
         self.rings.add(topic_id)
 
     def expect(self, word: str, at_ms: int) -> None:
-        """Once committed, something of the kind that `word` names falls due at `at_ms`."""
+        """After the commit, set the timer of the kind `word` to `at_ms`, if that is earlier."""
         self.due[word] = min(at_ms, self.due.get(word, at_ms))
 
     def outdate(self, what: Outdated) -> None:
-        """Once committed, what servers remember of this topic or group is old."""
+        """After the commit, make all servers drop what they remember about this topic or group."""
         self.outdated.add(what)
 
     def say(self, word: str) -> None:
-        """Once committed, every other server hears this word (`database.notifications`)."""
+        """After the commit, send this word to every other server (`database.notifications`)."""
         self.words.add(word)
 
 
 def lock(tx: Transaction, requests: Iterable[Request[object]]) -> None:
-    """Take every lock that the requests name, before anything else and in one order.
+    """Take all locks that the requests name, in one order, before the first operation.
 
-    A transaction that waits for such a lock holds only locks of this kind, taken in the same order; an operation that
-    only chooses waits for none. So no two servers wait for each other in a circle.
+    A transaction that waits for such a lock holds only locks that come earlier in this order. Operations that choose
+    rows skip locked ones and never wait. So servers do not deadlock.
     """
     takers: dict[LockOrder, Callable[..., None]] = {}
     wanted: dict[LockOrder, set[Hashable]] = {}
@@ -237,14 +239,14 @@ def lock(tx: Transaction, requests: Iterable[Request[object]]) -> None:
             takers[order](tx, wanted[order])
 
 
-# Reads inside the writer's transaction: for a database in memory, which has no second connection.
+# Queries inside the writer's transaction, for an in-memory database, which has no second connection.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Read(Request[T]):
-    """A query to be run on the writer's connection."""
+    """A query for the writer's connection."""
 
     phase: ClassVar = Phase.READ
     query: Callable[[Connection], T]
@@ -252,7 +254,7 @@ class Read(Request[T]):
 
 @carries_out(Read)
 def read(tx: Transaction, requests: Sequence[Read[T]]) -> list[T | PopError]:
-    """What each query finds; a query that raises a `PopError` is the only one to fail."""
+    """The result of each query. A `PopError` that a query raises is its result; the others still run."""
     return [_read(tx.conn, request.query) for request in requests]
 
 

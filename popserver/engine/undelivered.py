@@ -1,4 +1,4 @@
-"""Bodies on the way out: in memory from when they are read from the store until their client has taken them."""
+"""The memory for bodies of answers: counted from the read in the store until the client has received them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from popserver.model.budget import Budget
 
 
 class Undelivered:
-    """What all answers under way carry. A read that finds no room waits for it."""
+    """Counts the bodies of all answers that are being sent. A read that finds no room waits."""
 
     def __init__(self, budget: Budget, clock: Clock) -> None:
         self._budget = budget
@@ -23,16 +23,16 @@ class Undelivered:
         return self._budget.used < self._budget.limit
 
     def room(self) -> int:
-        """How many bytes one transaction may read: the last message may be beyond."""
+        """How many bytes of bodies one transaction may read. Its last message may exceed that."""
         return min(ANSWER_BYTES_MAX, self._budget.limit - self._budget.used)
 
     def carry(self, size: int) -> None:
-        """An answer carries so many bytes, until `carried`: they are in memory, whether there is room or not."""
+        """Count `size` bytes of an answer until `carried`. They are in memory already, so this never refuses."""
         self._budget.used += size
         self._budget.peak = max(self._budget.peak, self._budget.used)
 
     def carried(self, size: int) -> None:
-        """The answer was taken, or its call has ended."""
+        """The client received the answer, or its call ended."""
         self._budget.give_back(size)
         if self.has_room:
             waiting, self._waiting = self._waiting, set()
@@ -40,7 +40,7 @@ class Undelivered:
                 _end(each, has_room=True)
 
     async def wait(self, until_ms: int) -> None:
-        """Return when there is room. Raises `TooManyRequests` where there is none until then."""
+        """Return when there is room. Raises `TooManyRequests` if there is none until `until_ms`."""
         while not self.has_room:
             waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             self._waiting.add(waiting)

@@ -1,9 +1,9 @@
-"""Parked long polls, and the ring that wakes them.
+"""Parked long polls, and how they are woken.
 
-A poll notes its topic's ring number *before* it asks the store, and parks only if the number is still the same: else
-something became ready between the answer and the parking, and it would sleep beside it. A ring wakes one parked poll
-of each group; a poll that leaves something behind wakes the next (`pass_on`). What a group found empty stays empty
-until the next ring, so an idle poll that comes again parks without asking the store.
+Each topic has a ring number that grows with each wake-up. A poll reads the number *before* it asks the store, and parks
+only if the number is still the same. Otherwise a message became READY in between, and the poll would miss it. A wake-up
+wakes one parked poll of each group. If that poll leaves messages behind, it wakes the next one (`pass_on`). The room
+remembers that a group found nothing at a ring number, so that a repeated poll parks without asking the store.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from popserver.engine.clock import Clock
 from popserver.filters import Filter
 from popserver.model.remembered import Remembered
 
-# What the field's proxy allows (requirement A9); beyond it a poll is answered, not held.
+# As a RocketMQ proxy allows (requirement A9). Further polls are answered at once.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
 
 
 class Seat(NamedTuple):
-    """Where a poll parks: whose progress it waits for, on which topic."""
+    """The group and the topic of a poll."""
 
     group_id: int
     topic_id: int
@@ -48,7 +48,7 @@ class Wakeups:
         return self._rings.get(topic_id, 0) + self._rings_of_all
 
     def found_empty(self, seat: Seat, wanted: Filter, ring_number: int) -> None:
-        """Remember that what this group `wanted` was not there as of that ring."""
+        """Remember that the group found no message for its filter `wanted` at this ring number."""
         self._empty.put((seat, wanted), ring_number, wanted.memory)
 
     def is_known_empty(self, seat: Seat, wanted: Filter) -> bool:
@@ -59,7 +59,7 @@ class Wakeups:
         return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
 
     async def park(self, seat: Seat, ring_number: int, until_ms: int) -> bool:
-        """Wait for a ring after `ring_number`; False when `until_ms` came first or the server is closing."""
+        """Wait for a wake-up after `ring_number`. False if `until_ms` came first or the server is closing."""
         if self._closed:
             return False
         if self.ring_number(seat.topic_id) != ring_number:
@@ -72,7 +72,7 @@ class Wakeups:
         try:
             return await poll
         except asyncio.CancelledError:
-            # The ring may have chosen this poll just before its client left: hand it to the next one.
+            # A wake-up may have chosen this poll just before its client left: wake the next poll.
             if poll.done() and not poll.cancelled() and poll.result():
                 self.pass_on(seat)
             raise
@@ -81,26 +81,26 @@ class Wakeups:
             self._leave(seat, queue, poll)
 
     def ring(self, topic_id: int) -> None:
-        """Something of the topic became grantable."""
+        """The topic has messages to deliver: wake one poll of each group."""
         self._rings[topic_id] = self._rings.get(topic_id, 0) + 1
         for queue in list(self._parked.get(topic_id, {}).values()):
             _wake_first(queue)
 
     def ring_all(self) -> None:
-        """Nobody knows what became grantable: rings of other servers may have been missed."""
+        """Wake one poll of each group and topic: notifications of other servers may have been missed."""
         self._rings_of_all += 1
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
                 _wake_first(queue)
 
     def pass_on(self, seat: Seat) -> None:
-        """Something was left behind: wake the group's next poll."""
+        """A poll left messages behind: wake the group's next poll."""
         queue = self._parked.get(seat.topic_id, {}).get(seat.group_id)
         if queue:
             _wake_first(queue)
 
     def close(self) -> None:
-        """Answer every parked poll empty, and park none any more."""
+        """End every parked poll without messages, and park no more polls."""
         self._closed = True
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):

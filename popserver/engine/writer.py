@@ -1,11 +1,11 @@
-"""Group commit: the one way to change the store.
+"""Group commit: the only way to change the store.
 
-Requests that wait are taken together, run as one transaction of set-based statements, committed, then answered: no
-answer before the commit it reports. The event loop gathers, a thread of its own executes; they meet twice per batch.
+All waiting requests run together in one transaction of set-based statements. They are answered after its commit, never
+before. The event loop collects requests, and a separate thread runs the transaction, with two switches per batch.
 
-A batch that fails before its commit is rolled back and run again in halves, until only the guilty request fails. When
-the outcome of COMMIT is unknown nothing is run again: the requests get `Internal`, and their repetition meets the
-dedupe.
+If a batch fails before its commit, it is rolled back and runs again in halves, until only the failing request is
+refused. If the outcome of COMMIT is unknown, nothing runs again: the requests get `Internal`, and their repetition is
+recognized as a duplicate.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from popserver.model.names import Resource
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
-BATCH_ANSWERS_MAX = 4_096  # messages: small ones are read before anything looks at their size
-TRIES = 3  # of a batch that the database takes back for the sake of another transaction
+BATCH_ANSWERS_MAX = 4_096  # messages; small ones are read before their size is counted
+TRIES = 3  # of a batch that the database rolls back in favour of another transaction
 
 S = TypeVar("S")
 
@@ -42,7 +42,7 @@ log = structlog.get_logger("popserver.writer")
 
 
 class Effects:
-    """Tells those who have subscribed what committed transactions have changed. Each is told in the event loop."""
+    """Tells subscribers what committed transactions changed. Subscribers are called in the event loop."""
 
     def __init__(self) -> None:
         self._ready: list[Callable[[int], None]] = []
@@ -50,15 +50,15 @@ class Effects:
         self._outdated: dict[str, Callable[[Resource], None]] = {}
 
     def on_ready(self, tell: Callable[[int], None]) -> None:
-        """`tell` gets the id of each topic of which something can be granted."""
+        """`tell` gets the id of each topic that has messages to deliver."""
         self._ready.append(tell)
 
     def on_due(self, word: str, tell: Callable[[int], None]) -> None:
-        """`tell` gets the moment (epoch ms) at which something of this kind falls due."""
+        """`tell` gets the time (epoch ms) at which something of the kind `word` is due."""
         self._due[word] = tell
 
     def on_outdated(self, kind: str, tell: Callable[[Resource], None]) -> None:
-        """`tell` gets the name of each topic or group of which this has changed."""
+        """`tell` gets the name of each topic or group whose data of this kind changed."""
         self._outdated[kind] = tell
 
     def ready(self, topic_ids: Iterable[int]) -> None:
@@ -78,7 +78,7 @@ class Effects:
 
 
 class _Entry(NamedTuple):
-    """A request that waits. Its future takes what the operation returns for it."""
+    """A waiting request. Its future gets what the operation returns for it."""
 
     request: Request[object]
     size: int
@@ -92,7 +92,7 @@ class _Outcome(NamedTuple):
 
 
 class Writer:
-    """Owns the writing connection and the thread it lives in."""
+    """Owns the writing connection and its thread."""
 
     def __init__(
         self,
@@ -103,19 +103,19 @@ class Writer:
     ) -> None:
         """`backlog` counts the bytes of requests that are not answered yet.
 
-        `answer_room` says how many bytes of bodies a transaction may grant.
+        `answer_room` returns how many bytes of bodies a transaction may read.
         """
         self._database = database
         self._clock = clock
         self.effects = Effects()
-        # What other servers are to hear of a transaction; called in the writer's thread. None: there are no others.
+        # Returns the notification of a transaction to other servers; called in the writer's thread. None: one server.
         self.announcement: Callable[[Transaction], str] | None = None
         self._backlog = backlog
         self._answer_room = answer_room
-        self._batch_bytes = 0  # of the backlog: what is being stored
+        self._batch_bytes = 0  # the part of the backlog that is being stored
         self._waiting: list[_Entry] = []
         self._batches: queue.SimpleQueue[list[_Entry] | None] = queue.SimpleQueue()
-        self._busy = False  # from the first request that waits until nothing is left
+        self._busy = False  # from the first waiting request until no request waits or runs
         self._delay = BatchDelay()
         self._alarm: asyncio.Handle | None = None  # while a batch waits for more
         self._idle = asyncio.Event()
@@ -133,11 +133,12 @@ class Writer:
         self._thread.start()
 
     def submit(self, request: Request[S], *, size: int = 0, answers: int = 0) -> asyncio.Future[S]:
-        """Have one request done, whether the caller waits or not: cancelling the future cancels the answer alone.
+        """Carry out one request. Cancelling the future cancels only the answer, not the request.
 
-        The future has the result once it is committed, or the `PopError` with which the request ended. `size` is what
-        the request brings in bytes, `answers` how many messages its answer may take out. What brings bytes is refused
-        (`TooManyRequests`) while too many wait: the store is slower than the senders, and memory ends.
+        The future gets the result after the commit, or the `PopError` of the refusal. `size` is the number of bytes
+        that the request stores, `answers` the most messages that its answer may have. A request with a size is refused
+        (`TooManyRequests`) if it does not fit into the backlog: the store is slower than the senders, and the backlog
+        must not fill the memory.
         """
         answer: asyncio.Future[S] = self._loop.create_future()
         if self._closed:
@@ -146,13 +147,13 @@ class Writer:
         # A request that is larger than the whole backlog is stored alone.
         size = min(size, self._backlog.limit)
         if size and not self._backlog.take(size):
-            answer.set_exception(self._backlog.refusal(f"{size} bytes more to store"))
+            answer.set_exception(self._backlog.refusal(f"another {size} bytes to store"))
             return answer
         self._waiting.append(_Entry(request, size, answers, answer))
         if not self._busy:
             self._busy = True
             self._idle.clear()
-            # One turn of the loop later: requests that arrived together then travel together.
+            # One turn of the event loop later, so that requests that arrived together are in one batch.
             self._loop.call_soon(self._dispatch)
         elif self._alarm is not None and len(self._waiting) == ENOUGH:
             self._alarm.cancel()
@@ -160,20 +161,20 @@ class Writer:
         return answer
 
     async def idle(self) -> None:
-        """Return when nothing waits and nothing is being done."""
-        # Again, because whoever else was woken with us may have asked for something before it was our turn.
+        """Return when no request waits or runs."""
+        # In a loop, because another task that woke at the same time may have submitted a request first.
         while not self._idle.is_set():
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Do what waits, then end the thread and its connection."""
+        """Carry out the waiting requests, then end the thread and close its connection."""
         await self.idle()
         self._closed = True
         self._batches.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _dispatch(self) -> None:
-        """Give a batch to the thread, or wait a moment for those who are about to come."""
+        """Give a batch to the thread, or wait a moment for requests that will probably arrive."""
         if self._delay.gathers and self._alarm is None:
             wait_s = self._delay.wait_s(len(self._waiting), self._loop.time())
             if wait_s:
@@ -187,7 +188,7 @@ class Writer:
         self._batches.put(batch)
 
     def _take(self) -> list[_Entry]:
-        """The first one, and of the others those that fit: a small send does not wait for several large ones."""
+        """The next batch: the first request, and all others that fit. So small sends do not wait behind large ones."""
         batch: list[_Entry] = []
         left: list[_Entry] = []
         size, answers = 0, 0
@@ -227,7 +228,7 @@ class Writer:
             self._busy = False
             self._idle.set()
 
-    # From here on: the writer's own thread.
+    # From here on, code runs in the writer's thread.
 
     def _work(self) -> None:
         while (batch := self._batches.get()) is not None:
@@ -245,7 +246,7 @@ class Writer:
         try:
             conn = self._begin()
         except DBAPIError as error:
-            # It is nobody's fault: halves would fare the same, and each would wait as long for a locked file.
+            # No request caused this, so halves would fail too, and each would wait as long for a locked file.
             result.fail(batch, self._plain(error))
             return
         except PopError as error:
@@ -265,7 +266,7 @@ class Writer:
             if careful:
                 self._run_halves(batch, result, self._plain(error), careful=True)
             else:
-                # Most likely a repeated message id: look before inserting.
+                # Probably a repeated message id: the careful run looks before it inserts.
                 self._run(batch, result, careful=True)
         except DBAPIError as error:
             self._rolled_back(error)
@@ -295,10 +296,10 @@ class Writer:
         try:
             self._database.commit(tx.conn, "" if self.announcement is None else self.announcement(tx))
         except DBAPIError as error:
-            # Nobody knows whether it is stored; the connection is not to be trusted with another try.
+            # It is unknown whether the transaction is stored, and the connection may be broken.
             self._disconnect()
             log.error("a commit failed", reason=self._plain(error).sentence)
-            # What may be stored must not lie there unnoticed: a ring too many does no harm.
+            # The effects are still announced, because the rows may be stored. An unneeded wake-up does no harm.
             outcomes = [each._replace(result=self._unknown(error, each.result)) for each in outcomes]
         result.outcomes += outcomes
         result.rings |= tx.rings
@@ -310,7 +311,7 @@ class Writer:
         return commit_error(error, self._database.name, result)
 
     def _begin(self) -> Connection:
-        """A connection inside a new transaction. One that was lost meanwhile is replaced: nothing has run on it yet."""
+        """A connection inside a new transaction. A lost connection is replaced, because nothing has run on it yet."""
         conn = self._conn or self._connect()
         try:
             self._database.begin(conn)
@@ -327,7 +328,7 @@ class Writer:
         return self._conn
 
     def _rolled_back(self, cause: BaseException) -> None:
-        """End the failed transaction; a connection that cannot even do that is given up."""
+        """Roll the failed transaction back. If that fails too, drop the connection."""
         lost = isinstance(cause, DBAPIError) and cause.connection_invalidated
         try:
             if lost or self._conn is None:
@@ -335,7 +336,7 @@ class Writer:
             else:
                 self._conn.exec_driver_sql("ROLLBACK")
         except DBAPIError:
-            # SQLite ends the transaction by itself on a full disk; then there is nothing to roll back.
+            # On a full disk SQLite rolls the transaction back by itself, and then ROLLBACK fails.
             if self._conn is not None and not self._database.has_rolled_back(self._conn):
                 self._disconnect()
 
@@ -351,7 +352,7 @@ class Writer:
 
 @dataclass(slots=True)
 class BatchResult:
-    """The outcomes and effects of a batch, over all the transactions it took."""
+    """The outcomes and effects of a batch, from all its transactions."""
 
     outcomes: list[_Outcome] = field(default_factory=list)
     rings: set[int] = field(default_factory=set)

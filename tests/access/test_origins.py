@@ -215,7 +215,7 @@ async def test_where_an_origin_is_not_known_any_more_a_denial_counts(guard: Door
     await guard.broker.settle()
     status, ids = await pull_message(guard, "alice", group("readers"), letters("gb"))
     assert (status.code, ids) == (pb.FORBIDDEN, [])
-    assert "is not stored any more" in status.message
+    assert "is no longer stored" in status.message
     status, ids = await pull_message(guard, "carol", group("readers"), letters("gb"))
     assert (status.code, ids) == (pb.OK, ["s"])
 

@@ -279,7 +279,7 @@ async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
 
 
 def turned_away(logs: list[Any]) -> list[tuple[str, str, str]]:
-    told = [each for each in logs if each["event"] == "caller turned away"]
+    told = [each for each in logs if each["event"] == "caller refused"]
     assert all(each["log_level"] == "warning" for each in told)
     return [(each["user"], each["address"], each["reason"]) for each in told]
 
@@ -293,7 +293,7 @@ async def test_who_is_not_let_in_leaves_a_line_in_the_log(guard: Door) -> None:
             for _ in range(3):
                 await guard.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=headers)
     assert turned_away(logs) == [
-        ("alice", "127.0.0.1", "the signature is not made with this user's secret"),
+        ("alice", "127.0.0.1", "the signature was not made with this user's secret"),
         ("shpo", "127.0.0.1", "there is no user of this name"),
         ("bob", "127.0.0.1", "this user is disabled"),
         ("", "127.0.0.1", "the call is not signed"),

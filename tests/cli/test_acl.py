@@ -191,7 +191,7 @@ def test_without_a_server(sqlite_url: str) -> None:
     )
     listed = installed("--json", "acl", "policy", "list", *at)
     assert [(each["namespace"], each["pattern"]) for each in listed.document] == [("eu", "orders")]
-    assert installed("acl", "explain", "root", "PUB", "orders", *at).out.endswith("admins may everything\n")
+    assert installed("acl", "explain", "root", "PUB", "orders", *at).out.endswith("admins may do everything\n")
     assert installed("acl", "user", "remove", "root", "--yes", *at).status == 0, "without a server nobody is the last"
     with popserver.embedded(sqlite_url):
         refused = installed("acl", "user", "list", *at)
