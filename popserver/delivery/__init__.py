@@ -1,1 +1,1 @@
-"""What all rooms share that change a delivery: message groups, history, dead letters, retries."""
+"""Shared by all rooms that change deliveries: message groups, history, dead letters, retries."""

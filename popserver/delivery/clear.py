@@ -1,7 +1,7 @@
-"""Reads, locks and removes what a group has in a queue, a step at a time.
+"""Read, lock and remove a group's deliveries in a queue, step by step.
 
-Each step reads a page of keys first and then acts on those: a planner may run a subquery with a limit again for every
-row. Redriven messages have their deliveries at other places; they are found by the places where they were first.
+Each step first reads a page of keys and then uses them: a planner may run a subquery with a LIMIT again for each row.
+The deliveries of redriven messages have other keys; they are found by the messages' first places.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class GroupQueue(NamedTuple):
 
 
 def held(tx: Transaction, place: GroupQueue, limit: int) -> list[_DeliveryRow]:
-    """Key, state, attempt and client of its first deliveries, then of those of redriven messages."""
+    """Up to `limit` deliveries: first those of the queue, then those of redriven messages."""
     names = place.names | {"limit": limit}
     rows = _DELIVERIES.rows(tx.conn, names | {"after": place.first - 1})
     return [*rows, *_REDRIVEN.rows(tx.conn, names | {"limit": limit - len(rows)})]
 
 
 def lock(tx: Transaction, place: GroupQueue) -> bool:
-    """Lock all its deliveries without waiting; False if another transaction has one of them."""
+    """Lock all its deliveries without waiting. Returns False if another transaction has locked one of them."""
     for keys in _own_keys(tx, place):
         if len(_found(tx, _LOCK_FREE, place, keys)) < len(keys):
             return False
@@ -60,7 +60,7 @@ def lock(tx: Transaction, place: GroupQueue) -> bool:
 
 
 def clear(tx: Transaction, place: GroupQueue) -> None:
-    """Remove its deliveries, and its message groups' progress."""
+    """Remove its deliveries and the positions of its message groups."""
     for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
         _act(tx, _REMOVE, place, keys)
     for names in _pages(tx, _BEHIND, place, ""):
@@ -68,7 +68,7 @@ def clear(tx: Transaction, place: GroupQueue) -> None:
 
 
 def make_ready(tx: Transaction, place: GroupQueue, from_key: int) -> None:
-    """The messages from that one on are no dead letters any more."""
+    """Dead letters from this message key on become READY messages again."""
     for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
         _act(tx, _MAKE_READY, place, page)
 
@@ -78,7 +78,7 @@ def _own_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
 
 
 def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
-    """The new places of redriven messages; their deliveries may have ended since."""
+    """The new message keys of redriven messages; their deliveries may have ended since."""
     names = place.names | {"limit": STEP_ROWS_MAX, "after_redriven": -1}
     while page := tx.conn.execute(_REDRIVEN_KEYS, names).all():
         yield [row.redriven_key for row in page]
@@ -86,7 +86,7 @@ def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]
 
 
 def _pages(tx: Transaction, query: Select[T], place: GroupQueue, after: T) -> Iterator[Sequence[T]]:
-    """The values beyond `after`, in order; each is unique."""
+    """Pages of the values after `after`, sorted; values are unique."""
     names = place.names | {"limit": STEP_ROWS_MAX, "after": after}
     while page := tx.conn.execute(query, names).scalars().all():
         yield page
@@ -132,7 +132,7 @@ _REDRIVEN = RowStatement(
     .order_by(redrive.c.origin_key)
     .limit(_LIMIT),
 )
-# One message may have been redriven more than once.
+# A message may have been redriven more than once.
 _REDRIVEN_KEYS = (
     select(redrive.c.origin_key, redrive.c.redriven_key)
     .where(

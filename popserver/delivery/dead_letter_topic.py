@@ -1,12 +1,13 @@
 """Dead letters: INFLIGHT → DLQ.
 
-The dead message becomes an ordinary message of topic `%DLQ%<group>`, which any client, pull or Spark reads with no
-extra code, and one narrow row of facts. Both are written, and the delivery's row removed, in the caller's transaction:
-the row at once, the others last (`NewDeadLetters`), as queues of dead letters are taken in one order by all servers.
-A message dies once per group: one that dies again, after a redrive or a reset, is a new row for the same copy.
+A dead letter has two parts: an ordinary message in topic `%DLQ%<group>`, which clients, pulls and Spark read like any
+other, and one narrow row of facts. Both are written in the caller's transaction, which also removes the delivery's row.
+The delivery's row goes at once. The others are written at the end (`NewDeadLetters`), because all servers lock the
+queues of dead letters in one order. A message that dies again, after a redrive or a reset, gets a new row for the same
+copy.
 
-Ids of dead letters are visible in their order: who has seen one has seen, or will never see, every smaller one. On
-Postgres a transaction that writes some takes a lock first, which it has until they are visible.
+Ids of dead letters become visible in order: a reader that has seen an id will find no smaller one later. On Postgres a
+transaction that writes dead letters therefore holds a lock until it commits.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from popserver.model.names import dead_letter_topic
 from popserver.model.states import Event, State, sources
 from popserver.model.topic import OWN_QUEUES, NewTopic, message_key
 
-# Any number, as long as every server takes the same.
+# An arbitrary number, the same for all servers.
 _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
 
 
 def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
-    """Make dead letters of deliveries whose rows the caller has locked (at most one step of them).
+    """Turn deliveries whose rows the caller has locked into dead letters (at most one step of them).
 
-    They are dead at once; what is written in the dead-letter queue follows (`NewDeadLetters`).
+    The deliveries end at once; the dead-letter topic is written at the end of the transaction (`NewDeadLetters`).
     """
     dying = _with_origins(tx, group, dying)
     tx.conn.execute(_END, {"for_group": group.group_id, "dying": encode_rows([(each.message_key,) for each in dying])})
@@ -49,7 +50,7 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
 
 
 class NewDeadLetters:
-    """The dead letters of a transaction, by group and first place; written group by group in one order."""
+    """The dead letters of a transaction, by group and first place. They are written group by group, in one order."""
 
     order: ClassVar = FinishOrder.DEAD_LETTERS
 
@@ -66,7 +67,7 @@ class NewDeadLetters:
 
 
 def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[Dying]:
-    """The same; those that were redriven, and stand elsewhere than they did first, with what they come from."""
+    """Add the origin to deliveries of redriven messages, which are no longer at their first place."""
     keys = encode_rows([(each.message_key,) for each in dying if each.origin is None])
     rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
     origins = {
@@ -101,7 +102,7 @@ def _facts(tx: Transaction, death: Death, copy_key: int) -> dict[str, int | str]
 
 
 def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[int]:
-    """Append copies to the group's dead-letter topic; their keys, in the order of `dying`."""
+    """Append copies to the group's dead-letter topic. Returns their message keys, in the order of `dying`."""
     topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), OWN_QUEUES))
     place = topic.queues[0]
     taken = take_offsets(tx, place, len(dying))
@@ -150,7 +151,7 @@ _KNOWN = (
 _IDS = rows_parameter("ids", "dead_letter_id")
 _FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
 _PLACES = rows_parameter("places", "source_key", "origin_key", "copy_key", "is_retry", text=("properties",))
-# Everything but its place is the origin's own: id, body, properties, birth.
+# All columns but the place are those of the origin: id, body, properties, born-at time.
 _BECOMES = {
     "message_key": _PLACES.c.copy_key,
     "topic_id": bindparam("dlq_topic_id", type_=message.c.topic_id.type),

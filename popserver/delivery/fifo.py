@@ -1,8 +1,9 @@
-"""The order of a message group: which of its messages end, and what may be granted next.
+"""The order of a message group: which of its messages end, and which may be granted next.
 
-The messages of a group that are held or wait form a run, in their order. An ack behind an un-acked one is provisional:
-if the first comes again, the run after it comes again (protocol 5.3). When the first ends, the provisionally acked ones
-behind it have ended with it. Nothing beyond a run is granted before the whole run has ended.
+The messages of a group that are held or wait for a retry form a run, in order. An ack is provisional while an earlier
+message of the run is not acked: if the first message is delivered again, so is the run after it (protocol 5.3). When
+the first message ends, the provisionally acked ones right after it end too. No message after the run is granted before
+the whole run has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ R = TypeVar("R", bound="InRun")
 
 
 class InRun(Protocol):
-    """A message of a run: its delivery as it is stored."""
+    """The stored delivery of a message in a run."""
 
     @property
     def message_key(self) -> int: ...
@@ -28,23 +29,23 @@ class InRun(Protocol):
 
 
 class Settled(NamedTuple):
-    """How many of the run's first messages have ended, and whether the next one of the group may be granted."""
+    """How many of the run's first messages have ended, and whether the group's next message may be granted."""
 
     ended: int
     is_open: bool
 
 
 def settle(run: Sequence[InRun], acked: Collection[int] = ()) -> Settled:
-    """What an end means for a run, in order, of which the messages with keys `acked` have just been acked."""
+    """What changes in a run (in order) after the messages with the keys `acked` were acked."""
     ended = sum(1 for _ in takewhile(lambda each: each.state in ACKED or each.message_key in acked, run))
     left = run[ended:]
     return Settled(ended, not left or left[0].state == State.READY)
 
 
 def again(run: Sequence[R], max_attempts: int) -> list[R]:
-    """Which of the run may be granted again: those up to the first that is held or waits.
+    """The messages of the run that may be granted again: those before the first that is held or waits for a retry.
 
-    What is acked provisionally and has had all its attempts need not come again, and must not.
+    A provisionally acked message without attempts left is not delivered again.
     """
     ready = takewhile(lambda each: each.state in sources(Event.RECEIVE), run)
     return [each for each in ready if each.state == State.READY or each.attempt < max_attempts]

@@ -1,4 +1,4 @@
-"""The append-only history: which event moved which delivery, kept as far as the group asks."""
+"""The append-only history: which event changed which delivery. The group's history level says what is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from popserver.model.states import Event, State, target
 
 
 class Moved(NamedTuple):
-    """A delivery that an event moved, as it was before; `attempt` is the delivery attempt the event belongs to."""
+    """A delivery as it was before an event; `attempt` is the delivery attempt that the event belongs to."""
 
     message_key: int
     from_state: State
@@ -24,12 +24,12 @@ class Moved(NamedTuple):
 
 
 def as_moved(row: Any) -> Moved:
-    """The delivery of a row with its state, attempt and client, as it is before the event."""
+    """A delivery's row as it is before the event."""
     return Moved(row.message_key, State(row.state), row.attempt, row.client_id)
 
 
 def record(tx: Transaction, group: Group, event: Event, moved: Iterable[Moved], reason: str = "") -> None:
-    """Write one row per moved delivery, if the group keeps such events."""
+    """Write one row per delivery if the group keeps such events."""
     if event not in group.history.kept:
         return
     rows = [
@@ -54,7 +54,7 @@ _HISTORY_MAX = 1_000
 
 
 class Step(NamedTuple):
-    """One step of a message in one group, as far as the group keeps a history."""
+    """One step of a message in one group's history."""
 
     at_ms: int
     group: Resource
@@ -67,7 +67,7 @@ class Step(NamedTuple):
 
 
 def steps(conn: Connection, keys: Collection[int]) -> list[Step]:
-    """The steps of one message in all groups, oldest first, at most 1,000; `keys` are the places where it has stood."""
+    """The first 1,000 steps of one message in all groups, oldest first; `keys` are all message keys it has had."""
     return [
         Step(
             row.at_ms,

@@ -1,4 +1,4 @@
-"""What a transaction has decided of messages that go to the server's own queues, and writes there at its end."""
+"""Messages that a transaction moves to the server's own topics; it writes them there at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from popserver.model.group import Group
 
 
 class Origin(NamedTuple):
-    """The first place of a retry copy, and its properties as they were there, as they are stored."""
+    """The first place of a retry message, and the stored properties that it had there."""
 
     message_key: int
     topic_id: int
@@ -16,7 +16,7 @@ class Origin(NamedTuple):
 
 
 class Dying(NamedTuple):
-    """A delivery about to become a dead letter; `origin` is None for one that is where it was sent to."""
+    """A delivery that becomes a dead letter; `origin` is None if the message is at its first place."""
 
     message_key: int
     topic_id: int
@@ -34,7 +34,7 @@ class Dying(NamedTuple):
 
 
 class Death(NamedTuple):
-    """A delivery that is a dead letter from now on, and why."""
+    """A delivery that has become a dead letter, and why."""
 
     group: Group
     dying: Dying
@@ -42,7 +42,7 @@ class Death(NamedTuple):
 
 
 class DueRow(NamedTuple):
-    """A delivery whose hold or interval has ended."""
+    """A delivery whose hold or retry interval has ended."""
 
     group_id: int
     message_key: int
@@ -56,7 +56,7 @@ class DueRow(NamedTuple):
 
 
 class Return(NamedTuple):
-    """A delivery for which a copy stands from now on: its row as it was."""
+    """A delivery that a retry message replaces: its row as it was."""
 
     group: Group
     row: DueRow

@@ -1,8 +1,8 @@
-"""Message groups: who is behind the scan, who is open, and what the end of one of their messages brings about.
+"""Message groups: which are behind the scan, which are open, and what the end of a message changes.
 
-The progress row of a group's queue is the lock of all its message groups: whoever touches them holds it, then reads,
-decides, writes. Requests that name messages take theirs at the start of the transaction, all in one order (`lock`);
-whoever only chooses takes what nobody else has (`lock_free`).
+The progress row of a consumer group's queue is the lock of all message groups in it: a transaction locks it before it
+reads, decides and writes. Requests that name messages lock their rows at the start of the transaction, in one order
+(`lock`). Operations that choose messages lock only rows that no other transaction has (`lock_free`).
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Member(NamedTuple):
 
 
 def lock(tx: Transaction, places: Iterable[Place]) -> None:
-    """Take the places of everything a transaction names, before it does anything else; waits for them."""
+    """Lock the places that a transaction names, before it does anything else. Waits for other transactions."""
     dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": encode_rows(sorted(set(places)))})
 
 
 def locks_of(places: Iterable[Place]) -> tuple[Locks]:
-    """What a request declares that names messages in these places."""
+    """The locks of a request that names messages in these places."""
     return (Locks(LockOrder.PROGRESS, lock, places),)
 
 
 def lock_free(tx: Transaction, places: Iterable[Place]) -> set[Place]:
-    """Those of the places that no other server has just now, taken."""
+    """Lock and return the places that no other server has locked. Never waits."""
     wanted = sorted(set(places))
     if not dialect_of(tx.conn).has_other_writers:
         return set(wanted)
@@ -72,7 +72,7 @@ def lock_free(tx: Transaction, places: Iterable[Place]) -> set[Place]:
 
 
 class RunRow(NamedTuple):
-    """A message of a run: its delivery."""
+    """The delivery of a message in a run."""
 
     message_key: int
     topic_id: int
@@ -85,7 +85,7 @@ class RunRow(NamedTuple):
 
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[RunRow]:
-    """The runs in which these messages are, all rows of each, in order."""
+    """The whole runs that these messages are in, in order."""
     return _AROUND.rows(conn, {"places": encode_rows([(group_id, key) for key in keys])})
 
 
@@ -96,7 +96,7 @@ def runs_of(conn: Connection, group_id: int, members: Iterable[Member]) -> list[
 
 
 def by_member(rows: Iterable[RunRow]) -> dict[Member, list[RunRow]]:
-    """Rows, in order, by their message group."""
+    """The rows by message group; the order stays."""
     runs: dict[Member, list[RunRow]] = defaultdict(list)
     for row in rows:
         runs[Member(row.topic_id, queue_of(row.message_key), row.message_group)].append(row)
@@ -106,9 +106,9 @@ def by_member(rows: Iterable[RunRow]) -> dict[Member, list[RunRow]]:
 def settle(
     tx: Transaction, group: Group, runs: dict[Member, list[RunRow]], acked: Collection[int] = frozenset()
 ) -> None:
-    """Something of these message groups ended or became ready, or the messages `acked` were: do what follows.
+    """Update message groups after messages of them ended or became READY, or the messages `acked` were acked.
 
-    `runs` is what is left of each, in order; a group with nothing left has an empty one.
+    `runs` has the remaining run of each group, in order; it is empty for a group with no messages left.
     """
     ended: list[RunRow] = []
     marked: list[RunRow] = []
@@ -128,9 +128,9 @@ def settle(
 
 
 def settle_removed(tx: Transaction, group: Group, members: Collection[Member]) -> None:
-    """The first messages of these message groups, which were ready, are stored no more: do what follows."""
+    """Update message groups after their first messages, which were READY, were removed."""
     runs = by_member(runs_of(tx.conn, group.group_id, members))
-    # They were open; what is first now may be held.
+    # They were open, but the message that is first now may be held.
     tx.conn.execute(_CLOSE, {"members": _as_members(group, sorted(runs))})
     settle(tx, group, {member: runs.get(member, []) for member in members})
 
@@ -151,21 +151,21 @@ def _mark(tx: Transaction, group: Group, marked: Sequence[RunRow]) -> None:
 
 
 def _open(tx: Transaction, group: Group, members: Sequence[Member]) -> None:
-    """Nothing of them is held: what is behind the scan may come. The others have no row, and need none."""
+    """Open groups without held messages: their messages behind the scan come next. Groups without a row need none."""
     if members:
         open_all(tx, _as_members(group, members), {member.topic_id for member in members})
 
 
 def open_all(tx: Transaction, members: str, topic_ids: Collection[int]) -> None:
-    """Open those of these message groups that have a row. `members` is what `given` takes: group, queue, topic, name;
-    a topic too many does no harm."""
+    """Open those of these message groups that have a row. `members` are encoded rows: group, queue, topic, name.
+    `topic_ids` are the topics to wake; one too many does no harm."""
     if tx.conn.execute(_OPEN, {"members": members, "now_ms": tx.now_ms}).rowcount:
         for topic_id in topic_ids:
             tx.ring(topic_id)
 
 
 def _open_again(tx: Transaction, group: Group, members: Sequence[Member]) -> None:
-    """Their first message is ready again; a group that was not behind the scan gets its row now."""
+    """Open groups whose first message is READY again. A group that was not behind the scan gets a row."""
     if not members:
         return
     names = {"members": _as_members(group, members), "now_ms": tx.now_ms}
@@ -197,7 +197,7 @@ def _locking(*, skip_locked: bool) -> Select[Any]:
 
 _LOCK = _locking(skip_locked=False)
 _LOCK_FREE = _locking(skip_locked=True)
-# The group in every row: beside a constant one SQLite would walk all of the group's deliveries, and these for each.
+# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _NAMED = rows_parameter("places", "group_id", "message_key")
 _one = delivery.alias("one")
 _TOUCHED = (
@@ -210,7 +210,7 @@ _TOUCHED = (
 
 
 def _runs(named: Subquery) -> Select[Any]:
-    # The index first, then the rows it names: asked for both at once, SQLite would go through all of a group's rows.
+    # First the index, then its rows: in one step, SQLite would scan all rows of a group.
     each = delivery.alias("each_of_run")
     in_group = and_(
         each.c.group_id == named.c.group_id,
@@ -224,7 +224,7 @@ def _runs(named: Subquery) -> Select[Any]:
 
 _AROUND = RowQuery(RunRow, _runs(_TOUCHED))
 _OF_MEMBERS = RowQuery(RunRow, _runs(rows_parameter("members", "group_id", "topic_id", text=("message_group",))))
-# The group in every row, for Postgres: it would look at all that the group holds.
+# Every row names the group: otherwise Postgres would scan all deliveries of the group.
 _KEYS = rows_parameter("keys", "group_id", "message_key")
 _IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
 _END = delete(delivery).where(

@@ -1,7 +1,7 @@
-"""Where dead letters and retries come from. It reads, and changes nothing.
+"""Where dead letters and retry messages come from (reads only).
 
-A dead letter can die again in another group that reads it, and a retry can be of a dead letter. So a message is
-followed from copy to copy, back to the topic that its producer sent it to.
+A dead letter can die again in another group that reads it, and a retry message can be a copy of a dead letter. So this
+follows a message from copy to copy, back to the topic that its producer sent it to.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class _CopyRow(NamedTuple):
 
 
 def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]:
-    """Every topic that these messages have stood in before the one they are in now.
+    """All topics that these messages were in before their current one.
 
-    None is among them where that cannot be told: a copy in between is not stored any more.
+    The set contains None if a topic is unknown because a copy in between was removed.
     """
     found: set[Resource | None] = set()
     seen: set[int] = set()
@@ -42,13 +42,13 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
         seen.update(keys)
         steps = _steps(conn, keys)
         found.update(topic for topic, _ in steps)
-        # A topic that producers send to is where it began.
+        # A topic that producers send to is the first one.
         keys = [key for topic, key in steps if key and topic and is_system_derived(topic.name) and key not in seen]
     return found
 
 
 def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
-    """One step back from each message: the topic, and its key there. An ordinary topic has none behind it."""
+    """One step back from each message: the topic and its key there. A message of an ordinary topic has none."""
     rows = _COPIES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
     retries = {row.message_key: _lineage(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
@@ -70,7 +70,7 @@ def _lineage(row: _CopyRow) -> Lineage | None:
 
 
 def _first_place(row: _CopyRow, lineage: Lineage, topics: dict[int, Resource]) -> tuple[Resource, int]:
-    # The queue of a topic that was deleted is gone; its name is in the copy.
+    # If the topic was deleted, its queue is gone; the copy has its name.
     named = topics.get(queue_of(lineage.origin_key), Resource(row.namespace, lineage.topic_name))
     return named, lineage.origin_key
 
@@ -115,14 +115,14 @@ _TOPICS = (
 )
 
 
-# A denied topic is denied wherever its messages stand: also as dead letters and retries of a group.
+# A user who may not read a topic may not read its messages as dead letters or retry messages of a group either.
 
 
 async def check(reader: Reader, topic_name: str, keys: Sequence[int], caller: Caller) -> None:
-    """Raise `Forbidden` where one of these messages comes from a topic that the caller is denied.
+    """Raise `Forbidden` if one of these messages comes from a topic that the caller may not read.
 
-    Asked when messages are found and before any of them is told. It costs a look at the store for readers of `%DLQ%`
-    and `%RETRY%` topics that are denied something, and nothing for all others.
+    Called before found messages are sent. It costs a query for callers that read a `%DLQ%` or `%RETRY%` topic and have
+    a DENY policy, and nothing for all others.
     """
     if keys and is_system_derived(topic_name) and caller.withholds():
         caller.require_origins(await reader.read(lambda conn: topics_behind(conn, keys)))

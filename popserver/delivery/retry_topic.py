@@ -1,7 +1,7 @@
-"""Copies that stand for what was handed back: WAITING_RETRY → READY, in topic `%RETRY%<group>`.
+"""Retry messages, copies of messages that members sent back: WAITING_RETRY → READY, in topic `%RETRY%<group>`.
 
-A message whose interval is over becomes an ordinary message of that topic, new in its queue and in no message group.
-It names its parent (`origin_key`), and in its properties where it comes from (`delivery.retry_topic`).
+When its retry interval is over, a message becomes an ordinary, new message of that topic, without a message group. The
+copy names its parent (`origin_key`); its properties say where it comes from.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _ParentRow(NamedTuple):
 
 
 def come_again(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
-    """Let copies stand for deliveries whose rows the caller has locked (at most one step of them).
+    """Replace deliveries whose rows the caller has locked by retry messages (at most one step of them).
 
-    The rows go at once; the copies follow at the end (`NewRetries`).
+    The rows go at once; the retry messages are written at the end of the transaction (`NewRetries`).
     """
     names = {"for_group": group.group_id, "keys": encode_rows([(each.message_key,) for each in rows])}
     tx.conn.execute(_END, names)
@@ -46,7 +46,7 @@ def come_again(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
 
 
 class NewRetries:
-    """The copies of a transaction, written group by group in one order."""
+    """The retry messages of a transaction, written group by group, in one order."""
 
     order: ClassVar = FinishOrder.RETRIES
 
@@ -63,7 +63,7 @@ class NewRetries:
 def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
     names = {"for_group": group.group_id, "keys": encode_rows([(each.message_key,) for each in rows])}
     parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
-    # What is left out is of a topic that was deleted, and goes with it.
+    # The others are of a deleted topic and go with it.
     kept = [row for row in rows if row.message_key in parents]
     if kept:
         _copy(tx, group, kept, parents)
@@ -71,7 +71,7 @@ def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
 
 
 class Copy(NamedTuple):
-    """A copy that was made of a message when it had failed."""
+    """A retry message that was made when a message failed."""
 
     message_key: int
     topic_name: str
@@ -79,7 +79,7 @@ class Copy(NamedTuple):
 
 
 def copies_of(conn: Connection, group: Group, key: int) -> list[Copy]:
-    """What stood for the message in the group after it, oldest first; of a copy its successors."""
+    """The retry messages that replaced this message in the group, oldest first."""
     origin_key = first_place(conn, group, key)
     name = retry_topic(group.name)
     rows = conn.execute(_SAME_ID, {"for_key": key, "in_namespace": name.namespace, "with_name": name.name})
@@ -93,7 +93,7 @@ def copies_of(conn: Connection, group: Group, key: int) -> list[Copy]:
 
 
 def first_place(conn: Connection, group: Group, key: int) -> int:
-    """Where a message stood first: of a copy in the group's own retry topic what it comes from, else where it is."""
+    """A message's first key: for a message in the group's own retry topic that of its origin, else its own."""
     name = retry_topic(group.name)
     names = {"for_key": key, "in_namespace": name.namespace, "with_name": name.name}
     row = conn.execute(_IN_RETRY_TOPIC, names).first()
@@ -105,7 +105,7 @@ def properties_of(stored: str | None) -> dict[str, str]:
 
 
 def as_it_was_sent(stored: str | None) -> str | None:
-    """The properties of a copy as they are stored of the message it comes from."""
+    """The stored properties of a copy without the server's own, as in the message it comes from."""
     return _stored(unmarked(properties_of(stored)))
 
 
@@ -158,7 +158,7 @@ _PARENTS = RowStatement(
     ),
 )
 _COPIES = rows_parameter("copies", "parent_key", "copy_key", text=("properties",))
-# Everything but its place and its lineage is the message's own: id, tag, keys, body, birth.
+# All columns but the place and the lineage are those of the message: id, tag, keys, body, born-at time.
 _BECOMES = {
     "message_key": _COPIES.c.copy_key,
     "topic_id": bindparam("retry_topic_id", type_=message.c.topic_id.type),
@@ -195,10 +195,10 @@ _SAME_ID = (
 )
 
 
-# What a retry copy says of where it comes from.
+# The lineage of a retry message.
 #
-# A message that a member handed back comes again as a copy in topic `%RETRY%<group>`. Its properties name the topic
-# that the message was sent to, how often it failed, its first place, and on which count of resets it stands.
+# A message that a member sent back is delivered again as a copy in topic `%RETRY%<group>`. The copy's properties have
+# the topic that the message was sent to, how often it failed, its first place, and the count of resets.
 
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_KEY = "popmq.origin-key"
@@ -208,8 +208,8 @@ PARENT_RESETS = "popmq.parent-resets"
 class Lineage(NamedTuple):
     """Where a copy comes from.
 
-    `failures`: how often the message failed so far. `resets`: how often an operator had moved the group's progress in
-    the queue of the message that was handed back; one that is moved after that brings the message itself again.
+    `failures`: how often the message has failed. `resets`: how often an operator had moved the group's progress in the
+    queue of the failed message; a later move back delivers the message itself again.
     """
 
     topic_name: str
@@ -235,7 +235,7 @@ def unmarked(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def lineage_of(properties: Mapping[str, str]) -> Lineage:
-    """Of a message in a retry topic, which the server alone fills."""
+    """The lineage of a message in a retry topic. Only the server writes there, so the properties are trusted."""
     return Lineage(
         properties[RETRY_TOPIC],
         int(properties[RECONSUME_TIME]),

@@ -1,1 +1,1 @@
-"""What the server does by itself: retention, the purge of deleted topics, watching the clock."""
+"""What the server does by itself: retention, purging deleted topics, watching the clock."""

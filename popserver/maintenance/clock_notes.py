@@ -1,6 +1,6 @@
-"""Where the clocks stood when they were last looked at: what a start compares the system's clock with.
+"""The last stored reading of the clocks. A starting server compares the system clock with it.
 
-There is one row. It is written at starts and stops and every few minutes, not with each transaction.
+There is one row. It is written at starts and stops and every few minutes, not in each transaction.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from popserver.engine.transaction import Phase, Request, Transaction, carries_ou
 from popserver.model.errors import PopError
 from popserver.model.retry import HOUR_MS
 
-DOUBT_MS = 1 * HOUR_MS  # of running: then a jump that nothing took back is believed
+DOUBT_MS = 1 * HOUR_MS  # after running for this long, a jump that was not taken back is believed
 
 
 class Reading(NamedTuple):
     """The clocks at one moment.
 
-    `doubted_ms` is how much of `system_ms` is a jump that is not believed yet, for `doubt_left_ms` more of running.
-    `confirmed` counts how often an operator has said that the system's clock is right.
+    `doubted_ms` is the part of `system_ms` that is a jump that the server does not believe yet; it will after running
+    for `doubt_left_ms` more. `confirmed` counts how often an operator has confirmed the system clock.
     """
 
     system_ms: int
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Note(Request[Reading]):
-    """Write a reading down. With `confirms` nothing is doubted any more, by this server and the others."""
+    """Store a reading. With `confirms` this server and the others doubt no jump any more."""
 
     phase: ClassVar = Phase.CLOCK
     reading: Reading
@@ -44,14 +44,14 @@ class Note(Request[Reading]):
 
 
 def last(conn: Connection) -> Reading | None:
-    """The reading that was last written down; None for a database that has none yet."""
+    """The reading that was stored last; None for a new database."""
     row = conn.execute(_LAST).first()
     return None if row is None else Reading(*row)
 
 
 @carries_out(Note)
 def note(tx: Transaction, requests: Sequence[Note]) -> list[Reading | PopError]:
-    """Returns what is written down now: nothing is doubted where another server was told that the clock is right."""
+    """Store readings. Returns the stored one, without a doubt if an operator confirmed the clock at another server."""
     found: list[Reading | PopError] = []
     for request in requests:
         row = tx.conn.execute(_LAST.with_for_update()).first()
@@ -66,7 +66,7 @@ def note(tx: Transaction, requests: Sequence[Note]) -> list[Reading | PopError]:
 
 
 def ahead_ms(conn: Connection, system_ms: int) -> int | None:
-    """How far the time of the servers that are there is ahead of the database's clock; None where there is none."""
+    """How far the running servers' time is ahead of the database's clock, in ms; None if no server runs."""
     furthest_ms: int | None = conn.execute(_AHEAD, {"since_ms": system_ms - SERVER_LAPSE_MS}).scalar()
     return furthest_ms
 

@@ -1,8 +1,8 @@
-"""Setting the server's time back to the system's clock, at once; while no server runs.
+"""Set the server time back to the system clock at once. This is possible only while no server runs.
 
-What lasts a given time keeps what is left of it; the stored times that lie ahead of the system's clock become now. The
-order of messages stays, and times within a queue do not go back. Idempotency keys keep their ends, for they may have
-been given by the right clock.
+Durations keep their remaining time. Stored times that are ahead of the system clock become now. The order of messages
+stays, and times within a queue do not go back. Idempotency keys keep their end times, because these may come from the
+right clock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from popserver.model.topic import message_key
 
 
 class Standing(NamedTuple):
-    """The system's clock, and where the server's time would begin: at the latest time that is stored, or there."""
+    """The system clock, and the time at which a server would start: the latest stored time if that is later."""
 
     system_ms: int
     server_ms: int
@@ -48,16 +48,16 @@ class Standing(NamedTuple):
 
 
 def standing(conn: Connection, system_ms: int) -> Standing:
-    """Where the clocks stand while no server runs."""
+    """The clocks while no server runs."""
     last = clock_notes.last(conn) or clock_notes.Reading(0, 0)
     newest_ms = max(each(conn) for each in (newest_stored_at_ms, newest_beat_ms, newest_lock_ms))
     return Standing(system_ms, max(system_ms, last.server_ms, newest_ms))
 
 
 def reset(database: Database, conn: Connection, before: Standing) -> int:
-    """Let the server's time begin at the system's clock; how many messages get another time of storing.
+    """Let the server time start at the system clock. Returns how many messages get another stored-at time.
 
-    Raises `StoreUnavailable` while a server uses the database. It may be broken off and repeated.
+    Raises `StoreUnavailable` while a server uses the database. It may be interrupted and repeated.
     """
     if database.is_shared and (count := conn.execute(_OTHERS).scalar_one()):
         raise StoreUnavailable(
@@ -65,7 +65,7 @@ def reset(database: Database, conn: Connection, before: Standing) -> int:
         )
     names = {"now_ms": before.system_ms, "by_ms": before.ahead_ms}
     messages = 0
-    # In steps, the last first: so far as it has come, no time goes back within a queue.
+    # In steps, from the last message to the first: after an interruption, no time goes back within a queue.
     for queue_id in conn.execute(_AHEAD, names).scalars().all():
         messages += _reset_queue(database, conn, queue_id, before.system_ms)
     database.begin(conn)
@@ -92,7 +92,7 @@ def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: in
 def _sooner(
     table: Table, column: Column[Any], *only: ColumnElement[bool], ready: ColumnElement[bool] | None = None
 ) -> Any:
-    """What ends at a time ahead of now ends as much sooner as the clock goes back, but not before now."""
+    """A time after now becomes earlier by as much as the clock goes back, but not earlier than now."""
     moved = column - bindparam("by_ms")
     is_now = moved < bindparam("now_ms") if ready is None else ready | (moved < bindparam("now_ms"))
     later = case((is_now, bindparam("now_ms", type_=column.type)), else_=moved)
@@ -126,7 +126,7 @@ _SHIFTS = (
     _sooner(delivery, delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY))),
     _sooner(pending, pending.c.due_at_ms, IS_HALF),
     _sooner(queue_lock, queue_lock.c.locked_until_ms),
-    # Of servers that were killed: their times lie ahead.
+    # Rows of servers that were killed: their times are ahead of the system clock.
     delete(client),
     delete(server),
     update(clock_table).values(

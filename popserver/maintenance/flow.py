@@ -1,6 +1,6 @@
-"""The duties nobody asks for: ending what is due, removing what is too old or deleted.
+"""Background work: end due holds and intervals, remove what is too old or deleted.
 
-Each duty goes in steps of at most 1,000 rows with the users' requests in between.
+Each task works in steps of at most 1,000 rows, so that users' requests run in between.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from popserver.model.retry import MINUTE_MS, SECOND_MS
 from popserver.model.times import utc
 from popserver.settling import expire
 
-RETRY_MS = 1 * SECOND_MS  # when the store did not answer
-RETENTION_BEAT_MS = 1 * MINUTE_MS  # so long may a message outstay its retention
-KEYS_BEAT_MS = 1 * MINUTE_MS  # so long may the row of an idempotency key outstay its window, which no one notices
+RETRY_MS = 1 * SECOND_MS  # after a failure of the database
+RETENTION_BEAT_MS = 1 * MINUTE_MS  # how long a message may stay after its retention
+KEYS_BEAT_MS = 1 * MINUTE_MS  # how long an idempotency key's row may stay after its window; it has no effect then
 
 log = structlog.get_logger("popserver.maintenance")
 
 
 class Maintenance:
-    """Keeps the store in step with time."""
+    """Runs the background work when it is due."""
 
     def __init__(self, reader: Reader, writer: Writer, clock: Clock, *, retention_ms: int, key_window_ms: int) -> None:
         self._reader = reader
@@ -49,26 +49,26 @@ class Maintenance:
         self._purge_again: Alarm | None = None
 
     async def start(self) -> list[str]:
-        """Take up what fell due while nobody was there; returns the clients whose push holds are open
-        and that no server answers for."""
+        """Start with what became due while no server ran. Returns the clients that have open push holds and are
+        connected to no server."""
         self._sleeper.tell(await self._reader.read(expire.next_due_ms))
         self.purge()
         self.age()
         return await self._reader.read(unattended_push_clients)
 
     def look(self) -> None:
-        """Something may be due of which nobody told this server."""
+        """Look for due deliveries that this server was not told about."""
         self._sleeper.look()
 
     def age(self) -> None:
-        """Something may be old that was not known to be: at a start, or when a jump of the clock is believed."""
+        """Look for old messages: at a start, or when a jump of the clock is believed."""
         if self._retention_ms:
             self._retainer.tell(self._clock.now_ms())
         if self._key_window_ms:
             self._key_keeper.tell(self._clock.now_ms())
 
     def purge(self) -> None:
-        """Something was deleted: remove its rows, step by step, behind everybody's back."""
+        """Remove the rows of deleted topics and groups in the background, step by step."""
         if self._purging is None or self._purging.done():
             self._purging = asyncio.get_running_loop().create_task(self._purge())
 
@@ -94,20 +94,20 @@ class Maintenance:
         try:
             ended = await self._writer.submit(expire.EndDue())
         except PopError as error:
-            log.warning("due deliveries wait", reason=error.sentence)
+            log.warning("ending due deliveries is delayed", reason=error.sentence)
             return self._clock.now_ms() + RETRY_MS
         return ended.next_due_ms
 
     async def _retain(self) -> int | None:
-        """One step; then at once the next, or when the oldest message left is old enough.
+        """One step. Returns when the next is due: now, or when the oldest remaining message is old enough.
 
-        With nothing stored that is a whole retention away: what comes later cannot be old before.
+        If no message is stored, that is a whole retention from now: later messages cannot be old before that.
         """
         now_ms, cutoff_ms = self._clock.now_ms(), self._clock.aged_ms() - self._retention_ms
         try:
             retained = await self._writer.submit(retention.Retain(cutoff_ms))
         except PopError as error:
-            log.warning("old messages wait", reason=error.sentence)
+            log.warning("removing old messages is delayed", reason=error.sentence)
             return now_ms + RETENTION_BEAT_MS
         if retained.of_topic is not None:
             self._removals.messages(retained.of_topic)
@@ -120,12 +120,12 @@ class Maintenance:
         return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_BEAT_MS)
 
     async def _expire_keys(self) -> int | None:
-        """One step; then at once the next, or when the next window is over. What comes later is not over before."""
+        """One step. Returns when the next is due: now, or when the next window ends. New windows end after that."""
         now_ms = self._clock.now_ms()
         try:
             expired = await self._writer.submit(keys.Expire())
         except PopError as error:
-            log.warning("expired keys wait", reason=error.sentence)
+            log.warning("removing expired keys is delayed", reason=error.sentence)
             return now_ms + KEYS_BEAT_MS
         if expired.removed:
             self._removals.rows("expired idempotency keys", expired.removed)
@@ -142,17 +142,17 @@ class Maintenance:
                     self._removals.rows("rows of deleted topics and groups", removed)
             self._removals.say()
         except PopError as error:
-            log.warning("deleted rows wait", reason=error.sentence)
+            log.warning("removing rows of deleted topics and groups is delayed", reason=error.sentence)
             self._purge_again = self._clock.call_at(self._clock.now_ms() + RETRY_MS, self.purge)
 
 
-# The log's account of what the server removed by itself: one line for each topic and run, not for each step.
+# The log of removals: one line for each topic and run, not for each step.
 
-SAID_AFTER_MS = 10 * SECOND_MS  # of a long run: what a crash may keep from the log
+SAID_AFTER_MS = 10 * SECOND_MS  # in a long run; a crash loses at most this much of the log
 
 
 class Removals:
-    """Counts, and says so when a run of steps ends or has lasted for a while."""
+    """Counts removals, and logs them when a run of steps ends or has lasted for a while."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -173,12 +173,12 @@ class Removals:
         self._go_on()
 
     def rows(self, what: str, count: int) -> None:
-        """A step has removed so many rows of another kind."""
+        """A step has removed `count` rows of another kind."""
         self._rows[what] = self._rows.get(what, 0) + count
         self._go_on()
 
     def say(self) -> None:
-        """Write a line for each topic and each kind."""
+        """Log a line for each topic and each kind."""
         for name, each in sorted(self._messages.items()):
             oldest, newest = utc(each.oldest_ms), utc(each.newest_ms)
             log.info("old messages removed", topic=name, count=each.messages, oldest=oldest, newest=newest)

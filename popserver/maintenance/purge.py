@@ -1,4 +1,4 @@
-"""What deleted topics and groups have left, removed step by step behind everybody's back."""
+"""Remove the rows of deleted topics and groups in the background, step by step."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from popserver.model.topic import message_key
 
 @dataclass(frozen=True, slots=True)
 class Purge(Request[int]):
-    """One step of removing what deleted topics and groups have left."""
+    """One step of removing rows of deleted topics and groups."""
 
     phase: ClassVar = Phase.PURGE
 
 
 @carries_out(Purge)
 def purge(tx: Transaction, requests: Sequence[Purge]) -> list[int | PopError]:
-    """Remove one step of what is deleted; the number of rows removed, 0 when nothing is left.
+    """Remove one step of rows. Returns how many were removed; 0 if none is left.
 
-    Refused, to be asked again, while somebody's own transaction has the last of the deliveries under its hands.
+    Refused with `TooManyRequests` while a user's own transaction has locked the last deliveries; the caller repeats it.
     """
     try:
         return [_purge_groups(tx) or _purge_topics(tx)] * len(requests)
@@ -55,10 +55,10 @@ def _purge_groups(tx: Transaction) -> int:
     group_id = tx.conn.execute(_A_DELETED_GROUP).scalar()
     if group_id is None:
         return 0
-    # Progress first, as with a queue: on another server the group may still be granted something.
+    # Progress first, as for a queue: another server may still grant messages to the group.
     tx.conn.execute(_END_PROGRESS_OF_GROUP, {"of_group": group_id})
     if left := tx.conn.execute(_COUNT_PROGRESS_OF_GROUP, {"of_group": group_id}).scalar_one():
-        return int(left)  # in use on another server, for as long as a transaction takes
+        return int(left)  # another server's transaction uses them for a moment
     removed = _purge_deliveries(tx, delivery.c.group_id == group_id)
     if removed:
         return removed
@@ -74,7 +74,7 @@ def _purge_groups(tx: Transaction) -> int:
 
 
 def _purge_plan(tx: Transaction, group_id: int) -> int:
-    """One plan of the group, its records first: they are found by the plan alone."""
+    """Remove one plan of the group, its records first, because they are found only by the plan."""
     plan_id = tx.conn.execute(_A_PLAN, {"of_group": group_id}).scalar()
     if plan_id is None:
         return 0
@@ -98,17 +98,17 @@ def _purge_topics(tx: Transaction) -> int:
         if removed:
             return removed
         return tx.conn.execute(delete(queue).where(queue.c.queue_id == each.queue_id)).rowcount
-    # What was redriven to a group has its delivery at a place in another topic; looked for once, at the end.
+    # The delivery of a redriven message is at a place in another topic; it is looked up once, at the end.
     if removed := _purge_deliveries(tx, delivery.c.topic_id == topic_id):
         return removed
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
 
 
 def _purge_queue(tx: Transaction, queue_id: int) -> int:
-    """Progress first: nobody is granted anything any more. What falls due or is looked up goes before its message."""
+    """Progress first, so that no message is granted any more. Rows that refer to a message go before the message."""
     tx.conn.execute(_END_PROGRESS, {"of_queue": queue_id})
     if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
-        return int(left)  # in use on another server, for as long as a transaction takes
+        return int(left)  # another server's transaction uses them for a moment
     of_queue = message_group_progress.c.queue_id == queue_id
     removed = _purge_rows(tx, message_group_progress.c.message_group, of_queue)
     if removed:
@@ -126,7 +126,7 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
 
 
 def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnElement[bool]) -> int:
-    """A step of the key's table, the keys first: a look with a limit might be repeated for every row."""
+    """Remove a step of rows of the key's table. Keys are read first: a planner may repeat a LIMIT query per row."""
     keys = tx.conn.execute(select(key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)).scalars().all()
     if not keys:
         return 0
@@ -139,11 +139,13 @@ def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnEleme
 
 
 def _purge_deliveries(tx: Transaction, *of_what_is_gone: ColumnElement[bool]) -> int:
-    """A step of them, waiting for none that is locked: it may be so for as long as its holder likes."""
+    """Remove a step of deliveries without waiting for locked ones: a user's transaction may lock them for long."""
     these = select(delivery.c.group_id, delivery.c.message_key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)
     free = [tuple(row) for row in tx.conn.execute(these.with_for_update(skip_locked=True))]
     if not free and tx.conn.execute(these.limit(1)).first() is not None:
-        raise TooManyRequests("a delivery of what is deleted is locked by another transaction; ask again")
+        raise TooManyRequests(
+            "a delivery of a deleted topic or group is locked by another transaction; repeat the request"
+        )
     tx.conn.execute(_END_DELIVERIES, {"deliveries": encode_rows(free)})
     return len(free)
 
@@ -165,7 +167,7 @@ _END_RECORDS = delete(redrive).where(
     redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id <= bindparam("last")
 )
 _END_PLAN = delete(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
-# Each is one server's to remove.
+# SKIP LOCKED, so that each row is removed by one server.
 _A_DELETED_GROUP = (
     select(consumer_group.c.group_id)
     .where(consumer_group.c.deleted_at_ms.is_not(None))
@@ -178,7 +180,7 @@ _A_DELETED_TOPIC = (
     .limit(1)
     .with_for_update(skip_locked=True)
 )
-# Without waiting: whoever uses one may be waiting for what this transaction has.
+# Without waiting: a transaction that uses one may wait for a lock of this transaction.
 _IN_QUEUE = progress.c.queue_id == bindparam("of_queue")
 _FREE = select(progress.c.group_id).where(_IN_QUEUE).with_for_update(skip_locked=True).correlate(None)
 _END_PROGRESS = delete(progress).where(_IN_QUEUE, progress.c.group_id.in_(_FREE))

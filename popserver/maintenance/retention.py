@@ -1,9 +1,9 @@
-"""Removing what is older than the retention: a prefix of each queue, in steps.
+"""Retention: remove messages that are too old, in steps, from the beginning of each queue.
 
-A message that somebody holds or that waits for its retry stays, and what stands behind it in its queue: also where it
-waits for a group that owns whole queues and has committed nothing in this one, so has no progress there; and where a
-redriven message stands whose delivery lives. One that is ready again goes with its delivery. Dead letters stay until
-they are deleted.
+A message that is held or waits for a retry stays, and so do all messages after it in its queue. That holds too if it
+waits for a group that owns whole queues and has no progress in this queue yet, and for a redriven message whose
+delivery has not ended. A message that is READY again is removed with its delivery. Dead letters stay until they are
+deleted.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from popserver.model.topic import message_key, offset_of, queue_of
 
 
 class Retained(NamedTuple):
-    """Rows removed (0: nothing left to remove now), and when the oldest message left was stored (None: none).
+    """Rows removed (0: none left to remove now), and when the oldest remaining message was stored (None: no message).
 
-    The rows are the messages of `of_topic`, or of the history where that is None.
+    The rows are messages of `of_topic`, or rows of the history if that is None.
     """
 
     removed: int
@@ -43,14 +43,14 @@ class Retained(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retain(Request[Retained]):
-    """Remove one step of what was stored before `cutoff_ms`."""
+    """Remove one step of messages and history stored before `cutoff_ms`."""
 
     phase: ClassVar = Phase.RETAIN
     cutoff_ms: int
 
 
 class Removed(NamedTuple):
-    """Messages of one topic that were removed, and when the first and the last of them were stored."""
+    """How many messages of one topic were removed, and when the first and the last of them were stored."""
 
     topic: Resource
     messages: int
@@ -68,7 +68,7 @@ class _QueueRow(NamedTuple):
 
 @carries_out(Retain)
 def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
-    """One step for all requests: of messages while there are any to remove, then of history."""
+    """One step for all requests: of messages if there are any to remove, else of history."""
     cutoff_ms = max(request.cutoff_ms for request in requests)
     if not lookup.lock_if_free(tx):
         return [Retained(0, cutoff_ms)] * len(requests)
@@ -81,7 +81,7 @@ def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopEr
 
 
 def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int) -> Removed | None:
-    """Remove the queue's oldest messages, up to one that must stay; None where nothing was removed."""
+    """Remove the queue's oldest messages, up to one that must stay. Returns None if none was removed."""
     groups = lock_queue(tx, place.queue_id)
     if groups is None:
         return None
@@ -106,13 +106,13 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int) -> Removed | None:
 
 
 def _first_needed(tx: Transaction, bounds: dict[str, int]) -> int | None:
-    """The first message that must stay for the group: held, waiting, or being granted just now."""
+    """The key of the first message that must stay for the group: held, waiting for a retry, or being granted now."""
     ready_again = set(tx.conn.execute(_LOCK_READY_AGAIN, bounds).scalars())
     return next((key for key in tx.conn.execute(_ALL, bounds).scalars() if key not in ready_again), None)
 
 
 def _remove_ready(tx: Transaction, group_id: int, bounds: dict[str, int]) -> None:
-    """Remove the deliveries of what is ready again; for their message groups these have ended."""
+    """Remove the deliveries of messages that are READY again; for their message groups these have ended."""
     names = bounds | {"for_group": group_id}
     in_order = tx.conn.execute(_READY_IN_ORDER, names).all()
     tx.conn.execute(_READY_AGAIN_TOO, names)

@@ -1,8 +1,8 @@
-"""Watches the system's clock: says when it was set, keeps the server's time in step with it, and doubts its jumps.
+"""Watches the system clock: logs when it was set, keeps the server time in step with it, and doubts large jumps.
 
-A clock that jumps ahead makes everything old at once. So a jump further than a limit is not believed when it comes to
-removing what is old: that goes by the time before the jump, until an operator confirms the clock or the server has run
-for an hour without the jump being taken back. A jump between two runs looks like a long stop, and is doubted as well.
+A clock that jumps ahead makes all messages old at once. So the server doubts a jump beyond a limit: retention uses the
+time before the jump until an operator confirms the clock, or the server has run for an hour and the jump was not taken
+back. A jump between two runs looks like a long stop; it is doubted too.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from popserver.model.times import span, utc
 JUMP_MS_MAX = 1 * HOUR_MS
 BEAT_MS = 10 * SECOND_MS
 NOTE_MS_MAX = 5 * MINUTE_MS
-SAY_AGAIN_MS = 10 * MINUTE_MS  # while a jump is doubted, or the clocks are apart
+SAY_AGAIN_MS = 10 * MINUTE_MS  # between warnings while a jump is doubted or the clocks differ
 
 log = structlog.get_logger("popserver.clock")
 
 
 class Timekeeper:
-    """For a server on the system's clock; a manual clock it only starts."""
+    """Watches the system clock. If the server has a manual clock, it only starts that clock."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Timekeeper:
         jump_ms_max: int,
         retention_ms: int,
     ) -> None:
-        """`stepped` is called when the system's clock was set, or a jump is believed: something may be due, or old.
+        """`stepped` is called when the system clock was set or a jump is believed: messages may be due or old.
 
-        A jump of more than `jump_ms_max` (0: none), or of half the retention, is doubted. `shared`: the system's clock
-        is the database's, which `Members` follows.
+        A jump of more than `jump_ms_max` (0: no limit), or of half the retention, is doubted. `shared`: the system
+        clock is the database's clock, which `Members` follows.
         """
         self._reader = reader
         self._writer = writer
@@ -60,23 +60,23 @@ class Timekeeper:
         self._shared = shared
         self._jump_ms_max = min(jump_ms_max, retention_ms // 2) if retention_ms else jump_ms_max
         self._note_ms = min(NOTE_MS_MAX, self._jump_ms_max // 4 or NOTE_MS_MAX)
-        self._believed_at_ms = 0  # by the server's time; while something is doubted
+        self._believed_at_ms = 0  # in server time; while a jump is doubted
         self._confirmed = 0
         self._noted_at_ms = 0
         self._said_at_ms: int | None = None
         self._alarm: Alarm | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._set_at = 0.0, 0  # by the event loop's time, which stands still while the machine sleeps; by the server's
+        self._set_at = 0.0, 0  # in the event loop's time, which stops while the machine sleeps, and in server time
 
     async def start(self) -> None:
-        """Set the server's clock: where the system's stands, or the other servers' do, and never behind what is stored.
+        """Set the server's clock to the system clock, or to the other servers' time, but never before a stored time.
 
-        Before anything else: what is due, and what is old, depends on it.
+        This must come first: it decides what is due and what is old.
         """
         before = await self._writer.submit(Read(clock_notes.last))
         if self._clock is not None and self._shared:
             await self._start_beside_others(self._clock)
-        # Asked in the writer: a server that may not write this database must not call itself ready.
+        # Through the writer: a server that may not write to this database must not report that it is ready.
         newest_ms = max([await self._writer.submit(Read(each)) for each in _NEWEST])
         self._any_clock.start_at_least(newest_ms)
         if (clock := self._clock) is None:
@@ -88,7 +88,7 @@ class Timekeeper:
         self._set_alarm(clock)
 
     async def close(self) -> None:
-        """Note where the clocks stand, as far as the database still answers."""
+        """Store a reading of the clocks, if the database still answers."""
         if self._alarm is None or self._clock is None:
             return
         self._alarm.cancel()
@@ -98,10 +98,10 @@ class Timekeeper:
         try:
             await self._note(self._clock)
         except PopError as error:
-            log.warning("the time of the stop is not written down", reason=error.sentence)
+            log.warning("cannot store the time of the stop", reason=error.sentence)
 
     async def beat(self) -> None:
-        """Look at the system's clock."""
+        """Check the system clock."""
         if (clock := self._clock) is None:
             return
         if not self._shared:
@@ -110,19 +110,19 @@ class Timekeeper:
             self._step(clock, step_ms)
         if clock.doubted_ms and clock.now_ms() >= self._believed_at_ms:
             log.warning(
-                "the jump of the system clock is believed now: what is old is removed", by=span(clock.doubted_ms)
+                "the jump of the system clock is believed now: old messages are removed", by=span(clock.doubted_ms)
             )
             clock.doubted_ms = 0
             self._noted_at_ms = 0
             self._stepped()
-        # While it doubts something it may hear of another server's confirmation.
+        # While this server doubts a jump, another server may have a confirmation.
         if clock.doubted_ms or clock.now_ms() - self._noted_at_ms >= self._note_ms:
             await self._note(clock)
         if self._said_at_ms is None or clock.now_ms() - self._said_at_ms >= SAY_AGAIN_MS:
             self._say(clock)
 
     async def confirm(self) -> str:
-        """An operator says that the system's clock is right; returns what that changes."""
+        """An operator confirms the system clock. Returns a sentence that says what this changes."""
         clock = self._clock
         if clock is None:
             return "this server runs on a manual clock"
@@ -130,11 +130,11 @@ class Timekeeper:
         await self._note(clock, confirms=True)
         if not doubted_ms:
             return "no jump of the system clock was doubted"
-        log.warning("the system clock is confirmed: what is old is removed", jump=span(doubted_ms))
-        return f"the jump of {span(doubted_ms)} is confirmed: what is old by the system clock is removed from now on"
+        log.warning("the system clock is confirmed: old messages are removed", jump=span(doubted_ms))
+        return f"the jump of {span(doubted_ms)} is confirmed: messages that are old by the system clock are removed now"
 
     def hints(self) -> list[str]:
-        """What an operator should know of the clocks; nothing where all is well."""
+        """Sentences about the clocks for an operator; empty if all is well."""
         clock = self._clock
         return [] if clock is None else _sentences(clock, self._believed_at_ms)
 
@@ -145,7 +145,7 @@ class Timekeeper:
             await self._reader.read(lambda conn: clock.start_at(lambda: clock_ms(conn), ahead_ms))
 
     def _compare(self, clock: SystemClock, before: Reading) -> None:
-        """Is the system's clock where it can be, after the time that the server was away?"""
+        """Compare the system clock with the reading of the last stop, to find a jump while the server was stopped."""
         self._confirmed = before.confirmed
         if not self._jump_ms_max:
             return
@@ -153,7 +153,7 @@ class Timekeeper:
         if away_ms > self._jump_ms_max:
             self._doubt(clock, before.doubted_ms + away_ms, DOUBT_MS)
         else:
-            # Set back, it takes back what was doubted.
+            # A clock that was set back takes back a doubted jump.
             self._doubt(clock, max(0, before.doubted_ms + min(0, away_ms)), before.doubt_left_ms)
 
     def _step(self, clock: SystemClock, step_ms: int) -> None:
@@ -194,10 +194,10 @@ class Timekeeper:
         slept_ms = clock.now_ms() - set_ms - (asyncio.get_running_loop().time() - set_s) * 1_000
         try:
             if slept_ms > APART_MS:
-                self._stepped()  # the machine slept, and so did every alarm
+                self._stepped()  # the machine slept, so all timers are late
             await self.beat()
         except PopError as error:
-            log.warning("the time is not written down", reason=error.sentence)
+            log.warning("cannot store the reading of the clocks", reason=error.sentence)
         finally:
             self._beating = None
             self._set_alarm(clock)
@@ -211,17 +211,17 @@ def _sentences(clock: SystemClock, believed_at_ms: int) -> list[str]:
         found.append(
             f"server time is {_to_the_second(ahead_ms)} ahead of the system clock; it runs slower until they meet, at"
             f" {utc(meet_ms)}: until then holds and retry intervals last a quarter longer"
-            " (at once, with the server stopped: popmq db clock --reset)"
+            " (to set it at once, stop the server and run: popmq db clock --reset)"
         )
     if ahead_ms <= -APART_MS:
         found.append(
-            f"server time is {_to_the_second(-ahead_ms)} behind the system clock, which was set, and so are the times"
-            " that messages are stored with; restart the server (all servers at once, where several share a database)"
+            f"server time is {_to_the_second(-ahead_ms)} behind the system clock, which was set; new messages get times"
+            " that are too early; restart the server (if several servers share a database, all of them at once)"
         )
     if clock.doubted_ms:
         found.append(
-            f"the system clock is {_to_the_second(clock.doubted_ms)} ahead of where it was last seen: the server was"
-            " stopped for so long, or the clock is wrong; nothing is removed for its age until"
+            f"the system clock is {_to_the_second(clock.doubted_ms)} ahead of its last reading: the server was stopped"
+            " for that long, or the clock is wrong; the server removes no old messages until"
             f" {utc(system_ms + max(0, believed_at_ms - clock.now_ms()))}, unless you run: popmq clock confirm"
         )
     return found

@@ -35,7 +35,7 @@ def test_after_a_long_stop_the_server_waits_for_a_word(
     change(file, f"UPDATE clock SET system_ms = system_ms - {100 * HOUR_MS}, server_ms = server_ms - {100 * HOUR_MS}")
     with popserver.embedded(file) as broker:
         shell = shell_of(broker, capsys, monkeypatch)
-        assert "4 days 4 h ahead of where it was last seen" in shell.ok("status").out
+        assert "4 days 4 h ahead of its last reading" in shell.ok("status").out
         assert "the jump of 4 days 4 h is confirmed" in shell.ok("clock", "confirm").out
         assert shell.json("status")["hints"] == []
         assert shell.json("clock", "confirm") == {"sentence": "no jump of the system clock was doubted"}

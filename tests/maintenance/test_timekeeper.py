@@ -127,7 +127,7 @@ class TestAJumpBetweenTwoRuns:
         machine.set_clock(100 * HOUR)
         async with a_server(database_url, machine) as server:
             assert await server.retain() == 20
-            assert "100 h 1 min ahead of where it was last seen" in server.hints().replace("4 days 4 h", "100 h 1 min")
+            assert "100 h 1 min ahead of its last reading" in server.hints().replace("4 days 4 h", "100 h 1 min")
             assert "popmq clock confirm" in server.hints()
             assert [line for line in logged if "popmq clock confirm" in line["event"]], "the log says so as well"
             assert "confirmed" in await server.broker.timekeeper.confirm()
