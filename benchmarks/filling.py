@@ -187,7 +187,7 @@ def _receive_all(tx: Transaction, name: Resource) -> grant.Receive:
     topic = topics.ensure_topic(tx, NewTopic(name))
     (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(Resource("", "bench-holder")), or_find=True)])
     assert isinstance(group, Group)
-    subscriptions.meet(tx, [subscriptions.Meet(group, topic, Mode.POP)])
+    subscriptions.subscribe(tx, [subscriptions.Subscribe(group, topic, Mode.POP)])
     return grant.Receive(
         group=group,
         topic=topic,
@@ -212,7 +212,7 @@ def _pend_all(database: Database, name: Resource, made: Iterator[Message], count
                 each._replace(message_type=MessageType.DELAY, deliver_at_ms=due[number * 7_919 % len(due)])
                 for number, each in enumerate(itertools.islice(made, _PER_TRANSACTION), start)
             ]
-            pending.pend(tx, [pending.Pend(topic, batch, "bench", policy)])
+            pending.store_pending(tx, [pending.StorePending(topic, batch, "bench", policy)])
             conn.exec_driver_sql("COMMIT")
         settle(database, conn)
 

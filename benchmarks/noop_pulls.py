@@ -12,19 +12,19 @@ from benchmarks.filling import new_messages
 from popserver.model.message import StoredMessage
 from popserver.model.topic import MessageQueue, Topic, message_key
 from popserver.pulling.commit import Commit
-from popserver.pulling.look import Ends, QueueRead
-from popserver.pulling.rules import BATCH_SIZE_MAX, Committed, Progress, Pulled, PullStatus
+from popserver.pulling.read import Ends, QueueRead
+from popserver.pulling.rules import BATCH_SIZE_MAX, Committed, Pulled, PullStatus, QueueProgress
 
 END_OFFSET = 1_000_000
 
 
 def ends_of(_: Connection, __: Topic, place: MessageQueue) -> Ends:
-    """In place of `pulling.look.ends_of`."""
+    """In place of `pulling.read.ends_of`."""
     return Ends(place.queue_id, place.number, 0, END_OFFSET)
 
 
-def look(_: Connection, pulls: Sequence[QueueRead]) -> list[Pulled]:
-    """In place of `pulling.look.look`."""
+def read_queues(_: Connection, pulls: Sequence[QueueRead]) -> list[Pulled]:
+    """In place of `pulling.read.read_queues`."""
     return [_pulled(each) for each in pulls]
 
 
@@ -35,7 +35,7 @@ def _pulled(pull: QueueRead) -> Pulled:
 
 def commit(wish: Commit) -> list[Committed]:
     """In place of `pulling.commit.commit`, of one wish."""
-    return [Committed(None, Progress(each.offset, each.resets or 0)) for each in wish.offsets]
+    return [Committed(None, QueueProgress(each.offset, each.resets or 0)) for each in wish.offsets]
 
 
 @cache

@@ -26,7 +26,7 @@ from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
 from popserver.model.message import BATCH_SIZE_MAX, Delivery, Message, SendResult, StoredMessage
 from popserver.model.topic import message_key
-from popserver.pulling import commit, look
+from popserver.pulling import commit, read
 from popserver.receiving import grant
 from popserver.receiving.grant import Received
 from popserver.settling import ack
@@ -150,8 +150,8 @@ def main(arguments: list[str]) -> int:
     """`popmq serve` without a store; takes the same options."""
     from benchmarks.serve import serve
 
-    no_looks = mock.patch.multiple(look, look=noop_pulls.look, ends_of=noop_pulls.ends_of)
-    with mock.patch.object(broker, "Writer", InstantWriter), no_looks:
+    no_reads = mock.patch.multiple(read, read_queues=noop_pulls.read_queues, ends_of=noop_pulls.ends_of)
+    with mock.patch.object(broker, "Writer", InstantWriter), no_reads:
         return serve([*arguments, "--database-url", "sqlite://"])
 
 

@@ -16,7 +16,7 @@ from popserver.engine.transaction import Transaction
 from popserver.model.group import Group, NewGroup
 from popserver.model.message import Message
 from popserver.model.names import Resource, dead_letter_topic
-from popserver.model.topic import OWN_QUEUES, NewTopic, message_key
+from popserver.model.topic import SYSTEM_QUEUES, NewTopic, message_key
 
 GROUP: Final = Resource("", "bench-arrivals")
 _ID = {
@@ -61,7 +61,7 @@ def fill_dead_letters(database_url: str, count: int, body_bytes: int) -> None:
 def _write_dead_letters(conn: Connection, dialect: str, count: int, body_bytes: int) -> None:
     tx = Transaction(conn, time.time_ns() // 1_000_000)
     topic = topics.ensure_topic(tx, NewTopic(Resource("", TOPIC)))
-    copies = topics.ensure_topic(tx, NewTopic(dead_letter_topic(GROUP), OWN_QUEUES))
+    copies = topics.ensure_topic(tx, NewTopic(dead_letter_topic(GROUP), SYSTEM_QUEUES))
     (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(GROUP), or_find=True)])
     assert isinstance(group, Group)
     words = {"id": _ID[dialect], "none": _NONE[dialect], "body": _BODY[dialect].format(body_bytes)}

@@ -23,7 +23,7 @@ from popserver.model.budget import Budgets
 from popserver.producing.rules import CheckPolicy
 from popserver.server import PopServer
 from popserver.services import build
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
 
 _ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
@@ -111,7 +111,7 @@ class App:
                 self.broker,
                 host=self.config.host,
                 port=self.config.port,
-                limits=Limits(
+                limits=CallLimits(
                     invisible_ms_min=self.config.min_invisible,
                     incoming_bytes_max=self.config.max_incoming * MIB,
                     watches_max=self.config.max_watches,
@@ -154,10 +154,10 @@ class App:
         if config.tls == "plaintext":
             return PLAINTEXT
         # Loaded here: whoever speaks no TLS does without its libraries.
-        from popserver.front.source import Wishes, open_source
+        from popserver.front.source import CertificateOptions, open_source
 
         folder, prefix = self._place_of_own_certificate()
-        wishes = Wishes(config.host, config.tls_cert, config.tls_key, config.tls_client_ca, folder, prefix)
+        wishes = CertificateOptions(config.host, config.tls_cert, config.tls_key, config.tls_client_ca, folder, prefix)
         return Listening(config.tls, open_source(wishes, lambda: datetime.now(UTC)))
 
     def _announce(self, listening: Listening) -> None:

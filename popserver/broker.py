@@ -9,13 +9,13 @@ from popserver.bulk.flow import Bulk
 from popserver.catalog.flow import Catalog
 from popserver.clients.clients import Clients
 from popserver.clients.commands import Commands
-from popserver.clients.takeover import Neighbours
-from popserver.cluster.servers import Events, Members
+from popserver.clients.takeover import Takeover
+from popserver.cluster.servers import ServerEvents, Servers
 from popserver.database.database import Database
-from popserver.database.notifications import DUE, EVERYTHING, NEW_TOPIC, PENDING, USERS, Notice
+from popserver.database.notifications import DUE, EVERYTHING, NEW_TOPIC, PENDING, USERS, Notification
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import Errands
+from popserver.engine.timers import BackgroundTasks
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import Wakeups
 from popserver.engine.writer import Writer
@@ -35,7 +35,7 @@ from popserver.pulling.flow import Pulls, Retries
 from popserver.pulling.offsets import Offsets
 from popserver.receiving.flow import Polls, Redeliveries
 from popserver.receiving.judging import Judging
-from popserver.settling.flow import Orphans, Settling
+from popserver.settling.flow import HoldRelease, Settling
 
 RETENTION_MS = 72 * HOUR_MS
 CHECKS = CheckPolicy()
@@ -92,10 +92,10 @@ class Broker:
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
         self.pending = Pending(self.reader, self.writer, self.catalog, clock, key_window_ms)
         self.transactions = Transactions(self.reader, self.writer, self.catalog, clock, checks)
-        self.errands = Errands(clock)
-        self.members = Members(database, self.reader, self.writer, clock, shared=shared)
+        self.errands = BackgroundTasks(clock)
+        self.members = Servers(database, self.reader, self.writer, clock, shared=shared)
         self.commands = Commands()
-        self.orphans = Orphans(self.writer, clock, self.errands, self.members)
+        self.orphans = HoldRelease(self.writer, clock, self.errands, self.members)
         self.group_members = GroupMembers(
             self.reader,
             self.writer,
@@ -112,7 +112,7 @@ class Broker:
             self.orphans.adopt if shared else None,
             self.group_members,
         )
-        self.neighbours = Neighbours(
+        self.neighbours = Takeover(
             self.reader, self.errands, self.maintenance, self.members, self.clients, self.orphans
         )
         self.sending = Sending(
@@ -162,7 +162,7 @@ class Broker:
         """Take up what the store holds, once the writer runs: what is due, and whose push holds are open."""
         await self.group_members.start(self.members.server_id, shared=self.members.is_shared)
         await self.members.start(
-            Events(
+            ServerEvents(
                 heard=self._hear,
                 missed=self._look_at_everything,
                 looks=self._look,
@@ -206,7 +206,7 @@ class Broker:
         await self.writer.close()
         self.reader.close()
 
-    def _hear(self, notice: Notice) -> None:
+    def _hear(self, notice: Notification) -> None:
         """Another server, or somebody's own transaction, has committed something."""
         self.writer.effects.ready(notice.rings)
         for what in notice.outdated:

@@ -214,13 +214,13 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from popserver.database import migrate
-    from popserver.database.check import check_soundness
+    from popserver.database.check import check_integrity
     from popserver.database.database import Database
 
     def check(database: Database) -> dict[str, Any]:
         migrate.check(database)
         with database.read() as conn:
-            check_soundness(conn)
+            check_integrity(conn)
         return {"store": database.name, "schema": migrate.HEAD, "sound": True}
 
     return _with_database(arguments, check, must_exist=True)
@@ -251,7 +251,7 @@ def _clock(arguments: argparse.Namespace) -> int:
         migrate.check(database)
         with database.connect_writer() as conn:
             system_ms = int(clock_ms(conn) if database.is_shared else wall_ms())
-            found = clock_reset.standing(conn, system_ms)
+            found = clock_reset.clock_state(conn, system_ms)
             facts = {"system_clock": utc(found.system_ms), "server_time_ahead": span(found.ahead_ms)}
             if arguments.reset and found.ahead_ms:
                 facts["messages_stored_now"] = str(clock_reset.reset(database, conn, found))

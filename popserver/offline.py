@@ -13,7 +13,7 @@ from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import users
 from popserver.access.flow import Access
-from popserver.access.rpc import Users
+from popserver.access.rpc import UserMethods
 from popserver.broker import Broker
 from popserver.database import migrate
 from popserver.database.database import Database
@@ -68,7 +68,7 @@ class Offline:
             broker.writer.start()
             try:
                 access = Access(broker.reader, broker.clock)
-                methods = Users(users.Users(broker.writer, broker.reader, access)).methods
+                methods = UserMethods(users.Users(broker.writer, broker.reader, access)).methods
                 caller: Any = self
                 return await methods[method].answer(request, caller)
             finally:

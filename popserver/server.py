@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from popserver.clients.rpc import Session
+from popserver.clients.rpc import SessionMethods
 from popserver.front.inner import connections_max
-from popserver.transport.anybody import Health
 from popserver.transport.call import Door
-from popserver.transport.limits import Limits
-from popserver.transport.listen import Place
+from popserver.transport.limits import CallLimits
+from popserver.transport.listen import ListenAddress
+from popserver.transport.public_services import Health
 
 
 class PopServer:
@@ -19,9 +19,9 @@ class PopServer:
     def __init__(
         self,
         door: Door,
-        place: Place,
+        place: ListenAddress,
         drain: Callable[[], Awaitable[None]],
-        session: Session,
+        session: SessionMethods,
         health: Health,
         connections_max: int,
     ) -> None:
@@ -55,5 +55,5 @@ class PopServer:
             await self._front.finish()
 
 
-def directly_max(limits: Limits) -> int:
+def directly_max(limits: CallLimits) -> int:
     return min(limits.connections_max, connections_max(files_each=1))

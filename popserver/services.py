@@ -12,45 +12,45 @@ from popproto.v2 import service_pb2 as service
 from popserver.access import rights, users
 from popserver.access.flow import Access
 from popserver.access.gate import AdminGate, ClientGate
-from popserver.access.rpc import Users
+from popserver.access.rpc import UserMethods
 from popserver.broker import Broker
-from popserver.bulk.rpc import Bulk
-from popserver.clients.routes import Routing
-from popserver.clients.rpc import Session
+from popserver.bulk.rpc import BulkMethods
+from popserver.clients.routes import RouteMethods
+from popserver.clients.rpc import SessionMethods
 from popserver.dead_letters.flow import Redrives
-from popserver.dead_letters.rpc import DeadLetterDesk
-from popserver.inspection.clients import ClientDesk
-from popserver.inspection.flow import Operations
-from popserver.inspection.rpc import Admin
-from popserver.members.rpc import GroupMembers
+from popserver.dead_letters.rpc import DeadLetterMethods
+from popserver.inspection.clients import ClientMethods
+from popserver.inspection.flow import Inspection
+from popserver.inspection.rpc import AdminMethods
+from popserver.members.rpc import MemberMethods
 from popserver.model.errors import NotBuilt
-from popserver.producing.rpc import Producing
+from popserver.producing.rpc import ProducerMethods
 from popserver.progress.flow import GroupProgress
-from popserver.progress.rpc import Progress
-from popserver.pulling.rpc import Pulling, Retries
-from popserver.pulling.rpc_offsets import Offsets
+from popserver.progress.rpc import ProgressMethods
+from popserver.pulling.rpc import PullMethods, SendBackMethods
+from popserver.pulling.rpc_offsets import OffsetMethods
 from popserver.receiving import rpc as receiving_rpc
-from popserver.receiving.rpc import Consuming
+from popserver.receiving.rpc import ConsumerMethods
 from popserver.server import PopServer, directly_max
 from popserver.transport import convert
-from popserver.transport.anybody import Anybody
 from popserver.transport.call import encode
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
 from popserver.transport.grpc_door import GrpcDoor
 from popserver.transport.incoming import Incoming
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening, listen
+from popserver.transport.public_services import PublicServices
 
 
 class Services:
     """What stands behind the methods of all services. `address` is the server's own, `HOST:PORT`."""
 
-    def __init__(self, broker: Broker, limits: Limits, version: str, address: str, own: pb.Endpoints) -> None:
+    def __init__(self, broker: Broker, limits: CallLimits, version: str, address: str, own: pb.Endpoints) -> None:
         self._broker = broker
         self._version = version
         self._limits = limits
         self._own = own
-        self.session = Session(
+        self.session = SessionMethods(
             broker.catalog,
             broker.clients,
             broker.commands,
@@ -61,7 +61,7 @@ class Services:
             address,
             heeds_keys=broker.heeds_keys,
         )
-        self.consuming = Consuming(
+        self.consuming = ConsumerMethods(
             broker.polls,
             broker.settling,
             broker.orphans,
@@ -73,7 +73,7 @@ class Services:
             limits,
             address,
         )
-        self.pulling = Pulling(
+        self.pulling = PullMethods(
             broker.pulls,
             broker.clients,
             broker.clock,
@@ -83,28 +83,28 @@ class Services:
             limits,
             address,
         )
-        self.offsets = Offsets(broker.offsets)
+        self.offsets = OffsetMethods(broker.offsets)
 
     def messaging(self) -> dict[str, AnyMethod]:
         """Every method of MessagingService."""
         broker = self._broker
-        routing = Routing(broker.catalog, broker.clients, broker.members, broker.group_members, self._own)
-        producing = Producing(broker.sending, broker.transactions, broker.pending, broker.clock, self._limits)
+        routing = RouteMethods(broker.catalog, broker.clients, broker.members, broker.group_members, self._own)
+        producing = ProducerMethods(broker.sending, broker.transactions, broker.pending, broker.clock, self._limits)
         return messaging_methods(routing, self.session, producing, self.consuming, self.pulling, self.offsets)
 
     def legacy(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Legacy."""
         broker = self._broker
-        members = GroupMembers(broker.group_members, broker.queue_locks)
-        return legacy_methods(members, self.offsets, Retries(broker.retries), self.pulling)
+        members = MemberMethods(broker.group_members, broker.queue_locks)
+        return legacy_methods(members, self.offsets, SendBackMethods(broker.retries), self.pulling)
 
     def bulk(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Bulk."""
-        return bulk_methods(Bulk(self._broker.bulk, self._broker.clients, self._broker.reader, self._limits))
+        return bulk_methods(BulkMethods(self._broker.bulk, self._broker.clients, self._broker.reader, self._limits))
 
-    def operations(self) -> Operations:
+    def operations(self) -> Inspection:
         broker = self._broker
-        return Operations(
+        return Inspection(
             broker.database,
             broker.reader,
             broker.catalog,
@@ -124,11 +124,11 @@ class Services:
         broker = self._broker
         operations = self.operations()
         return admin_methods(
-            Admin(operations, self._version),
-            ClientDesk(broker.clients, broker.commands, broker.transactions.producers, operations),
-            DeadLetterDesk(Redrives(broker.reader, broker.writer)),
-            Progress(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock)),
-            Users(users.Users(broker.writer, broker.reader, access)),
+            AdminMethods(operations, self._version),
+            ClientMethods(broker.clients, broker.commands, broker.transactions.producers, operations),
+            DeadLetterMethods(Redrives(broker.reader, broker.writer)),
+            ProgressMethods(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock)),
+            UserMethods(users.Users(broker.writer, broker.reader, access)),
         )
 
 
@@ -137,7 +137,7 @@ def build(
     *,
     host: str,
     port: int,
-    limits: Limits,
+    limits: CallLimits,
     version: str,
     listening: Listening = PLAINTEXT,
     access: Access | None = None,
@@ -167,7 +167,7 @@ def build(
     ]
     if is_administered:
         services.append(serve(ADMIN, made.admin(access), AdminGate(access), incoming))
-    anybody = Anybody(incoming, broker.budgets, limits, [service.name for service in services])
+    anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services])
     door.serve([*services, *anybody.services])
     allowed = directly_max(limits) if place.front is None else place.front.connections.limit
     return PopServer(door, place, broker.drain, made.session, anybody.health, allowed)
@@ -177,7 +177,11 @@ ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]
 
 
 def admin_methods(
-    admin: Admin, clients: ClientDesk, dead_letters: DeadLetterDesk, progress: Progress, users: Users
+    admin: AdminMethods,
+    clients: ClientMethods,
+    dead_letters: DeadLetterMethods,
+    progress: ProgressMethods,
+    users: UserMethods,
 ) -> dict[str, AnyMethod]:
     """Every method of the service."""
     return {
@@ -209,7 +213,7 @@ def admin_methods(
 BULK = bulk.DESCRIPTOR.services_by_name["Bulk"]
 
 
-def bulk_methods(bulk: Bulk) -> dict[str, AnyMethod]:
+def bulk_methods(bulk: BulkMethods) -> dict[str, AnyMethod]:
     """Every method of the service."""
     return {
         "PullBulk": StreamMethod(bulk.pull_bulk, rights.consume, encode=encode),
@@ -234,7 +238,7 @@ LEGACY = legacy.DESCRIPTOR.services_by_name["Legacy"]
 
 
 def legacy_methods(
-    group_members: GroupMembers, offsets: Offsets, retries: Retries, pulling: Pulling
+    group_members: MemberMethods, offsets: OffsetMethods, retries: SendBackMethods, pulling: PullMethods
 ) -> dict[str, AnyMethod]:
     """Every method of the service."""
     return {
@@ -255,7 +259,12 @@ MESSAGING = service.DESCRIPTOR.services_by_name["MessagingService"]
 
 
 def messaging_methods(
-    routing: Routing, session: Session, producing: Producing, consumer: Consuming, pulling: Pulling, offsets: Offsets
+    routing: RouteMethods,
+    session: SessionMethods,
+    producing: ProducerMethods,
+    consumer: ConsumerMethods,
+    pulling: PullMethods,
+    offsets: OffsetMethods,
 ) -> dict[str, AnyMethod]:
     """Every method of the service."""
     return {

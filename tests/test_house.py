@@ -168,6 +168,14 @@ def test_rooms_are_read_in_one_sitting() -> None:
     assert ODD_SIZES_STILL - odd == set(), "these files have the size of the others: take them off the list"
 
 
+def test_class_names_are_unique_in_the_server() -> None:
+    places: dict[str, list[str]] = {}
+    for path, node in nodes(SERVER):
+        if isinstance(node, ast.ClassDef):
+            places.setdefault(node.name, []).append(module_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_foreign_types_stop_at_their_door() -> None:
     for path, (foreign, rooms) in itertools.product(SOURCES, KEPT_IN.items()):
         if not any(is_within(module_of(path), room) for room in rooms):

@@ -69,7 +69,7 @@ class Access:
         self._acl = Acl([], [])
         self._users: dict[str, User] = {}
         self._policies: dict[str, Policies] = {}
-        self._strangers = Strangers()
+        self._strangers = RejectedCallers()
         self._verified: dict[tuple[str, str], User] = {}
         self._listeners: list[Callable[[], None]] = []
         self._reloading = asyncio.Lock()
@@ -298,7 +298,7 @@ TOLD_MAX = 1_000  # pairs of name and address in a minute; further ones are not 
 _NAME_LENGTH_MAX = 256
 
 
-class Strangers:
+class RejectedCallers:
     """Logs refused callers: each pair of name and address at most once a minute."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ PAGE_MAX = 1_000
 Row = TypeVar("Row")
 
 
-class Users:
+class UserMethods:
     """One method per RPC, in the proto's order."""
 
     def __init__(self, users: users.Users) -> None:

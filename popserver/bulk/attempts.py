@@ -20,12 +20,13 @@ from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states, message
 from popserver.delivery.history import Moved, record
-from popserver.delivery.message_groups import Place, lock_free
+from popserver.delivery.message_groups import GroupQueueKey, lock_available
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.messages.read import MessageSize
 from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
-from popserver.model.message import Held
+from popserver.model.message import HeldMessage
 from popserver.model.retry import Holder
 from popserver.model.states import Event, State, sources, target
 from popserver.model.topic import Topic, queue_of
@@ -56,11 +57,11 @@ class Answer(NamedTuple):
     """What a receive holds, by key; `is_final` is false where it is to be asked again: something may be left, or
     another server is at it."""
 
-    held: list[Held]
+    held: list[HeldMessage]
     is_final: bool
 
 
-class Ended(NamedTuple):
+class AttemptAck(NamedTuple):
     """How many were done; `is_all` is false where some could not be just now."""
 
     messages: int
@@ -76,14 +77,14 @@ class ReceiveAttempt(Request[Answer]):
 
 
 @dataclass(frozen=True, slots=True)
-class AckAttempt(Request[Ended]):
+class AckAttempt(Request[AttemptAck]):
     """An attempt whose messages are all done."""
 
     phase: ClassVar = Phase.ACK_ATTEMPT
     attempt: Attempt
 
 
-class _Row(NamedTuple):
+class _AttemptRow(NamedTuple):
     message_key: int
     attempt: int
     hold_id: int
@@ -92,14 +93,9 @@ class _Row(NamedTuple):
     message_group: str | None
 
 
-class _Size(NamedTuple):
-    message_key: int
-    size: int
-
-
-def held_by(conn: Connection, attempt: Attempt, now_ms: int) -> list[Held]:
+def held_by(conn: Connection, attempt: Attempt, now_ms: int) -> list[HeldMessage]:
     """What the attempt holds, by key."""
-    return [Held(row.message_key, row.attempt) for row in _HELD.rows(conn, _named(attempt, now_ms))]
+    return [HeldMessage(row.message_key, row.attempt) for row in _HELD.rows(conn, _named(attempt, now_ms))]
 
 
 def receipts_of(conn: Connection, attempt: Attempt, now_ms: int) -> list[Receipt]:
@@ -123,7 +119,7 @@ def renew(tx: Transaction, requests: Sequence[Renew]) -> list[int | PopError]:
 
 
 @carries_out(AckAttempt)
-def ack(tx: Transaction, requests: Sequence[AckAttempt]) -> list[Ended | PopError]:
+def ack(tx: Transaction, requests: Sequence[AckAttempt]) -> list[AttemptAck | PopError]:
     """INFLIGHT → COMMIT of all that each attempt holds; behind an un-acked message of its group provisionally."""
     return [_ack(tx, request.attempt) for request in requests]
 
@@ -140,8 +136,8 @@ def _receive(tx: Transaction, request: Receive) -> Answer:
     kept = grants[: _within_bytes(tx, [receipt.message_key for receipt, _ in grants])]
     excess = [receipt for receipt, _ in grants[len(kept) :]]
     if excess:
-        release.withdraw(tx, [release.Withdraw(excess)])
-    found = sorted(Held(receipt.message_key, number) for receipt, number in kept)
+        release.cancel_delivery(tx, [release.CancelDelivery(excess)])
+    found = sorted(HeldMessage(receipt.message_key, number) for receipt, number in kept)
     return Answer(found, is_final=bool(found) or not more)
 
 
@@ -174,27 +170,29 @@ def _renew(tx: Transaction, request: Renew) -> int:
     return len(rows)
 
 
-def _ack(tx: Transaction, attempt: Attempt) -> Ended:
+def _ack(tx: Transaction, attempt: Attempt) -> AttemptAck:
     group = attempt.group
     rows = _HELD.rows(tx.conn, _named(attempt, tx.now_ms))
-    in_order = {Place(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None}
-    free = lock_free(tx, in_order) if in_order else set()
+    in_order = {
+        GroupQueueKey(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None
+    }
+    free = lock_available(tx, in_order) if in_order else set()
     receipts = [
         _receipt(group, row)
         for row in rows
-        if row.message_group is None or Place(group.group_id, queue_of(row.message_key)) in free
+        if row.message_group is None or GroupQueueKey(group.group_id, queue_of(row.message_key)) in free
     ]
     (outcomes,) = settling_ack.ack(tx, [settling_ack.Ack(group, receipts)])
     assert not isinstance(outcomes, PopError), "receipts are refused one by one"
     done = outcomes.count(None)
-    return Ended(done, is_all=done == len(rows))
+    return AttemptAck(done, is_all=done == len(rows))
 
 
-def _receipt(group: Group, row: _Row) -> Receipt:
+def _receipt(group: Group, row: _AttemptRow) -> Receipt:
     return Receipt(group.group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None)
 
 
-def _moved(row: _Row) -> Moved:
+def _moved(row: _AttemptRow) -> Moved:
     return Moved(row.message_key, State.INFLIGHT, row.attempt, row.client_id)
 
 
@@ -211,7 +209,7 @@ def _named(attempt: Attempt, now_ms: int) -> dict[str, Any]:
 # it might go through all that the group holds, or all that anybody does. A sum is in no index.
 _group_id, _visible_at_ms = (each + literal_column("0") for each in (delivery.c.group_id, delivery.c.visible_at_ms))
 _held: Select[Any] = (
-    select(*(delivery.c[name] for name in _Row._fields))
+    select(*(delivery.c[name] for name in _AttemptRow._fields))
     .where(
         delivery.c.attempt_id == bindparam("of_attempt"),
         _group_id == bindparam("of_group"),
@@ -222,9 +220,9 @@ _held: Select[Any] = (
     )
     .order_by(delivery.c.message_key)
 )
-_HELD = RowQuery(_Row, _held)
+_HELD = RowQuery(_AttemptRow, _held)
 # Skips rows that a user's own transaction has locked, instead of waiting.
-_HELD_FREE = RowQuery(_Row, _held.with_for_update(skip_locked=True))
+_HELD_FREE = RowQuery(_AttemptRow, _held.with_for_update(skip_locked=True))
 _LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
 _HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "successor")
 _RENEW = (
@@ -245,7 +243,7 @@ _RENEW = (
 )
 _KEYS = rows_parameter("keys", "message_key")
 _SIZES = RowQuery(
-    _Size,
+    MessageSize,
     select(message.c.message_key, func.length(message.c.body).label("size")).where(
         message.c.message_key.in_(select(_KEYS.c.message_key))
     ),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from popserver.bulk import attempts
 from popserver.bulk import pages as bulk_pages
 from popserver.bulk.attempts import Attempt
-from popserver.bulk.rules import HeldPage, Page, Stretch, check_stretch
+from popserver.bulk.rules import HeldPage, QueuePage, QueueSlice, check_slice
 from popserver.catalog.flow import Catalog
 from popserver.database.database import READERS_MAX
 from popserver.engine.clock import Clock
@@ -23,7 +23,7 @@ from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.model.errors import TooManyRequests
 from popserver.model.handles import attempt_as_sent
-from popserver.model.message import Held
+from popserver.model.message import HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS, Holder
 from popserver.model.topic import queue_numbered
@@ -37,7 +37,7 @@ PATIENCE_MS = 5 * SECOND_MS  # for what another server has in its hands, or for 
 _PAUSE_S = 0.005
 
 
-class Wish(NamedTuple):
+class BulkReceive(NamedTuple):
     """A receive of many messages at once; `max_messages` 0: only what its attempt holds already."""
 
     group: Resource
@@ -78,22 +78,22 @@ class Bulk:
         end_offset: int,
         wanted: Filter,
         sources: Sequence[str],
-    ) -> Stretch:
+    ) -> QueueSlice:
         """What there is to read of a queue, page by page.
 
         Raises `TopicNotFound`, and `BadRequest` for a queue that the topic does not have or an end before the offset.
         """
-        check_stretch(offset, end_offset)
+        check_slice(offset, end_offset)
         topic = await self._catalog.topic(topic_name)
         place = queue_numbered(topic, queue_number)
-        return Stretch(topic, place, offset, end_offset, wanted, tuple(sources))
+        return QueueSlice(topic, place, offset, end_offset, wanted, tuple(sources))
 
-    async def page(self, stretch: Stretch) -> Page:
+    async def page(self, stretch: QueueSlice) -> QueuePage:
         """The first of what is wanted there; go on at its `next_offset`. Raises `TopicNotFound`."""
         async with self._turns:
             return await self._reader.read(lambda conn: bulk_pages.page(conn, stretch))
 
-    async def receive(self, wish: Wish) -> list[Held]:
+    async def receive(self, wish: BulkReceive) -> list[HeldMessage]:
         """What the attempt holds, by key; where that is nothing, up to `max_messages` messages are granted to it.
 
         A call that breaks off leaves them held: its repetition gets them. Raises what a receive raises.
@@ -136,7 +136,7 @@ class Bulk:
             self._judging.answered(request, granted)
 
     async def pages(
-        self, topic_name: Resource, held: Sequence[Held], sources: Sequence[str]
+        self, topic_name: Resource, held: Sequence[HeldMessage], sources: Sequence[str]
     ) -> AsyncIterator[HeldPage]:
         """What is held, page by page, each when it is asked for."""
         topic = await self._catalog.topic(topic_name)
@@ -153,7 +153,7 @@ class Bulk:
         attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
         receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))
         if receipts:
-            await self._writer.submit(release.Withdraw(receipts))
+            await self._writer.submit(release.CancelDelivery(receipts))
 
     async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:
         """Restart the time of what the attempt holds; how many messages that are."""

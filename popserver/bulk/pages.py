@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, func, or_, select
 
-from popserver.bulk.rules import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, HeldPage, Page, Stretch
+from popserver.bulk.rules import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, HeldPage, QueuePage, QueueSlice
 from popserver.database.columns import SIZE, ColumnQuery, Columns
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
@@ -24,7 +24,7 @@ from popserver.messages.origins import of_places
 from popserver.messages.ranges import INSIDE, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
 from popserver.model.message import REDRIVE_PLAN
 from popserver.model.topic import Topic, message_key, queue_of
-from popserver.pulling.look import Ends, ends_of
+from popserver.pulling.read import Ends, ends_of
 from popserver.pulling.rules import correction
 
 # How far a page looks for what its filter wants, in offsets.
@@ -36,17 +36,17 @@ class _QueueNumber(NamedTuple):
     number: int
 
 
-def page(conn: Connection, stretch: Stretch) -> Page:
+def page(conn: Connection, stretch: QueueSlice) -> QueuePage:
     """The first page of the stretch; raises `TopicNotFound`."""
     ends = ends_of(conn, stretch.topic, stretch.queue)
     if correction(stretch.offset, ends.min_offset, ends.end_offset) is not None:
-        return Page(None, stretch.offset, ends.min_offset, ends.end_offset)
+        return QueuePage(None, stretch.offset, ends.min_offset, ends.end_offset)
     # Where messages lie scattered, Postgres would rather collect those of a page and sort them, bodies and all.
     dialect_of(conn).walk_by_key(conn)
     names = _bounds(stretch, ends)
     in_one = dialect_of(conn).is_remote and not isinstance(stretch.wanted, SqlFilter)
     found, end_key = (_in_one if in_one else _sizes_first)(conn, stretch, names)
-    return Page(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
+    return QueuePage(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
 
 
 def first_of(
@@ -81,7 +81,7 @@ def _told_as_sent(conn: Connection, topic: Topic, found: Columns) -> Columns:
     return found._replace(values=values, places=places)
 
 
-def _bounds(stretch: Stretch, ends: Ends) -> dict[str, int]:
+def _bounds(stretch: QueueSlice, ends: Ends) -> dict[str, int]:
     offsets = CHUNK_MESSAGES_MAX if stretch.wanted.wants_all else _WINDOW_OFFSETS
     to_offset = min(stretch.end_offset, ends.end_offset, stretch.offset + offsets)
     from_key = message_key(ends.queue_id, stretch.offset)
@@ -92,7 +92,7 @@ def _bounds(stretch: Stretch, ends: Ends) -> dict[str, int]:
     }
 
 
-def _in_one(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Columns, int]:
+def _in_one(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
     """A page by one statement, and the key that it has come to."""
     assert not isinstance(stretch.wanted, SqlFilter), "it is asked about each message"
     look = _FIRST_OF_EVERY if stretch.wanted.wants_all else _FIRST_OF_TAGGED
@@ -101,7 +101,7 @@ def _in_one(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tup
     return found, found.keys[-1] + 1 if found.keys else names["to_key"]
 
 
-def _sizes_first(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Columns, int]:
+def _sizes_first(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
     """The same by two."""
     keys, end_key = _wanted(conn, stretch, names)
     if isinstance(keys, range):
@@ -109,7 +109,7 @@ def _sizes_first(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -
     return _BY_KEY.columns(conn, stretch.sources, {"keys": encode_rows([(key,) for key in keys])}), end_key
 
 
-def _wanted(conn: Connection, stretch: Stretch, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
+def _wanted(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
     """The keys of what a page carries, a range where it is all that is there; and the key that it has come to."""
     wanted = stretch.wanted
     if wanted.wants_all:

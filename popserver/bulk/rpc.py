@@ -17,22 +17,22 @@ from google.protobuf.message import Message
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.bulk import flow
-from popserver.bulk.flow import Wish
-from popserver.bulk.rules import RECEIVE_MESSAGES_MAX, Page, Stretch, columns_named, sources_of
+from popserver.bulk.flow import BulkReceive
+from popserver.bulk.rules import RECEIVE_MESSAGES_MAX, QueuePage, QueueSlice, columns_named, sources_of
 from popserver.clients.clients import Clients
 from popserver.database.columns import Columns
 from popserver.delivery import origins
 from popserver.engine.reader import Reader
 from popserver.model import handles
 from popserver.model.errors import BadRequest, Forbidden, Unsupported
-from popserver.model.message import Held
+from popserver.model.message import HeldMessage
 from popserver.model.names import Resource
 from popserver.model.topic import offset_of
 from popserver.receiving.rpc import attempt_id_of, check_change, invisible_ms_of
 from popserver.transport import convert, status
 from popserver.transport.call import Write
 from popserver.transport.calls import Caller
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 if TYPE_CHECKING:
     from popserver.bulk.arrow import Chunk, Chunks
@@ -54,10 +54,10 @@ class Frame(NamedTuple):
         return b"".join((self.others.SerializeToString(), tag_and_size, *self.chunk.parts))
 
 
-class Bulk:
+class BulkMethods:
     """What readers of many messages ask for."""
 
-    def __init__(self, bulk: flow.Bulk, clients: Clients, reader: Reader, limits: Limits) -> None:
+    def __init__(self, bulk: flow.Bulk, clients: Clients, reader: Reader, limits: CallLimits) -> None:
         self._bulk = bulk
         self._clients = clients
         self._reader = reader
@@ -107,13 +107,13 @@ class Bulk:
         acked = await self._bulk.ack(*_attempt(request, caller))
         return wire.AckAttemptResponse(status=status.OK, acked=acked)
 
-    def _wish(self, request: wire.ReceiveBulkRequest, caller: Caller) -> Wish:
+    def _wish(self, request: wire.ReceiveBulkRequest, caller: Caller) -> BulkReceive:
         if not 0 <= request.max_messages <= RECEIVE_MESSAGES_MAX:
             raise BadRequest(
                 f"max_messages is {request.max_messages}; ask for up to {RECEIVE_MESSAGES_MAX} messages, or with 0 for"
                 " what is held already"
             )
-        return Wish(
+        return BulkReceive(
             *_attempt(request, caller),
             request.max_messages,
             invisible_ms_of(request, self._limits) if request.max_messages else 0,
@@ -144,7 +144,7 @@ class Bulk:
         finally:
             clients.call_closed(client)
 
-    async def _write_pages(self, stretch: Stretch, chunks: Chunks, write: Write, caller: Caller) -> None:
+    async def _write_pages(self, stretch: QueueSlice, chunks: Chunks, write: Write, caller: Caller) -> None:
         page = await self._page(stretch, caller)
         if page.columns is not None:
             await write(wire.PullBulkResponse(status=status.OK, min_offset=page.min_offset, max_offset=page.end_offset))
@@ -166,13 +166,13 @@ class Bulk:
                 ahead.cancel()
         await write(_outside(stretch, page))
 
-    async def _page(self, stretch: Stretch, caller: Caller) -> Page:
+    async def _page(self, stretch: QueueSlice, caller: Caller) -> QueuePage:
         page = await self._bulk.page(stretch)
         if page.columns is not None:
             await origins.check(self._reader, stretch.topic.name.name, page.columns.keys, caller)
         return page
 
-    async def _check_origins(self, wish: Wish, held: Sequence[Held], caller: Caller) -> None:
+    async def _check_origins(self, wish: BulkReceive, held: Sequence[HeldMessage], caller: Caller) -> None:
         try:
             await origins.check(self._reader, wish.topic.name, [each.message_key for each in held], caller)
         except Forbidden:
@@ -180,7 +180,7 @@ class Bulk:
             raise
 
 
-async def _write_page(stretch: Stretch, page: Page, found: Columns, chunks: Chunks, write: Write) -> None:
+async def _write_page(stretch: QueueSlice, page: QueuePage, found: Columns, chunks: Chunks, write: Write) -> None:
     async for chunk in _made(chunks, found, {stretch.queue.queue_id: stretch.queue.number}):
         is_last = chunk.next_key > found.keys[-1]
         next_offset = page.next_offset if is_last else offset_of(chunk.next_key)
@@ -188,7 +188,7 @@ async def _write_page(stretch: Stretch, page: Page, found: Columns, chunks: Chun
         await write(Frame(others, _CHUNK_OF_PULL, chunk))
 
 
-def _taken_note_of(ahead: asyncio.Future[Page]) -> None:
+def _taken_note_of(ahead: asyncio.Future[QueuePage]) -> None:
     """What goes wrong with a page that nobody waits for any more is nobody's failure."""
     if not ahead.cancelled():
         ahead.exception()
@@ -205,7 +205,7 @@ async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> A
         yield next_chunk
 
 
-def _outside(stretch: Stretch, page: Page) -> wire.PullBulkResponse:
+def _outside(stretch: QueueSlice, page: QueuePage) -> wire.PullBulkResponse:
     """It begins where nothing is stored; or what was to come next has been removed meanwhile."""
     sentence = (
         f"offset {stretch.offset} is not in queue {stretch.queue.number} of topic '{stretch.topic.name}', which begins"

@@ -40,7 +40,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Stretch(NamedTuple):
+class QueueSlice(NamedTuple):
     """A wish for what is wanted of one queue, from `offset` up to, not including, `end_offset`."""
 
     topic: Topic
@@ -51,7 +51,7 @@ class Stretch(NamedTuple):
     sources: tuple[str, ...]
 
 
-class Page(NamedTuple):
+class QueuePage(NamedTuple):
     """What is wanted of a stretch of a queue; `next_offset` is where it goes on.
 
     `columns` are None where the stretch begins outside of what the queue stores: `min_offset` up to `end_offset`.
@@ -87,6 +87,6 @@ def sources_of(columns: Iterable[str], topic_name: str) -> tuple[str, ...]:
     return tuple(sorted(needed))
 
 
-def check_stretch(offset: int, end_offset: int) -> None:
+def check_slice(offset: int, end_offset: int) -> None:
     if end_offset < offset:
         raise BadRequest(f"end_offset {end_offset} is before offset {offset}; it must be at or after it")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from popserver.catalog import groups, lookup, subscriptions, topics
-from popserver.database.notifications import GROUP, TOPIC, Outdated
+from popserver.database.notifications import GROUP, TOPIC, Invalidation
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.model.group import Group, Mode, NewGroup
@@ -20,7 +20,7 @@ from popserver.model.names import (
     owner_of,
     retry_topic,
 )
-from popserver.model.topic import ACCEPTS_ON_THE_WAY, OWN_QUEUES, MessageType, NewTopic, Topic
+from popserver.model.topic import AUTO_CREATE_ACCEPTS, SYSTEM_QUEUES, MessageType, NewTopic, Topic
 
 
 class Catalog:
@@ -76,14 +76,14 @@ class Catalog:
         """The group and the topic, once the group has its progress there."""
         group, topic = await self.group(group_name), await self.topic(topic_name)
         if (group.group_id, topic.topic_id) not in self._met:
-            await self._writer.submit(subscriptions.Meet(group, topic, Mode.POP))
+            await self._writer.submit(subscriptions.Subscribe(group, topic, Mode.POP))
             self._met.add((group.group_id, topic.topic_id))
         return group, topic
 
     async def fix_mode(self, group: Group, mode: Mode) -> None:
         """The group is used in that mode; raises `BadRequest` for one that consumes in the other."""
         if group.mode is not mode and (group.group_id, mode) not in self._fixed:
-            await self._writer.submit(subscriptions.FixMode(group, mode))
+            await self._writer.submit(subscriptions.SetGroupMode(group, mode))
             self._fixed.add((group.group_id, mode))
             self._groups.pop(group.name, None)
 
@@ -155,7 +155,7 @@ class Catalog:
         """The topic was not there when it was used: look it up again."""
         self._topics.pop(name, None)
 
-    def outdated(self, what: Outdated) -> None:
+    def outdated(self, what: Invalidation) -> None:
         """Another server has changed or deleted it."""
         known: dict[str, dict[Resource, Any]] = {TOPIC: self._topics, GROUP: self._groups}
         if what.kind in known:
@@ -205,10 +205,10 @@ class Catalog:
         if owner is not None:
             # A group's own topics exist as soon as somebody asks for them: watching one must need no first message.
             await self.group(owner)
-            new = NewTopic(name, OWN_QUEUES)
+            new = NewTopic(name, SYSTEM_QUEUES)
         elif self._auto_create:
             check_topic_to_send(name)
-            new = NewTopic(name, accepts=ACCEPTS_ON_THE_WAY)
+            new = NewTopic(name, accepts=AUTO_CREATE_ACCEPTS)
         else:
             raise lookup.topic_not_found(name)
         return await self._writer.submit(topics.CreateTopic(new, or_find=True))

@@ -9,7 +9,7 @@ from typing import ClassVar
 from sqlalchemy import bindparam, insert, select, update
 
 from popserver.catalog.lookup import QueueRow, group_not_found, lock, of_another_mode, queue_rows, topic_not_found
-from popserver.database.notifications import GROUP, Outdated
+from popserver.database.notifications import GROUP, Invalidation
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
@@ -20,7 +20,7 @@ from popserver.model.topic import Topic
 
 
 @dataclass(frozen=True, slots=True)
-class Meet(Request[None]):
+class Subscribe(Request[None]):
     """A group's first receive from a topic, in the mode that this fixes."""
 
     phase: ClassVar = Phase.SUBSCRIBE
@@ -30,7 +30,7 @@ class Meet(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class FixMode(Request[None]):
+class SetGroupMode(Request[None]):
     """A group's first use, in the mode that this fixes."""
 
     phase: ClassVar = Phase.SUBSCRIBE
@@ -38,18 +38,18 @@ class FixMode(Request[None]):
     mode: Mode
 
 
-@carries_out(FixMode)
-def fix_mode(tx: Transaction, requests: Sequence[FixMode]) -> list[PopError | None]:
+@carries_out(SetGroupMode)
+def set_group_mode(tx: Transaction, requests: Sequence[SetGroupMode]) -> list[PopError | None]:
     """Make it the group's mode, unless it has one; refused for a group of the other mode."""
     lock(tx)
-    return [_fix_mode(tx, request.group, request.mode) for request in requests]
+    return [_set_group_mode(tx, request.group, request.mode) for request in requests]
 
 
-@carries_out(Meet)
-def meet(tx: Transaction, requests: Sequence[Meet]) -> list[PopError | None]:
+@carries_out(Subscribe)
+def subscribe(tx: Transaction, requests: Sequence[Subscribe]) -> list[PopError | None]:
     """Give the group a progress row for every queue of the topic, at the place its consume-from says."""
     lock(tx)
-    return [_meet(tx, request) for request in requests]
+    return [_subscribe(tx, request) for request in requests]
 
 
 def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
@@ -61,17 +61,17 @@ def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     if ids:
         names = {"groups": encode_rows([(each,) for each in sorted(ids)]), "new_mode": mode.value}
         for group_id in tx.conn.execute(_FIX_MODES, names).scalars():
-            tx.outdate(Outdated(GROUP, *ids[group_id]))
+            tx.outdate(Invalidation(GROUP, *ids[group_id]))
 
 
-def meet_new_queues(tx: Transaction, topic_id: int) -> None:
+def subscribe_to_new_queues(tx: Transaction, topic_id: int) -> None:
     """A group that knows the topic has seen nothing of its new queues: it starts them at 0."""
     tx.conn.execute(_MEET_NEW_QUEUES, {"of_topic": topic_id})
 
 
-def _meet(tx: Transaction, request: Meet) -> PopError | None:
+def _subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
     group, topic = request.group, request.topic
-    if refusal := _fix_mode(tx, group, request.mode):
+    if refusal := _set_group_mode(tx, group, request.mode):
         return refusal
     if tx.conn.execute(_IS_THERE, {"of_topic": topic.topic_id}).first() is None:
         return topic_not_found(topic.name)
@@ -86,14 +86,14 @@ def _meet(tx: Transaction, request: Meet) -> PopError | None:
     return None
 
 
-def _fix_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
+def _set_group_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
     row = tx.conn.execute(select(consumer_group.c.mode).where(consumer_group.c.group_id == group.group_id)).first()
     if row is None:
         return group_not_found(group.name)
     if row.mode is None:
         fixed = update(consumer_group).where(consumer_group.c.group_id == group.group_id)
         tx.conn.execute(fixed.values(mode=mode.value))
-        tx.outdate(Outdated(GROUP, *group.name))
+        tx.outdate(Invalidation(GROUP, *group.name))
     elif row.mode != mode:
         return of_another_mode(group.name, Mode(row.mode))
     return None

@@ -19,8 +19,8 @@ from popserver.catalog.lookup import (
     queue_rows_of_several,
     topic_not_found,
 )
-from popserver.catalog.subscriptions import meet_new_queues
-from popserver.database.notifications import NEW_TOPIC, TOPIC, Outdated
+from popserver.catalog.subscriptions import subscribe_to_new_queues
+from popserver.database.notifications import NEW_TOPIC, TOPIC, Invalidation
 from popserver.database.rows import RowStatement
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
@@ -124,7 +124,7 @@ def _insert_topic(tx: Transaction, new: NewTopic) -> Topic:
         },
     ).scalar_one()
     insert_queues(tx, topic_id, range(new.queue_count))
-    tx.outdate(Outdated(NEW_TOPIC, *new.name))  # pulls may still be held at a deleted one of that name
+    tx.outdate(Invalidation(NEW_TOPIC, *new.name))  # pulls may still be held at a deleted one of that name
     queues = message_queues(queue_rows(tx.conn, topic_id))
     return Topic(topic_id, new.name, queues, new.accepts, tx.now_ms, new.queue_count)
 
@@ -140,7 +140,7 @@ def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
         )
     if request.queue_count is not None and request.queue_count > have:
         insert_queues(tx, found.topic_id, range(have, request.queue_count))
-        meet_new_queues(tx, found.topic_id)
+        subscribe_to_new_queues(tx, found.topic_id)
     if MessageType.FIFO in found.accepts and MessageType.FIFO not in (request.accepts or found.accepts):
         return BadRequest(
             f"topic '{found.name}' takes FIFO messages, and may hold some whose order must be kept; let it go on"
@@ -150,7 +150,7 @@ def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
         accepts = update(topic_table).where(topic_table.c.topic_id == found.topic_id)
         tx.conn.execute(accepts.values(accepts=",".join(request.accepts)))
     tx.ring(found.topic_id)
-    tx.outdate(Outdated(TOPIC, *found.name))
+    tx.outdate(Invalidation(TOPIC, *found.name))
     return find_topic(tx.conn, request.name) or topic_not_found(request.name)
 
 
@@ -158,7 +158,7 @@ def delete_one_topic(tx: Transaction, name: Resource) -> PopError | None:
     named = is_named(topic_table, name)
     gone = tx.conn.execute(update(topic_table).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
     if gone:
-        tx.outdate(Outdated(TOPIC, *name))
+        tx.outdate(Invalidation(TOPIC, *name))
     return None if gone else topic_not_found(name)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from popserver.clients.consumers import Consumers
 from popserver.engine.clock import Alarm, Clock
-from popserver.engine.timers import Errands
+from popserver.engine.timers import BackgroundTasks
 from popserver.filters.subscription import Role
 from popserver.members.flow import GroupMembers, Membership
 from popserver.model.names import Resource
@@ -61,7 +61,7 @@ class Clients:
     def __init__(
         self,
         clock: Clock,
-        errands: Errands,
+        errands: BackgroundTasks,
         orphan: Callable[[str, bool], Awaitable[None]],
         adopt: Callable[[str], Awaitable[None]],
         attend: Callable[[str], Awaitable[None]] | None,

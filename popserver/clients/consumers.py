@@ -12,7 +12,7 @@ from itertools import islice
 
 import structlog
 
-from popserver.filters.subscription import Kind, Role, Wish, difference
+from popserver.filters.subscription import ClientKind, DeclaredSubscription, Role, difference
 from popserver.model.names import Resource
 
 log = structlog.get_logger("popserver.consumers")
@@ -23,7 +23,7 @@ class Consumers:
 
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
-        self._groups: dict[Resource, dict[Wish, dict[str, Kind]]] = {}
+        self._groups: dict[Resource, dict[DeclaredSubscription, dict[str, ClientKind]]] = {}
 
     def took(self, client_id: str, role: Role) -> None:
         """The client took a role, or says again which it has."""
@@ -73,13 +73,13 @@ class Consumers:
         told = (self.disagreement(group) for group, alike in self._groups.items() if len(alike) > 1)
         return list(islice(filter(None, told), limit))
 
-    def _sharing(self, group: Resource) -> Iterator[tuple[Wish, dict[str, Kind]]]:
+    def _sharing(self, group: Resource) -> Iterator[tuple[DeclaredSubscription, dict[str, ClientKind]]]:
         """What those want who share the group's messages, and who they are."""
         for wish, clients in self._groups.get(group, {}).items():
             if self._roles[next(iter(clients))].shares:
                 yield wish, clients
 
-    def _warn(self, client_id: str, role: Role, other_id: str, other: Wish) -> None:
+    def _warn(self, client_id: str, role: Role, other_id: str, other: DeclaredSubscription) -> None:
         wants, other_wants = _difference(role.wish, other)
         log.warning(
             "consumers of one group want different things; each gets messages that are meant for the other",
@@ -91,7 +91,7 @@ class Consumers:
         )
 
 
-def _difference(one: Wish, other: Wish) -> tuple[str, str]:
+def _difference(one: DeclaredSubscription, other: DeclaredSubscription) -> tuple[str, str]:
     """What each has that the other has not, in words: each message for one of them all, or for each of them."""
     if one.model is not other.model:
         return f"model {one.model}", f"model {other.model}"

@@ -13,14 +13,14 @@ from popserver.catalog.flow import Catalog
 from popserver.clients import settings
 from popserver.members.flow import GroupMembers, Membership
 from popserver.members.notices import Listener
-from popserver.members.rules import Standing
+from popserver.members.rules import GroupView
 from popserver.model.names import Resource
 from popserver.transport import status
 from popserver.transport.call import Write
 from popserver.transport.calls import Caller
 
 
-class Attendance:
+class MemberStream:
     """`say` writes a frame to the stream."""
 
     def __init__(self, catalog: Catalog, group_members: GroupMembers, caller: Caller, say: Write) -> None:
@@ -30,7 +30,7 @@ class Attendance:
         self._say = say
         self._listener: Listener | None = None
         self._next: Listener | None = None
-        self._standing: Standing | None = None
+        self._standing: GroupView | None = None
 
     async def join(self, sent: pb.Settings, merged: pb.Settings) -> Membership | None:
         """Make a member of whoever is one by the settings it sent, and tell it in its answer what to watch."""
@@ -60,7 +60,7 @@ class Attendance:
         self._listener = listener
         if listener is not None:
 
-            async def tell(standing: Standing) -> None:
+            async def tell(standing: GroupView) -> None:
                 told = pb.Settings()
                 told.CopyFrom(agreed)
                 _fill(told, standing)
@@ -83,7 +83,7 @@ class Attendance:
             self._group_members.notices.leave(listener)
 
 
-def _fill(merged: pb.Settings, standing: Standing | None) -> None:
+def _fill(merged: pb.Settings, standing: GroupView | None) -> None:
     if standing is not None:
         merged.client_properties["popmq.members"] = str(standing.members)
         merged.client_properties["popmq.resets"] = str(standing.resets)

@@ -6,19 +6,19 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.catalog.flow import Catalog
 from popserver.clients.clients import Clients
-from popserver.cluster.servers import Members
-from popserver.filters.subscription import Kind
+from popserver.cluster.servers import Servers
+from popserver.filters.subscription import ClientKind
 from popserver.members.flow import GroupMembers
 from popserver.transport import convert, status
 from popserver.transport.calls import Caller
 from popserver.transport.listen import address_of, split_address
 
 
-class Routing:
+class RouteMethods:
     """`own` is this server's address, for clients that name none."""
 
     def __init__(
-        self, catalog: Catalog, clients: Clients, members: Members, group_members: GroupMembers, own: pb.Endpoints
+        self, catalog: Catalog, clients: Clients, members: Servers, group_members: GroupMembers, own: pb.Endpoints
     ) -> None:
         self._catalog = catalog
         self._clients = clients
@@ -50,7 +50,7 @@ class Routing:
         """Here for whoever told its settings here; a member of the group may have told them to another server."""
         role = self._clients.role_of(caller.client_id)
         if role is not None:
-            return role.kind is Kind.PULL
+            return role.kind is ClientKind.PULL
         if not self._members.is_shared:
             return False
         group = await self._catalog.group(caller.resource(request.group))

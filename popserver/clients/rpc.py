@@ -11,20 +11,20 @@ from popserver.catalog.flow import Catalog
 from popserver.clients import command_frames, settings
 from popserver.clients.clients import Clients
 from popserver.clients.commands import Commands
-from popserver.clients.member_stream import Attendance
+from popserver.clients.member_stream import MemberStream
 from popserver.members.flow import GroupMembers
 from popserver.model.errors import BadRequest, Busy, ClientIdRequired, Internal, PopError
 from popserver.model.names import check_group
 from popserver.producing.checks import Transactions
-from popserver.producing.halves import Check
+from popserver.producing.half_messages import Check
 from popserver.transport import convert, status
 from popserver.transport.call import Encodable, Write
 from popserver.transport.calls import Caller
 from popserver.transport.half_sent import Frames
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 
-class Session:
+class SessionMethods:
     """Who is there."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Session:
         commands: Commands,
         transactions: Transactions,
         group_members: GroupMembers,
-        limits: Limits,
+        limits: CallLimits,
         version: str,
         store_host: str,
         *,
@@ -73,7 +73,7 @@ class Session:
         self._streams[stream] = caller
         clients.connected(caller.client_id, stream)
         say = _in_turn(write)
-        attendance = Attendance(self._catalog, self._group_members, caller, say)
+        attendance = MemberStream(self._catalog, self._group_members, caller, say)
         has_agreed = False
         try:
             async for command in commands:
@@ -138,7 +138,7 @@ class Session:
         await self._transactions.joined(caller.client_id, stream, topics, ask)
 
     async def _answer(
-        self, command: wire.TelemetryCommand | BadRequest, caller: Caller, attendance: Attendance, *, has_agreed: bool
+        self, command: wire.TelemetryCommand | BadRequest, caller: Caller, attendance: MemberStream, *, has_agreed: bool
     ) -> wire.TelemetryCommand | None:
         """None for a command that needs no answer. Raises the error of settings that are refused."""
         try:

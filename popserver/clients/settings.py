@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from popproto.v2 import definition_pb2 as pb
 from popserver.catalog.flow import Catalog
 from popserver.filters import Filter
-from popserver.filters.subscription import Kind, Role, subscription, wants
+from popserver.filters.subscription import ClientKind, Role, subscription, topic_filters
 from popserver.members.flow import Membership
 from popserver.model.errors import (
     BadRequest,
@@ -30,7 +30,7 @@ from popserver.model.names import Resource, check_topic
 from popserver.model.retry import SECOND_MS, Exponential, Intervals, RetryPolicy, interval_ms
 from popserver.model.topic import MessageType, Topic
 from popserver.transport import convert
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
@@ -51,7 +51,11 @@ CAPABILITIES = ["admin", "batch", "legacy", "pull-batch"]
 MODEL = "popmq.model"
 
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
-_CONSUMERS = {pb.PUSH_CONSUMER: Kind.PUSH, pb.SIMPLE_CONSUMER: Kind.SIMPLE, pb.PULL_CONSUMER: Kind.PULL}
+_CONSUMERS = {
+    pb.PUSH_CONSUMER: ClientKind.PUSH,
+    pb.SIMPLE_CONSUMER: ClientKind.SIMPLE,
+    pb.PULL_CONSUMER: ClientKind.PULL,
+}
 
 
 def capabilities(*, heeds_keys: bool) -> str:
@@ -62,7 +66,7 @@ def capabilities(*, heeds_keys: bool) -> str:
 
 
 async def merge(
-    sent: pb.Settings, namespace: str, catalog: Catalog, limits: Limits, version: str, capabilities: str
+    sent: pb.Settings, namespace: str, catalog: Catalog, limits: CallLimits, version: str, capabilities: str
 ) -> pb.Settings:
     """The settings a client gets for those it sent. Raises the error of the first thing wrong with them."""
     _check_properties(sent.client_properties)
@@ -107,10 +111,10 @@ async def membership_of(sent: pb.Settings, namespace: str, catalog: Catalog) -> 
     if sent.client_type != pb.PULL_CONSUMER or not sent.subscription.subscriptions:
         return None
     group = await catalog.group(convert.resource(sent.subscription.group, namespace))
-    return Membership(group, _model(sent), wants(_filters(sent, namespace)))
+    return Membership(group, _model(sent), topic_filters(_filters(sent, namespace)))
 
 
-def client_type(kind: Kind) -> pb.ClientType.ValueType:
+def client_type(kind: ClientKind) -> pb.ClientType.ValueType:
     return next(each for each, known in _CONSUMERS.items() if known is kind)
 
 
@@ -166,7 +170,7 @@ def _publish(merged: pb.Settings, namespace: str) -> None:
     backoff.multiplier = SEND_BACKOFF_MULTIPLIER
 
 
-async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limits: Limits) -> None:
+async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limits: CallLimits) -> None:
     if not merged.HasField("subscription"):
         raise BadRequest("a consumer's settings carry no subscription; send the group and what it wants")
     _subscription_version(merged.client_properties)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from popserver.clients.clients import Clients
-from popserver.cluster.servers import Members
+from popserver.cluster.servers import Servers
 from popserver.cluster.sql import unattended_push_clients
 from popserver.engine.reader import Reader
-from popserver.engine.timers import Errands
+from popserver.engine.timers import BackgroundTasks
 from popserver.maintenance.flow import Maintenance
-from popserver.settling.flow import Orphans
+from popserver.settling.flow import HoldRelease
 
 _TAKE_UP = object()  # an errand's name that is no client's
 
 
-class Neighbours:
+class Takeover:
     """Takes up what they leave."""
 
     def __init__(
         self,
         reader: Reader,
-        errands: Errands,
+        errands: BackgroundTasks,
         maintenance: Maintenance,
-        members: Members,
+        members: Servers,
         clients: Clients,
-        orphans: Orphans,
+        orphans: HoldRelease,
     ) -> None:
         self._reader = reader
         self._errands = errands

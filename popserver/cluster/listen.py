@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from popserver.database.database import Database
-from popserver.database.notifications import CHANNEL, UNREADABLE, Notice, decode
+from popserver.database.notifications import CHANNEL, UNREADABLE, Notification, decode
 from popserver.model.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ PAYLOAD_LOGGED_MAX = 64
 log = structlog.get_logger("popserver.board")
 
 
-class Board:
+class NotificationFeed:
     """Calls `heard` for every notice, and `missed` whenever some may have been lost."""
 
-    def __init__(self, database: Database, heard: Callable[[Notice], None], missed: Callable[[], None]) -> None:
+    def __init__(self, database: Database, heard: Callable[[Notification], None], missed: Callable[[], None]) -> None:
         self._database = database
         self._heard = heard
         self._missed = missed
@@ -75,7 +75,7 @@ class Board:
         finally:
             await ear.close()
 
-    async def _read(self, ear: Ear) -> None:
+    async def _read(self, ear: NotificationConnection) -> None:
         loop = asyncio.get_running_loop()
         broken: asyncio.Future[None] = loop.create_future()
 
@@ -95,7 +95,7 @@ class Board:
         finally:
             loop.remove_reader(number)
 
-    def _decoded(self, payload: str) -> Notice:
+    def _decoded(self, payload: str) -> Notification:
         notice = decode(payload)
         if notice is UNREADABLE:
             now = asyncio.get_running_loop().time()
@@ -109,7 +109,7 @@ class Board:
 # Hearing what other servers say: a Postgres connection of its own, read when its socket has something.
 
 
-class Ear:
+class NotificationConnection:
     """An open connection that listens. Needs no statement any more; a broken one raises `StoreUnavailable`."""
 
     def __init__(self, conn: AsyncConnection, name: str) -> None:
@@ -135,7 +135,7 @@ class Ear:
         await self._conn.close()
 
 
-async def listen(database: Database) -> Ear:
+async def listen(database: Database) -> NotificationConnection:
     """Begin to hear. Raises `StoreUnavailable` where Postgres does not answer."""
     from psycopg import AsyncConnection, Error
 
@@ -148,7 +148,7 @@ async def listen(database: Database) -> Ear:
             raise
     except Error as error:
         raise _silent(database.name, error) from error
-    return Ear(conn, database.name)
+    return NotificationConnection(conn, database.name)
 
 
 def _silent(name: str, error: Exception) -> StoreUnavailable:

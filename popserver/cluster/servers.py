@@ -15,11 +15,21 @@ from typing import NamedTuple
 import structlog
 
 from popserver.cluster import sql
-from popserver.cluster.listen import Board
-from popserver.cluster.sql import BEAT_MS, LONE_BEAT_MS, SERVER_LAPSE_MS, Beat, Beaten, Come, Go, Server, clock_ms
+from popserver.cluster.listen import NotificationFeed
+from popserver.cluster.sql import (
+    BEAT_MS,
+    LONE_BEAT_MS,
+    SERVER_LAPSE_MS,
+    AttachClient,
+    DetachClient,
+    Heartbeat,
+    HeartbeatResult,
+    Server,
+    clock_ms,
+)
 from popserver.database import notifications
 from popserver.database.database import Database
-from popserver.database.notifications import SERVERS, Notice
+from popserver.database.notifications import SERVERS, Notification
 from popserver.engine.clock import Alarm, Clock
 from popserver.engine.reader import Reader
 from popserver.engine.transaction import Transaction
@@ -35,10 +45,10 @@ AWAY_MS = CLIENT_LAPSE_MS - BEAT_MS
 log = structlog.get_logger("popserver.members")
 
 
-class Events(NamedTuple):
+class ServerEvents(NamedTuple):
     """What the broker does when it hears of the others."""
 
-    heard: Callable[[Notice], None]
+    heard: Callable[[Notification], None]
     missed: Callable[[], None]  # notices may have been lost
     looks: Callable[[], None]  # a beat beside others: what they know to fall due may be ours to end
     went: Callable[[], None]  # a server is not there any more: its duties are everybody's
@@ -46,7 +56,7 @@ class Events(NamedTuple):
     was_away: Callable[[], None]  # this server was not seen for so long that its clients may not be listed any more
 
 
-class Members:
+class Servers:
     """This server among the others; one that does not share its database is alone for ever."""
 
     def __init__(self, database: Database, reader: Reader, writer: Writer, clock: Clock, *, shared: bool) -> None:
@@ -56,12 +66,12 @@ class Members:
         self._reader = reader
         self._writer = writer
         self._clock = clock
-        self._events: Events
+        self._events: ServerEvents
         self._shared = shared
         self._welcomed: set[str] = set()
         self._strange_addresses: set[str] = set()
         self.address = ""
-        self._board = Board(database, self._hear, self._miss) if shared else None
+        self._board = NotificationFeed(database, self._hear, self._miss) if shared else None
         # Read by the writer's thread. Until it is known, somebody may be there.
         self._is_alone = not shared
         self._there_since_ms: int | None = None
@@ -77,7 +87,7 @@ class Members:
         """Whether other servers may use the database."""
         return self._shared
 
-    async def start(self, events: Events) -> None:
+    async def start(self, events: ServerEvents) -> None:
         """Say that this server is there; from then on it hears of everything."""
         self._events = events
         if self._board is not None:
@@ -127,15 +137,15 @@ class Members:
     async def come(self, client_id: str, *, inherits: bool = False) -> None:
         """A push consumer is here: its holds live as long as it does, whichever server granted them."""
         if self._shared:
-            await self._writer.submit(Come(client_id, self.server_id, inherits))
+            await self._writer.submit(AttachClient(client_id, self.server_id, inherits))
 
     async def go(self, client_id: str, *, inherits: bool = False, everywhere: bool = False) -> bool:
         """A push consumer is gone here; says whether it is gone everywhere."""
         if not self._shared:
             return True
-        return await self._writer.submit(Go(client_id, self.server_id, inherits, everywhere))
+        return await self._writer.submit(DetachClient(client_id, self.server_id, inherits, everywhere))
 
-    def _hear(self, notice: Notice) -> None:
+    def _hear(self, notice: Notification) -> None:
         if notice.sender == self.server_id:
             return
         # Whoever speaks is there, be its last beat late.
@@ -183,7 +193,7 @@ class Members:
             self._there_since_ms = now_ms
         # Who was away, with the database perhaps, cannot say that others were not there.
         judges = now_ms - self._there_since_ms >= JUDGES_AFTER_MS
-        beaten = await self._writer.submit(Beat(self.server_id, self.address, judges, self._clock.ahead_ms()))
+        beaten = await self._writer.submit(Heartbeat(self.server_id, self.address, judges, self._clock.ahead_ms()))
         was_away = beaten.is_new or self._clock.now_ms() - self._last_beat_ms > AWAY_MS
         self._last_beat_ms = now_ms
         self._clock.start_at_least(beaten.newest_ms)
@@ -193,7 +203,7 @@ class Members:
         await self._reader.read(lambda conn: self._clock.follow(lambda: clock_ms(conn)))
         self._set_alarm()
 
-    def _see(self, beaten: Beaten) -> None:
+    def _see(self, beaten: HeartbeatResult) -> None:
         before, now = self._ids(), {each.server_id for each in beaten.others}
         self.others = beaten.others
         self._strange_addresses |= {each.address for each in beaten.others if each.address}
@@ -221,7 +231,7 @@ class Members:
             if not answer.cancelled() and answer.exception() is not None:
                 self._welcomed = set()  # so the next beat tries again
 
-        self._writer.submit(sql.Welcome()).add_done_callback(done)
+        self._writer.submit(sql.AdoptClients()).add_done_callback(done)
 
     def _set_alarm(self) -> None:
         if self._alarm is not None:

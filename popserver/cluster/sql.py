@@ -32,7 +32,7 @@ class Server(NamedTuple):
     address: str
 
 
-class Beaten(NamedTuple):
+class HeartbeatResult(NamedTuple):
     """The other servers that are there, and up to 1,000 clients of servers that have not been for long."""
 
     others: tuple[Server, ...]
@@ -42,7 +42,7 @@ class Beaten(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat(Request[Beaten]):
+class Heartbeat(Request[HeartbeatResult]):
     """A server says that it is there. One that `judges` was there all the time, so it may say who was not."""
 
     phase: ClassVar = Phase.HEARTBEAT
@@ -61,20 +61,20 @@ class Leave(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Come(Request[bool]):
+class AttachClient(Request[bool]):
     """A push consumer was heard of by this server. `inherits`: servers unseen for long have it no more."""
 
-    phase: ClassVar = Phase.ATTEND
+    phase: ClassVar = Phase.ATTACH_CLIENTS
     client_id: str
     server_id: str
     inherits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Go(Request[bool]):
+class DetachClient(Request[bool]):
     """A push consumer is gone as far as this server knows; `everywhere`: it said so itself."""
 
-    phase: ClassVar = Phase.ATTEND
+    phase: ClassVar = Phase.ATTACH_CLIENTS
     client_id: str
     server_id: str
     inherits: bool = False
@@ -82,16 +82,16 @@ class Go(Request[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome(Request[None]):
+class AdoptClients(Request[None]):
     """Have everybody look at everything: one that has just come was not told what was committed before."""
 
-    phase: ClassVar = Phase.WELCOME
+    phase: ClassVar = Phase.ADOPT_CLIENTS
 
 
-@carries_out(Beat)
-def beat(tx: Transaction, requests: Sequence[Beat]) -> list[Beaten | PopError]:
+@carries_out(Heartbeat)
+def heartbeat(tx: Transaction, requests: Sequence[Heartbeat]) -> list[HeartbeatResult | PopError]:
     """Note that the server is there; forget servers unseen for long, once their clients are looked after."""
-    return [_beat(tx, request) for request in requests]
+    return [_heartbeat(tx, request) for request in requests]
 
 
 @carries_out(Leave)
@@ -102,14 +102,14 @@ def leave(tx: Transaction, requests: Sequence[Leave]) -> list[PopError | None]:
     return [None] * len(requests)
 
 
-@carries_out(Welcome)
-def welcome(tx: Transaction, requests: Sequence[Welcome]) -> list[PopError | None]:
+@carries_out(AdoptClients)
+def adopt_clients(tx: Transaction, requests: Sequence[AdoptClients]) -> list[PopError | None]:
     tx.say(EVERYTHING)
     return [None] * len(requests)
 
 
-@carries_out(Come, Go)
-def attend(tx: Transaction, requests: Sequence[Come | Go]) -> list[bool | PopError]:
+@carries_out(AttachClient, DetachClient)
+def attend(tx: Transaction, requests: Sequence[AttachClient | DetachClient]) -> list[bool | PopError]:
     """Note who has come and gone; per request whether no server has its client now.
 
     All rows of all these clients are locked first, in one order: of two servers that lose a client at the same time
@@ -140,7 +140,7 @@ def unattended_push_clients(conn: Connection) -> list[str]:
     return list(conn.execute(_UNATTENDED).scalars())
 
 
-def _beat(tx: Transaction, request: Beat) -> Beaten:
+def _heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
     names = {"its_id": request.server_id, "at": request.address, "now_ms": tx.now_ms, "ahead": request.ahead_ms}
     is_new = False
     if not tx.conn.execute(_AGAIN, names).rowcount:
@@ -153,7 +153,7 @@ def _beat(tx: Transaction, request: Beat) -> Beaten:
         members_sql.forget_unseen(tx, tx.now_ms - CLIENT_LAPSE_MS)
     since_ms = tx.now_ms - SERVER_LAPSE_MS
     others = tx.conn.execute(_OTHERS, {"own_id": request.server_id, "since_ms": since_ms}).all()
-    return Beaten(
+    return HeartbeatResult(
         tuple(Server(each.server_id, each.address) for each in others),
         left_behind,
         max((each.last_seen_ms for each in others), default=0),
@@ -186,10 +186,10 @@ def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[st
     return have
 
 
-def _carry_out(request: Come | Go, servers: set[str], unseen: set[str]) -> bool:
+def _carry_out(request: AttachClient | DetachClient, servers: set[str], unseen: set[str]) -> bool:
     if request.inherits:
         servers -= unseen
-    if isinstance(request, Come):
+    if isinstance(request, AttachClient):
         servers.add(request.server_id)
     elif request.everywhere:
         servers.clear()

@@ -102,7 +102,7 @@ INVARIANTS = {
 }
 
 
-def check_soundness(conn: Connection) -> None:
+def check_integrity(conn: Connection) -> None:
     """Raise `StoreUnavailable` naming all that is wrong, and what to do; silent when all is well."""
     if (damage := dialect_of(conn).damage(conn)) is not None:
         raise StoreUnavailable(

@@ -20,7 +20,7 @@ DUE = "due"  # something fell due earlier than anybody was told
 PENDING = "pending"  # something waits to enter its queue
 CHECKS = "checks"  # the producers of a half message are to be asked; of this server alone
 USERS = "users"  # a user or a policy was changed
-WORDS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
+SIGNALS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
 
 TOPIC = "topic"
 NEW_TOPIC = "new topic"  # made just now; another one may have had its name before
@@ -29,7 +29,7 @@ MEMBERS = "members"  # of a group that owns whole queues: some came, went, or wa
 RESETS = "resets"  # of such a group: an operator has moved its progress
 
 
-class Outdated(NamedTuple):
+class Invalidation(NamedTuple):
     """A topic or group that was changed or deleted, or what became of one: whoever remembers it has to look again."""
 
     kind: str
@@ -37,16 +37,16 @@ class Outdated(NamedTuple):
     name: str
 
 
-class Notice(NamedTuple):
+class Notification(NamedTuple):
     """`sender` is a server's id, empty for a user's transaction; `rings` are topics with something to grant."""
 
     sender: str
     rings: frozenset[int] = frozenset()
-    outdated: frozenset[Outdated] = frozenset()
+    outdated: frozenset[Invalidation] = frozenset()
     words: frozenset[str] = frozenset()
 
 
-def encode(sender: str, rings: Collection[int], outdated: Collection[Outdated], words: Collection[str]) -> str:
+def encode(sender: str, rings: Collection[int], outdated: Collection[Invalidation], words: Collection[str]) -> str:
     """A notice's payload: ASCII without quotation marks of SQL. Empty where there is nothing to say."""
     if not (rings or outdated or words):
         return ""
@@ -57,19 +57,19 @@ def encode(sender: str, rings: Collection[int], outdated: Collection[Outdated], 
 
 
 # What a payload counts as that is none of ours. To look is never wrong.
-UNREADABLE = Notice("", words=frozenset({EVERYTHING}))
+UNREADABLE = Notification("", words=frozenset({EVERYTHING}))
 
 
-def decode(payload: str) -> Notice:
+def decode(payload: str) -> Notification:
     """The notice; `UNREADABLE` where the payload is none of ours."""
-    if payload in WORDS:
-        return Notice("", words=frozenset({payload}))
+    if payload in SIGNALS:
+        return Notification("", words=frozenset({payload}))
     try:
         sender, rings, outdated, words = json.loads(payload)
-        changed = [Outdated(*each) for each in outdated]
+        changed = [Invalidation(*each) for each in outdated]
         if not (_are(int, rings) and _are(str, [sender, *words, *(text for each in changed for text in each)])):
             return UNREADABLE
-        return Notice(sender, frozenset(rings), frozenset(changed), frozenset(words))
+        return Notification(sender, frozenset(rings), frozenset(changed), frozenset(words))
     except (ValueError, TypeError, RecursionError):
         return UNREADABLE
 

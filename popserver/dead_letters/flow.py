@@ -22,10 +22,10 @@ from popserver.catalog import lookup, topics
 from popserver.dead_letters import letters, plan_facts
 from popserver.dead_letters.letters import DeadLetter, DeadLetters
 from popserver.dead_letters.plan_facts import PlanFacts, RedriveFacts
-from popserver.dead_letters.plan_requests import Cancel, NewPlan, Orders, Run, Stretch
+from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveNow, RunPlan
 from popserver.dead_letters.plans import no_such_plan
-from popserver.dead_letters.purge import Purge
-from popserver.dead_letters.rules import ORDERS_MAX, Order, Selection, check_plan_id, check_reason, check_repair
+from popserver.dead_letters.purge import PurgeLetters
+from popserver.dead_letters.rules import ITEMS_MAX, RedriveItem, Selection, check_plan_id, check_reason, check_repair
 from popserver.engine.reader import Reader
 from popserver.engine.transaction import Request
 from popserver.engine.writer import Writer
@@ -37,7 +37,7 @@ from popserver.model.states import PlanState
 from popserver.model.topic import MessageType, Topic
 
 # The door speaks of what was found without knowing the store.
-__all__ = ["DeadLetter", "DeadLetters", "Ordered", "PlanFacts", "RedriveFacts", "Redrives", "Selected"]
+__all__ = ["DeadLetter", "DeadLetters", "LetterSelection", "PlanFacts", "RedriveFacts", "RedriveResult", "Redrives"]
 
 PAGE_DEFAULT = 32
 STEP_MAX = 1_000
@@ -51,7 +51,7 @@ S = TypeVar("S")
 log = structlog.get_logger("popserver.redrives")
 
 
-class Selected(NamedTuple):
+class LetterSelection(NamedTuple):
     """Which dead letters are meant, by names; what is None or empty does not narrow."""
 
     group: Resource
@@ -63,7 +63,7 @@ class Selected(NamedTuple):
     redriven_too: bool = False
 
 
-class Ordered(NamedTuple):
+class RedriveResult(NamedTuple):
     """What one step of a plan came to, and the plan after it."""
 
     plan: PlanFacts
@@ -78,7 +78,7 @@ class Redrives:
         self._reader = reader
         self._writer = writer
 
-    async def dead_letters(self, of: Selected, after_id: int, limit: int, *, bodies: bool) -> DeadLetters:
+    async def dead_letters(self, of: LetterSelection, after_id: int, limit: int, *, bodies: bool) -> DeadLetters:
         """A page of those selected, oldest first, after the one with the id `after_id`; `limit` 0 is 32."""
         _check(of)
         page = _page(limit, PAGE_DEFAULT)
@@ -95,18 +95,18 @@ class Redrives:
             raise IllegalMessageId("the message id is blank; name the one that the send or the receive reported")
         return await self._reader.read(lambda conn: letters.find_dead_letter(conn, group, message_id))
 
-    async def purge(self, of: Selected, after_id: int, limit: int) -> tuple[int, int | None]:
+    async def purge(self, of: LetterSelection, after_id: int, limit: int) -> tuple[int, int | None]:
         """Remove a step of those selected; how many went, and after which id to go on; `limit` 0 is 1,000."""
         _check(of)
         group, page = await self._reader.read(partial(_page_of, of=of, after_id=after_id, limit=_page(limit, STEP_MAX)))
         purged = 0
         if page.ids:
-            purged = await self._do(Purge(group, page.ids))
+            purged = await self._do(PurgeLetters(group, page.ids))
             log.info("dead letters purged", group=str(group.name), count=purged)
         return purged, page.next_after_id
 
     async def plan(
-        self, plan_id: str, of: Selected, reason: str, target_name: Resource | None, created_by: str
+        self, plan_id: str, of: LetterSelection, reason: str, target_name: Resource | None, created_by: str
     ) -> PlanFacts:
         """Write a plan down, or go on with a DRAFT; after 100,000 dead letters it is a DRAFT still, to be asked again.
 
@@ -129,23 +129,23 @@ class Redrives:
             await self._write_down(plan, found.group)
         return await self._facts(plan_id)
 
-    async def run(self, plan_id: str, limit: int) -> Ordered:
+    async def run(self, plan_id: str, limit: int) -> RedriveResult:
         """The next messages of a plan, in one transaction; `limit` 0 is 1,000."""
         check_plan_id(plan_id)
-        done = await self._do(Run(plan_id, _page(limit, STEP_MAX)))
-        return Ordered(await self._facts(plan_id), done.redriven, done.skipped)
+        done = await self._do(RunPlan(plan_id, _page(limit, STEP_MAX)))
+        return RedriveResult(await self._facts(plan_id), done.redriven, done.skipped)
 
     async def cancel(self, plan_id: str) -> PlanFacts:
         """What has not gone back yet by the plan stays dead."""
         check_plan_id(plan_id)
-        await self._do(Cancel(plan_id))
+        await self._do(CancelPlan(plan_id))
         return await self._facts(plan_id)
 
     async def redrive(
         self,
         plan_id: str,
         group_name: Resource,
-        orders: Sequence[Order],
+        orders: Sequence[RedriveItem],
         reason: str,
         target_name: Resource | None,
         created_by: str,
@@ -160,7 +160,7 @@ class Redrives:
 
         group, target = await self._reader.read(look)
         new = NewPlan(plan_id, group, PlanState.RUNNING, reason, "{}", target, created_by)
-        await self._do(Orders(new, orders))
+        await self._do(RedriveNow(new, orders))
         ids = [each.dead_letter_id for each in orders]
         return await self._reader.read(lambda conn: plan_facts.redrives_of(conn, plan_id, ids))
 
@@ -192,7 +192,7 @@ class Redrives:
         ids = [each for each in page.ids if each <= up_to_id]
         next_id = page.next_after_id
         is_last = next_id is None or next_id >= up_to_id
-        stretch = Stretch(plan.plan_id, after_id, up_to_id if next_id is None else next_id, ids, is_last)
+        stretch = PlanStep(plan.plan_id, after_id, up_to_id if next_id is None else next_id, ids, is_last)
         await self._do(stretch)
 
     async def _facts(self, plan_id: str) -> PlanFacts:
@@ -219,19 +219,19 @@ class _Begun(NamedTuple):
     target: Topic | None
 
 
-def _begun(conn: Connection, of: Selected, target_name: Resource | None) -> _Begun:
+def _begun(conn: Connection, of: LetterSelection, target_name: Resource | None) -> _Begun:
     """What a plan stands on that is made now."""
     group, selection = _resolved(conn, of)
     return _Begun(group, (selection, letters.newest_id(conn, group)), _target(conn, target_name))
 
 
-def _resolved(conn: Connection, of: Selected) -> tuple[Group, Selection]:
+def _resolved(conn: Connection, of: LetterSelection) -> tuple[Group, Selection]:
     group = catalog_facts.group(conn, of.group)
     topic_id = None if of.topic is None else catalog_facts.topic_facts(conn, of.topic).topic.topic_id
     return group, Selection(topic_id, of.dead_from_ms, of.dead_until_ms, of.where, of.ids, of.redriven_too)
 
 
-def _page_of(conn: Connection, of: Selected, after_id: int, limit: int) -> tuple[Group, letters.Page]:
+def _page_of(conn: Connection, of: LetterSelection, after_id: int, limit: int) -> tuple[Group, letters.LetterPage]:
     group, selection = _resolved(conn, of)
     return group, letters.page_of_letters(conn, group, selection, after_id, limit)
 
@@ -260,14 +260,14 @@ def _from_text(text: str) -> tuple[Selection, int]:
     return Selection(**{**fields, "ids": tuple(fields["ids"])}), up_to_id
 
 
-def _check(of: Selected) -> None:
+def _check(of: LetterSelection) -> None:
     check_group(of.group)
     if of.topic is not None:
         check_topic(of.topic)
     if of.where:
         filters_sql.parse(of.where)
-    if len(of.ids) > ORDERS_MAX:
-        raise BadRequest(f"one selection names at most {ORDERS_MAX} ids, not {len(of.ids)}; use several")
+    if len(of.ids) > ITEMS_MAX:
+        raise BadRequest(f"one selection names at most {ITEMS_MAX} ids, not {len(of.ids)}; use several")
     if of.dead_from_ms is not None and of.dead_until_ms is not None and of.dead_from_ms >= of.dead_until_ms:
         raise BadRequest(
             f"dead_until, {_moment(of.dead_until_ms)}, is not after dead_from, {_moment(of.dead_from_ms)}; nothing"
@@ -282,9 +282,9 @@ def _check_plan(plan_id: str, reason: str, target: Resource | None) -> None:
         check_topic_to_send(target)
 
 
-def _check_orders(orders: Sequence[Order]) -> None:
-    if not 1 <= len(orders) <= ORDERS_MAX:
-        raise BadRequest(f"one request redrives 1 to {ORDERS_MAX} dead letters, not {len(orders)}; use several")
+def _check_orders(orders: Sequence[RedriveItem]) -> None:
+    if not 1 <= len(orders) <= ITEMS_MAX:
+        raise BadRequest(f"one request redrives 1 to {ITEMS_MAX} dead letters, not {len(orders)}; use several")
     seen: set[int] = set()
     for each in orders:
         if each.dead_letter_id in seen:

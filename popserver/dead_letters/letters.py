@@ -168,7 +168,7 @@ class _SelectedRow(NamedTuple):
     topic_name: str | None
 
 
-class _CopyRow(NamedTuple):
+class _LetterCopyRow(NamedTuple):
     message_key: int
     message_id: bytes
     tag: str | None
@@ -176,14 +176,14 @@ class _CopyRow(NamedTuple):
     message_group: str | None
 
 
-class Page(NamedTuple):
+class LetterPage(NamedTuple):
     """The ids of dead letters that fit, and after which one to go on; None where there are no more."""
 
     ids: list[int]
     next_after_id: int | None
 
 
-def page_of_letters(conn: Connection, group: Group, selection: Selection, after_id: int, limit: int) -> Page:
+def page_of_letters(conn: Connection, group: Group, selection: Selection, after_id: int, limit: int) -> LetterPage:
     """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`; fewer by a costly filter."""
     names = {"for_group": group.group_id, "after": after_id, "window": STEP_ROWS_MAX}
     if selection.ids:
@@ -196,10 +196,10 @@ def page_of_letters(conn: Connection, group: Group, selection: Selection, after_
     )
     ids = [row.dead_letter_id for row in fitting[:limit]]
     if len(fitting) > limit:
-        return Page(ids, ids[-1])
+        return LetterPage(ids, ids[-1])
     if left_at is not None:
-        return Page(ids, left_at)
-    return Page(ids, rows[-1].dead_letter_id if len(rows) == STEP_ROWS_MAX else None)
+        return LetterPage(ids, left_at)
+    return LetterPage(ids, rows[-1].dead_letter_id if len(rows) == STEP_ROWS_MAX else None)
 
 
 def newest_id(conn: Connection, group: Group) -> int:
@@ -243,7 +243,7 @@ def _keys(rows: Sequence[_SelectedRow]) -> str:
     return encode_rows([(row.copy_key,) for row in rows])
 
 
-def _facts(row: _SelectedRow, copy: _CopyRow) -> Mapping[str, str | None]:
+def _facts(row: _SelectedRow, copy: _LetterCopyRow) -> Mapping[str, str | None]:
     return {
         **properties_of(copy.properties),
         "REASON": row.reason,
@@ -274,8 +274,8 @@ _NAMED = RowStatement(
     _SelectedRow, _SELECTED_FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
 )
 _COPIES = RowStatement(
-    _CopyRow,
-    select(*(message.c[name] for name in _CopyRow._fields)).where(
+    _LetterCopyRow,
+    select(*(message.c[name] for name in _LetterCopyRow._fields)).where(
         message.c.message_key.in_(select(_KEYS.c.message_key))
     ),
 )

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import text
 
 from popserver.database.dialect import dialect_of
-from popserver.dead_letters.rules import Order
+from popserver.dead_letters.rules import RedriveItem
 from popserver.engine.transaction import LockOrder, Locks, Phase, Request, Transaction
 from popserver.model.group import Group
 from popserver.model.states import PlanState
@@ -30,7 +30,7 @@ class NewPlan(Request[None]):
     Its `up_to_id` is the newest dead letter that is meant; the plan that was made first decides that.
     """
 
-    phase: ClassVar = Phase.MAKE_PLAN
+    phase: ClassVar = Phase.CREATE_PLAN
     plan_id: str
     group: Group
     state: PlanState
@@ -44,10 +44,10 @@ class NewPlan(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch(Request[None]):
+class PlanStep(Request[None]):
     """What a look at a stretch of dead letters has found for a DRAFT: from `after_id` on up to `up_to_id`."""
 
-    phase: ClassVar = Phase.RECORD_PLAN
+    phase: ClassVar = Phase.RECORD_STEP
     plan_id: str
     after_id: int
     up_to_id: int
@@ -58,7 +58,7 @@ class Stretch(Request[None]):
         return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
 
 
-class Done(NamedTuple):
+class RedriveCounts(NamedTuple):
     """What one step came to."""
 
     redriven: int
@@ -66,7 +66,7 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Request[Done]):
+class RunPlan(Request[RedriveCounts]):
     """The next `limit` messages of a plan."""
 
     phase: ClassVar = Phase.RUN_PLAN
@@ -78,7 +78,7 @@ class Run(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel(Request[None]):
+class CancelPlan(Request[None]):
     phase: ClassVar = Phase.CANCEL_PLAN
     plan_id: str
 
@@ -87,12 +87,12 @@ class Cancel(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Orders(Request[Done]):
+class RedriveNow(Request[RedriveCounts]):
     """Dead letters to be sent back under a plan's name, each named once; the plan is made where it is new."""
 
     phase: ClassVar = Phase.REDRIVE
     new: NewPlan
-    orders: Sequence[Order]
+    orders: Sequence[RedriveItem]
 
     def locks(self) -> Iterable[Locks]:
         return self.new.locks()

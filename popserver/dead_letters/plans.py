@@ -15,9 +15,9 @@ from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, se
 from popserver.catalog import groups, lookup, topics
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import dead_letter, message, redrive, redrive_plan
-from popserver.dead_letters.plan_requests import Cancel, Done, NewPlan, Orders, Run, Stretch
-from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, Found, Plan, find, send, skip, why_not
-from popserver.dead_letters.rules import Order
+from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
+from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, FoundLetters, Plan, find, send, skip, why_not
+from popserver.dead_letters.rules import RedriveItem
 from popserver.engine.transaction import Transaction, carries_out
 from popserver.model.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
 from popserver.model.group import Group
@@ -41,31 +41,31 @@ class PlanRow(NamedTuple):
 
 
 @carries_out(NewPlan)
-def make(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
+def create_plan(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
     """Make plans; one that is there already must be of the same group, selection and target, and stays."""
-    return [_said(_make, tx, request) for request in requests]
+    return [_said(_create_plan, tx, request) for request in requests]
 
 
-@carries_out(Stretch)
-def write_down(tx: Transaction, requests: Sequence[Stretch]) -> list[PopError | None]:
+@carries_out(PlanStep)
+def record_step(tx: Transaction, requests: Sequence[PlanStep]) -> list[PopError | None]:
     """Write down what a stretch has for a DRAFT; nothing where somebody else has done so meanwhile."""
-    return [_said(_write_down, tx, request) for request in requests]
+    return [_said(_record_step, tx, request) for request in requests]
 
 
-@carries_out(Run)
-def run(tx: Transaction, requests: Sequence[Run]) -> list[Done | PopError]:
+@carries_out(RunPlan)
+def run_plan(tx: Transaction, requests: Sequence[RunPlan]) -> list[RedriveCounts | PopError]:
     """Send back the next messages of plans; refused for one that is a DRAFT or was cancelled."""
-    return [_said(_run, tx, request) for request in requests]
+    return [_said(_run_plan, tx, request) for request in requests]
 
 
-@carries_out(Cancel)
-def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[PopError | None]:
+@carries_out(CancelPlan)
+def cancel_plan(tx: Transaction, requests: Sequence[CancelPlan]) -> list[PopError | None]:
     """Nothing more goes back by these plans; refused for one that is done."""
-    return [_said(_cancel, tx, request) for request in requests]
+    return [_said(_cancel_plan, tx, request) for request in requests]
 
 
-@carries_out(Orders)
-def redrive_now(tx: Transaction, requests: Sequence[Orders]) -> list[Done | PopError]:
+@carries_out(RedriveNow)
+def redrive_now(tx: Transaction, requests: Sequence[RedriveNow]) -> list[RedriveCounts | PopError]:
     """Send back what is named; what the plan has sent back already it does not send again."""
     return [_said(_redrive_now, tx, request) for request in requests]
 
@@ -90,7 +90,7 @@ def _said(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S
     return answer
 
 
-def _make(tx: Transaction, request: NewPlan) -> None:
+def _create_plan(tx: Transaction, request: NewPlan) -> None:
     _living(tx, request)
     found = plan_row(tx, request.plan_id)
     if found is None:
@@ -109,7 +109,7 @@ def _meant(selection: str) -> dict[str, Any]:
     return {name: value for name, value in json.loads(selection).items() if name != "up_to_id"}
 
 
-def _write_down(tx: Transaction, request: Stretch) -> None:
+def _record_step(tx: Transaction, request: PlanStep) -> None:
     names = {"of_plan": request.plan_id, "after": request.after_id, "up_to": request.up_to_id}
     names |= {"next_state": PlanState.PLANNED if request.is_last else PlanState.DRAFT}
     if not tx.conn.execute(_REACH, names).rowcount:
@@ -121,11 +121,11 @@ def _write_down(tx: Transaction, request: Stretch) -> None:
 
 def _write_records(tx: Transaction, plan_id: str, ids: str) -> None:
     names = {"of_plan": plan_id, "ids": ids}
-    written = tx.conn.execute(_WRITE_DOWN, names, execution_options={"preserve_rowcount": True}).rowcount
+    written = tx.conn.execute(_RECORD_STEP, names, execution_options={"preserve_rowcount": True}).rowcount
     tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
 
 
-def _run(tx: Transaction, request: Run) -> Done:
+def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
     row, group = _existing(tx, request.plan_id)
     if row.state == PlanState.DRAFT:
         raise TooLate(
@@ -135,12 +135,12 @@ def _run(tx: Transaction, request: Run) -> Done:
     _check_not_cancelled(row)
     plan = _plan(tx, row, group)
     ids = tx.conn.execute(_NEXT, {"of_plan": request.plan_id, "limit": request.limit}).scalars().all()
-    done = _send(tx, plan, [Order(each, row.reason) for each in ids]) if ids else Done(0, 0)
+    done = _send(tx, plan, [RedriveItem(each, row.reason) for each in ids]) if ids else RedriveCounts(0, 0)
     _finish(tx, request.plan_id)
     return done
 
 
-def _cancel(tx: Transaction, request: Cancel) -> None:
+def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
     row, _ = _existing(tx, request.plan_id)
     if row.state == PlanState.DONE:
         raise TooLate(f"redrive plan '{request.plan_id}' is done; nothing of it is left to be cancelled")
@@ -148,7 +148,7 @@ def _cancel(tx: Transaction, request: Cancel) -> None:
         tx.conn.execute(_CANCEL, {"of_plan": request.plan_id, "now_ms": tx.now_ms})
 
 
-def _redrive_now(tx: Transaction, request: Orders) -> Done:
+def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
     new = request.new
     group = _living(tx, new)
     row = plan_row(tx, new.plan_id)
@@ -172,7 +172,7 @@ def _redrive_now(tx: Transaction, request: Orders) -> Done:
     return done
 
 
-def _send(tx: Transaction, plan: Plan, orders: Sequence[Order], *, must_exist: bool = False) -> Done:
+def _send(tx: Transaction, plan: Plan, orders: Sequence[RedriveItem], *, must_exist: bool = False) -> RedriveCounts:
     """Send back what can go, and write down why the others do not. `must_exist`: refuse what nobody can be told of."""
     found = find(tx, plan.group, [each.dead_letter_id for each in orders])
     notes: dict[int, str] = {}
@@ -185,10 +185,10 @@ def _send(tx: Transaction, plan: Plan, orders: Sequence[Order], *, must_exist: b
     skip(tx, plan, notes)
     counts = {"now_redriven": len(orders) - len(notes), "now_skipped": len(notes)}
     tx.conn.execute(_COUNT_ENDED, {"of_plan": plan.plan_id, **counts})
-    return Done(len(orders) - len(notes), len(notes))
+    return RedriveCounts(len(orders) - len(notes), len(notes))
 
 
-def _check_all_there(plan: Plan, found: Found, notes: dict[int, str]) -> None:
+def _check_all_there(plan: Plan, found: FoundLetters, notes: dict[int, str]) -> None:
     group = plan.group.name
     for dead_letter_id, note in notes.items():
         if dead_letter_id not in found.letters:
@@ -318,7 +318,7 @@ _CANCEL = (
 )
 _IDS = rows_parameter("ids", "dead_letter_id")
 _of_plan = bindparam("of_plan", type_=redrive.c.plan_id.type)
-_WRITE_DOWN = insert(redrive).from_select(
+_RECORD_STEP = insert(redrive).from_select(
     [
         "plan_id",
         "dead_letter_id",

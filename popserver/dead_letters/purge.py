@@ -49,7 +49,7 @@ from popserver.model.topic import message_key, offset_of
 
 
 @dataclass(frozen=True, slots=True)
-class Purge(Request[int]):
+class PurgeLetters(Request[int]):
     """Dead letters of one group, by id, at most a step of them."""
 
     phase: ClassVar = Phase.PURGE_DEAD_LETTERS
@@ -57,13 +57,13 @@ class Purge(Request[int]):
     ids: Sequence[int]
 
 
-@carries_out(Purge)
-def purge(tx: Transaction, requests: Sequence[Purge]) -> list[int | PopError]:
+@carries_out(PurgeLetters)
+def purge_letters(tx: Transaction, requests: Sequence[PurgeLetters]) -> list[int | PopError]:
     """Remove them; how many. Refused, to be asked again, while another server works in their queue."""
-    return [_purge(tx, request) for request in requests]
+    return [_purge_letters(tx, request) for request in requests]
 
 
-def _purge(tx: Transaction, request: Purge) -> int | PopError:
+def _purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     group = request.group
     topic = topics.find_topic(tx.conn, dead_letter_topic(group.name))
     if topic is None or not request.ids:

@@ -34,9 +34,9 @@ from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue, redrive
-from popserver.dead_letters.rules import Order, Repair, message_id_of, with_marks
+from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery.history import Moved, record
-from popserver.delivery.retry_topic import Lineage, marked, properties_of
+from popserver.delivery.retry_topic import RetryOrigin, marked, properties_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import tag_hash
 from popserver.messages.append import take_offsets
@@ -47,7 +47,7 @@ from popserver.model.message import BodyEncoding, id_from_bytes, id_to_bytes
 from popserver.model.names import retry_topic
 from popserver.model.retry import Holder
 from popserver.model.states import Event, LetterState, RedriveState, State, target
-from popserver.model.topic import OWN_QUEUES, MessageType, NewTopic, Topic, message_key, queue_of
+from popserver.model.topic import SYSTEM_QUEUES, MessageType, NewTopic, Topic, message_key, queue_of
 
 NOT_DEAD = "it was no dead letter any more when its turn came"
 DIED_AGAIN = "it died again, and was purged"
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     target: Topic | None
 
 
-class Found(NamedTuple):
+class FoundLetters(NamedTuple):
     """The dead letters that are named, locked: by id; and the topics of theirs and of their copies that exist."""
 
     letters: dict[int, LetterRow]
@@ -92,12 +92,12 @@ class _Sent(NamedTuple):
     """A dead letter on its way back: the place that it gets."""
 
     letter: LetterRow
-    order: Order
+    order: RedriveItem
     key: int
     is_new: bool  # a message of its own
 
 
-def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
+def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
     """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
     names = {"for_group": group.group_id, "ids": encode_rows([(each,) for each in ids])}
     letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
@@ -109,10 +109,10 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> Found:
                 " redriven, repeat the request"
             )
     topics = {each for row in letters.values() for each in (row.origin_topic_id, row.copy_topic_id)}
-    return Found(letters, topics_by_id(tx.conn, topics))
+    return FoundLetters(letters, topics_by_id(tx.conn, topics))
 
 
-def why_not(plan: Plan, found: Found, dead_letter_id: int) -> str | None:
+def why_not(plan: Plan, found: FoundLetters, dead_letter_id: int) -> str | None:
     """Why it cannot go back by this plan; None where it can."""
     letter = found.letters.get(dead_letter_id)
     if letter is None or letter.redrive_state is not None:
@@ -124,7 +124,7 @@ def why_not(plan: Plan, found: Found, dead_letter_id: int) -> str | None:
     return None
 
 
-def send(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> None:
+def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> None:
     """Send back dead letters that can go, each of which the plan has a record of. Raises `TooManyRequests`."""
     if not orders:
         return
@@ -161,7 +161,7 @@ def tell_of_purge(tx: Transaction, ids: Sequence[int]) -> None:
         tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
 
 
-def _place(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -> list[_Sent]:
+def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> list[_Sent]:
     """Give each its place, and where there is one its delivery."""
     letters = [(found.letters[each.dead_letter_id], each) for each in orders]
     if plan.target is not None:
@@ -178,7 +178,7 @@ def _place(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -
     rest = [each for each in letters if each[1].dead_letter_id not in unplaced]
     made: list[_Sent] = []
     if rest:
-        own = retries or ensure_topic(tx, NewTopic(retry_topic(group.name), OWN_QUEUES))
+        own = retries or ensure_topic(tx, NewTopic(retry_topic(group.name), SYSTEM_QUEUES))
         made = _make_messages(tx, plan, found, rest, own)
         tx.ring(own.topic_id)
     sent = [*as_it_is, *made]
@@ -190,7 +190,7 @@ def _place(tx: Transaction, plan: Plan, found: Found, orders: Sequence[Order]) -
 
 
 def _make_messages(
-    tx: Transaction, plan: Plan, found: Found, letters: Sequence[tuple[LetterRow, Order]], topic: Topic
+    tx: Transaction, plan: Plan, found: FoundLetters, letters: Sequence[tuple[LetterRow, RedriveItem]], topic: Topic
 ) -> list[_Sent]:
     """Append messages made of dead letters to a queue of the topic that nobody else has just now."""
     queue_id = tx.conn.execute(_FREE_QUEUE, {"of_topic": topic.topic_id}).scalar()
@@ -216,7 +216,7 @@ def _make_messages(
     return sent
 
 
-def _copy(plan: Plan, found: Found, sent: _Sent, resets: Mapping[int, int]) -> tuple[int | str | None, ...]:
+def _copy(plan: Plan, found: FoundLetters, sent: _Sent, resets: Mapping[int, int]) -> tuple[int | str | None, ...]:
     letter, repair = sent.letter, sent.order.repair or Repair()
     tag = letter.tag if repair.tag is None else repair.tag or None
     keys = letter.keys if repair.keys is None else _stored(list(repair.keys))
@@ -224,7 +224,7 @@ def _copy(plan: Plan, found: Found, sent: _Sent, resets: Mapping[int, int]) -> t
     properties = with_marks(sent_with, plan.plan_id, id_from_bytes(letter.message_id))
     if plan.target is None:
         topic_name = found.topics[letter.origin_topic_id].name.name
-        lineage = Lineage(topic_name, 0, letter.origin_key, resets.get(queue_of(letter.origin_key), 0))
+        lineage = RetryOrigin(topic_name, 0, letter.origin_key, resets.get(queue_of(letter.origin_key), 0))
         properties = marked(properties, lineage)
     return letter.copy_key, sent.key, tag_hash(tag), tag, keys, _stored(properties)
 
@@ -263,7 +263,7 @@ def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
     return conn.execute(_HAS_PROGRESS, names).first() is not None
 
 
-def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, Order]]) -> dict[int, int]:
+def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, RedriveItem]]) -> dict[int, int]:
     """How often the group was moved in the queues that they came from."""
     queues = encode_rows([(each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters})])
     rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from popproto.v1 import admin_pb2 as wire
 from popserver.access import rights
-from popserver.dead_letters.flow import Redrives, Selected
+from popserver.dead_letters.flow import LetterSelection, Redrives
 from popserver.dead_letters.letters import DeadLetter
 from popserver.dead_letters.plan_facts import PlanFacts, RedriveFacts
-from popserver.dead_letters.rules import Order, Repair
+from popserver.dead_letters.rules import RedriveItem, Repair
 from popserver.model.names import Resource
 from popserver.transport import convert, status
 from popserver.transport.calls import AnyMethod, Caller, Method
 
 
-class DeadLetterDesk:
+class DeadLetterMethods:
     """One method per RPC, in the proto's order."""
 
     def __init__(self, redrives: Redrives) -> None:
@@ -92,8 +92,8 @@ class DeadLetterDesk:
         return wire.ListRedrivesResponse(status=status.OK, redrives=map(_redrive, found))
 
 
-def _selected(of: wire.DeadLetterSelection, caller: Caller) -> Selected:
-    return Selected(
+def _selected(of: wire.DeadLetterSelection, caller: Caller) -> LetterSelection:
+    return LetterSelection(
         caller.resource(of.group),
         caller.resource(of.topic) if of.HasField("topic") else None,
         convert.time_ms(of.dead_from, "dead_from") if of.HasField("dead_from") else None,
@@ -108,8 +108,8 @@ def _target(request: wire.PlanRedriveRequest | wire.RedriveDeadLettersRequest, c
     return caller.resource(request.target) if request.HasField("target") else None
 
 
-def _order(order: wire.RedriveOrder) -> Order:
-    return Order(order.dead_letter_id, order.reason, _repair(order.repair) if order.HasField("repair") else None)
+def _order(order: wire.RedriveOrder) -> RedriveItem:
+    return RedriveItem(order.dead_letter_id, order.reason, _repair(order.repair) if order.HasField("repair") else None)
 
 
 def _repair(repair: wire.Repair) -> Repair | None:

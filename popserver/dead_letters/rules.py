@@ -16,7 +16,7 @@ from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN, Message, check
 from popserver.model.names import CONTROL, Resource
 from popserver.model.states import Change
 
-ORDERS_MAX = 1_000  # of one request
+ITEMS_MAX = 1_000  # of one request
 PLAN_ID_LENGTH_MAX = 64
 REASON_LENGTH_MAX = 1_024
 
@@ -32,7 +32,7 @@ class Repair(NamedTuple):
     properties: Mapping[str, str] | None = None
 
 
-class Order(NamedTuple):
+class RedriveItem(NamedTuple):
     """One dead letter to be sent back."""
 
     dead_letter_id: int

@@ -28,7 +28,7 @@ class _DeliveryRow(NamedTuple):
     client_id: str
 
 
-class GroupQueue(NamedTuple):
+class GroupInQueue(NamedTuple):
     """One queue of a group; its message keys are `first` up to, not including, `end`."""
 
     group_id: int
@@ -41,14 +41,14 @@ class GroupQueue(NamedTuple):
         return {"for_group": self.group_id, "of_queue": self.queue_id, "first": self.first, "end": self.end}
 
 
-def held(tx: Transaction, place: GroupQueue, limit: int) -> list[_DeliveryRow]:
+def held(tx: Transaction, place: GroupInQueue, limit: int) -> list[_DeliveryRow]:
     """Up to `limit` deliveries: first those of the queue, then those of redriven messages."""
     names = place.names | {"limit": limit}
     rows = _DELIVERIES.rows(tx.conn, names | {"after": place.first - 1})
     return [*rows, *_REDRIVEN.rows(tx.conn, names | {"limit": limit - len(rows)})]
 
 
-def lock(tx: Transaction, place: GroupQueue) -> bool:
+def lock(tx: Transaction, place: GroupInQueue) -> bool:
     """Lock all its deliveries without waiting. Returns False if another transaction has locked one of them."""
     for keys in _own_keys(tx, place):
         if len(_found(tx, _LOCK_FREE, place, keys)) < len(keys):
@@ -59,7 +59,7 @@ def lock(tx: Transaction, place: GroupQueue) -> bool:
     return True
 
 
-def clear(tx: Transaction, place: GroupQueue) -> None:
+def clear(tx: Transaction, place: GroupInQueue) -> None:
     """Remove its deliveries and the positions of its message groups."""
     for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
         _act(tx, _REMOVE, place, keys)
@@ -67,17 +67,17 @@ def clear(tx: Transaction, place: GroupQueue) -> None:
         _act(tx, _REMOVE_BEHIND, place, names)
 
 
-def make_ready(tx: Transaction, place: GroupQueue, from_key: int) -> None:
+def make_ready(tx: Transaction, place: GroupInQueue, from_key: int) -> None:
     """Dead letters from this message key on become READY messages again."""
     for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
         _act(tx, _MAKE_READY, place, page)
 
 
-def _own_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
+def _own_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
     return _pages(tx, _KEYS_OF, place, place.first - 1)
 
 
-def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]]:
+def _redriven_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
     """The new message keys of redriven messages; their deliveries may have ended since."""
     names = place.names | {"limit": STEP_ROWS_MAX, "after_redriven": -1}
     while page := tx.conn.execute(_REDRIVEN_KEYS, names).all():
@@ -85,7 +85,7 @@ def _redriven_keys(tx: Transaction, place: GroupQueue) -> Iterator[Sequence[int]
         names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
 
 
-def _pages(tx: Transaction, query: Select[T], place: GroupQueue, after: T) -> Iterator[Sequence[T]]:
+def _pages(tx: Transaction, query: Select[T], place: GroupInQueue, after: T) -> Iterator[Sequence[T]]:
     """Pages of the values after `after`, sorted; values are unique."""
     names = place.names | {"limit": STEP_ROWS_MAX, "after": after}
     while page := tx.conn.execute(query, names).scalars().all():
@@ -93,11 +93,11 @@ def _pages(tx: Transaction, query: Select[T], place: GroupQueue, after: T) -> It
         names["after"] = page[-1]
 
 
-def _found(tx: Transaction, look: Any, place: GroupQueue, keys: Sequence[int]) -> Sequence[int]:
+def _found(tx: Transaction, look: Any, place: GroupInQueue, keys: Sequence[int]) -> Sequence[int]:
     return tx.conn.execute(look, place.names | {"keys": encode_rows([(key,) for key in keys])}).scalars().all()
 
 
-def _act(tx: Transaction, statement: Any, place: GroupQueue, keys: Sequence[int | str]) -> None:
+def _act(tx: Transaction, statement: Any, place: GroupInQueue, keys: Sequence[int | str]) -> None:
     tx.conn.execute(statement, place.names | {"keys": encode_rows([(key,) for key in keys])})
 
 

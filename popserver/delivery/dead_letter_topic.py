@@ -23,20 +23,22 @@ from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import dead_letter, delivery, in_states, message, redrive
 from popserver.delivery.history import Moved, record
-from popserver.delivery.leaving import Death, Dying, Origin
+from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origin
 from popserver.delivery.retry_topic import as_it_was_sent
 from popserver.engine.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
 from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
 from popserver.model.states import Event, State, sources
-from popserver.model.topic import OWN_QUEUES, NewTopic, message_key
+from popserver.model.topic import SYSTEM_QUEUES, NewTopic, message_key
 
 # An arbitrary number, the same for all servers.
 _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
 
 
-def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, reason: str) -> None:
+def move_to_dead_letters(
+    tx: Transaction, group: Group, dying: Sequence[DeadLetterCandidate], event: Event, reason: str
+) -> None:
     """Turn deliveries whose rows the caller has locked into dead letters (at most one step of them).
 
     The deliveries end at once; the dead-letter topic is written at the end of the transaction (`NewDeadLetters`).
@@ -46,7 +48,7 @@ def bury(tx: Transaction, group: Group, dying: Sequence[Dying], event: Event, re
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
     record(tx, group, event, moved, reason)
     deaths = tx.at_end(NewDeadLetters).deaths
-    deaths |= {(group.group_id, each.origin_key): Death(group, each, reason) for each in dying}
+    deaths |= {(group.group_id, each.origin_key): NewDeadLetter(group, each, reason) for each in dying}
 
 
 class NewDeadLetters:
@@ -55,7 +57,7 @@ class NewDeadLetters:
     order: ClassVar = FinishOrder.DEAD_LETTERS
 
     def __init__(self) -> None:
-        self.deaths: dict[tuple[int, int], Death] = {}
+        self.deaths: dict[tuple[int, int], NewDeadLetter] = {}
 
     def finish(self, tx: Transaction) -> None:
         if self.deaths:
@@ -66,7 +68,7 @@ class NewDeadLetters:
                 _write(tx, listed[start : start + STEP_ROWS_MAX])
 
 
-def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[Dying]:
+def _with_origins(tx: Transaction, group: Group, dying: Sequence[DeadLetterCandidate]) -> list[DeadLetterCandidate]:
     """Add the origin to deliveries of redriven messages, which are no longer at their first place."""
     keys = encode_rows([(each.message_key,) for each in dying if each.origin is None])
     rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
@@ -76,7 +78,7 @@ def _with_origins(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list
     return [each._replace(origin=origins.get(each.message_key, each.origin)) for each in dying]
 
 
-def _write(tx: Transaction, deaths: Sequence[Death]) -> None:
+def _write(tx: Transaction, deaths: Sequence[NewDeadLetter]) -> None:
     group = deaths[0].group
     names = {"for_group": group.group_id, "origins": encode_rows([(each.dying.origin_key,) for each in deaths])}
     before = {row.origin_key: row for row in tx.conn.execute(_KNOWN, names)}
@@ -89,7 +91,7 @@ def _write(tx: Transaction, deaths: Sequence[Death]) -> None:
     tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.dying.origin_key]) for each in deaths])
 
 
-def _facts(tx: Transaction, death: Death, copy_key: int) -> dict[str, int | str]:
+def _facts(tx: Transaction, death: NewDeadLetter, copy_key: int) -> dict[str, int | str]:
     return {
         "group_id": death.group.group_id,
         "origin_key": death.dying.origin_key,
@@ -101,9 +103,9 @@ def _facts(tx: Transaction, death: Death, copy_key: int) -> dict[str, int | str]
     }
 
 
-def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> list[int]:
+def _copy_messages(tx: Transaction, group: Group, dying: Sequence[DeadLetterCandidate]) -> list[int]:
     """Append copies to the group's dead-letter topic. Returns their message keys, in the order of `dying`."""
-    topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), OWN_QUEUES))
+    topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), SYSTEM_QUEUES))
     place = topic.queues[0]
     taken = take_offsets(tx, place, len(dying))
     assert taken is not None, "the topic was found or made in this transaction"
@@ -125,14 +127,14 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[Dying]) -> lis
     return copies
 
 
-_DYING = rows_parameter("dying", "message_key")
+_CANDIDATES = rows_parameter("dying", "message_key")
 _REDRIVEN = (
     select(redrive.c.redriven_key, redrive.c.origin_key, redrive.c.origin_topic_id, message.c.properties)
-    .select_from(_DYING)
+    .select_from(_CANDIDATES)
     .join(
         redrive,
         and_(
-            redrive.c.redriven_key == _DYING.c.message_key,
+            redrive.c.redriven_key == _CANDIDATES.c.message_key,
             redrive.c.group_id == bindparam("for_group"),
             redrive.c.target_topic_id.is_(None),
         ),
@@ -167,6 +169,6 @@ _COPY = insert(message).from_select(
 )
 _END = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),
-    delivery.c.message_key.in_(select(_DYING.c.message_key)),
+    delivery.c.message_key.in_(select(_CANDIDATES.c.message_key)),
     in_states(delivery.c.state, *(sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ))),
 )

@@ -35,7 +35,7 @@ class Settled(NamedTuple):
     is_open: bool
 
 
-def settle(run: Sequence[InRun], acked: Collection[int] = ()) -> Settled:
+def advance(run: Sequence[InRun], acked: Collection[int] = ()) -> Settled:
     """What changes in a run (in order) after the messages with the keys `acked` were acked."""
     ended = sum(1 for _ in takewhile(lambda each: each.state in ACKED or each.message_key in acked, run))
     left = run[ended:]

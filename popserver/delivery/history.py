@@ -53,7 +53,7 @@ def record(tx: Transaction, group: Group, event: Event, moved: Iterable[Moved], 
 _HISTORY_MAX = 1_000
 
 
-class Step(NamedTuple):
+class HistoryStep(NamedTuple):
     """One step of a message in one group's history."""
 
     at_ms: int
@@ -66,10 +66,10 @@ class Step(NamedTuple):
     reason: str
 
 
-def steps(conn: Connection, keys: Collection[int]) -> list[Step]:
+def steps(conn: Connection, keys: Collection[int]) -> list[HistoryStep]:
     """The first 1,000 steps of one message in all groups, oldest first; `keys` are all message keys it has had."""
     return [
-        Step(
+        HistoryStep(
             row.at_ms,
             Resource(row.namespace, row.name),
             row.event,

@@ -15,7 +15,7 @@ class Origin(NamedTuple):
     properties: str | None
 
 
-class Dying(NamedTuple):
+class DeadLetterCandidate(NamedTuple):
     """A delivery that becomes a dead letter; `origin` is None if the message is at its first place."""
 
     message_key: int
@@ -33,11 +33,11 @@ class Dying(NamedTuple):
         return self.topic_id if self.origin is None else self.origin.topic_id
 
 
-class Death(NamedTuple):
+class NewDeadLetter(NamedTuple):
     """A delivery that has become a dead letter, and why."""
 
     group: Group
-    dying: Dying
+    dying: DeadLetterCandidate
     reason: str
 
 
@@ -55,7 +55,7 @@ class DueRow(NamedTuple):
     message_group: str | None
 
 
-class Return(NamedTuple):
+class DueRetry(NamedTuple):
     """A delivery that a retry message replaces: its row as it was."""
 
     group: Group

@@ -38,14 +38,14 @@ from popserver.model.states import Event, sources, target
 from popserver.model.topic import queue_of
 
 
-class Place(NamedTuple):
+class GroupQueueKey(NamedTuple):
     """A consumer group in a queue: one progress row."""
 
     group_id: int
     queue_id: int
 
 
-class Member(NamedTuple):
+class MessageGroupKey(NamedTuple):
     """One message group of a topic."""
 
     topic_id: int
@@ -53,25 +53,25 @@ class Member(NamedTuple):
     message_group: str
 
 
-def lock(tx: Transaction, places: Iterable[Place]) -> None:
+def lock(tx: Transaction, places: Iterable[GroupQueueKey]) -> None:
     """Lock the places that a transaction names, before it does anything else. Waits for other transactions."""
     dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": encode_rows(sorted(set(places)))})
 
 
-def locks_of(places: Iterable[Place]) -> tuple[Locks]:
+def locks_of(places: Iterable[GroupQueueKey]) -> tuple[Locks]:
     """The locks of a request that names messages in these places."""
     return (Locks(LockOrder.PROGRESS, lock, places),)
 
 
-def lock_free(tx: Transaction, places: Iterable[Place]) -> set[Place]:
+def lock_available(tx: Transaction, places: Iterable[GroupQueueKey]) -> set[GroupQueueKey]:
     """Lock and return the places that no other server has locked. Never waits."""
     wanted = sorted(set(places))
     if not dialect_of(tx.conn).has_other_writers:
         return set(wanted)
-    return {Place(*row) for row in tx.conn.execute(_LOCK_FREE, {"places": encode_rows(wanted)})}
+    return {GroupQueueKey(*row) for row in tx.conn.execute(_LOCK_AVAILABLE, {"places": encode_rows(wanted)})}
 
 
-class RunRow(NamedTuple):
+class GroupRunRow(NamedTuple):
     """The delivery of a message in a run."""
 
     message_key: int
@@ -84,38 +84,38 @@ class RunRow(NamedTuple):
     message_group: str
 
 
-def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[RunRow]:
+def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[GroupRunRow]:
     """The whole runs that these messages are in, in order."""
     return _AROUND.rows(conn, {"places": encode_rows([(group_id, key) for key in keys])})
 
 
-def runs_of(conn: Connection, group_id: int, members: Iterable[Member]) -> list[RunRow]:
+def runs_of(conn: Connection, group_id: int, members: Iterable[MessageGroupKey]) -> list[GroupRunRow]:
     """The runs of these message groups, in order."""
     names = encode_rows([(group_id, each.topic_id, each.message_group) for each in members])
     return _OF_MEMBERS.rows(conn, {"members": names})
 
 
-def by_member(rows: Iterable[RunRow]) -> dict[Member, list[RunRow]]:
+def by_member(rows: Iterable[GroupRunRow]) -> dict[MessageGroupKey, list[GroupRunRow]]:
     """The rows by message group; the order stays."""
-    runs: dict[Member, list[RunRow]] = defaultdict(list)
+    runs: dict[MessageGroupKey, list[GroupRunRow]] = defaultdict(list)
     for row in rows:
-        runs[Member(row.topic_id, queue_of(row.message_key), row.message_group)].append(row)
+        runs[MessageGroupKey(row.topic_id, queue_of(row.message_key), row.message_group)].append(row)
     return runs
 
 
-def settle(
-    tx: Transaction, group: Group, runs: dict[Member, list[RunRow]], acked: Collection[int] = frozenset()
+def advance_groups(
+    tx: Transaction, group: Group, runs: dict[MessageGroupKey, list[GroupRunRow]], acked: Collection[int] = frozenset()
 ) -> None:
     """Update message groups after messages of them ended or became READY, or the messages `acked` were acked.
 
     `runs` has the remaining run of each group, in order; it is empty for a group with no messages left.
     """
-    ended: list[RunRow] = []
-    marked: list[RunRow] = []
-    finished: list[Member] = []
-    ready: list[Member] = []
+    ended: list[GroupRunRow] = []
+    marked: list[GroupRunRow] = []
+    finished: list[MessageGroupKey] = []
+    ready: list[MessageGroupKey] = []
     for member, run in sorted(runs.items()):
-        settled = fifo.settle(run, acked)
+        settled = fifo.advance(run, acked)
         left = run[settled.ended :]
         ended += run[: settled.ended]
         marked += [row for row in left if row.message_key in acked]
@@ -127,15 +127,15 @@ def settle(
     _open_again(tx, group, ready)
 
 
-def settle_removed(tx: Transaction, group: Group, members: Collection[Member]) -> None:
+def advance_after_removal(tx: Transaction, group: Group, members: Collection[MessageGroupKey]) -> None:
     """Update message groups after their first messages, which were READY, were removed."""
     runs = by_member(runs_of(tx.conn, group.group_id, members))
     # They were open, but the message that is first now may be held.
     tx.conn.execute(_CLOSE, {"members": _as_members(group, sorted(runs))})
-    settle(tx, group, {member: runs.get(member, []) for member in members})
+    advance_groups(tx, group, {member: runs.get(member, []) for member in members})
 
 
-def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Collection[int]) -> None:
+def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: Collection[int]) -> None:
     if not ended:
         return
     tx.conn.execute(_END, {"keys": encode_rows([(group.group_id, row.message_key) for row in ended])})
@@ -143,14 +143,14 @@ def _commit(tx: Transaction, group: Group, ended: Sequence[RunRow], acked: Colle
         record(tx, group, event, (as_moved(row) for row in ended if row.state in sources(event)))
 
 
-def _mark(tx: Transaction, group: Group, marked: Sequence[RunRow]) -> None:
+def _mark(tx: Transaction, group: Group, marked: Sequence[GroupRunRow]) -> None:
     if not marked:
         return
     tx.conn.execute(_MARK, {"keys": encode_rows([(group.group_id, row.message_key) for row in marked])})
     record(tx, group, Event.PROVISIONAL_ACK, map(as_moved, marked))
 
 
-def _open(tx: Transaction, group: Group, members: Sequence[Member]) -> None:
+def _open(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
     """Open groups without held messages: their messages behind the scan come next. Groups without a row need none."""
     if members:
         open_all(tx, _as_members(group, members), {member.topic_id for member in members})
@@ -164,22 +164,22 @@ def open_all(tx: Transaction, members: str, topic_ids: Collection[int]) -> None:
             tx.ring(topic_id)
 
 
-def _open_again(tx: Transaction, group: Group, members: Sequence[Member]) -> None:
+def _open_again(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
     """Open groups whose first message is READY again. A group that was not behind the scan gets a row."""
     if not members:
         return
     names = {"members": _as_members(group, members), "now_ms": tx.now_ms}
     tx.conn.execute(_OPEN, names)
     tx.conn.execute(_MAKE_OPEN, names)
-    _ring(tx, members)
+    _wake(tx, members)
 
 
-def _ring(tx: Transaction, members: Sequence[Member]) -> None:
+def _wake(tx: Transaction, members: Sequence[MessageGroupKey]) -> None:
     for topic_id in {member.topic_id for member in members}:
         tx.ring(topic_id)
 
 
-def _as_members(group: Group, members: Sequence[Member]) -> str:
+def _as_members(group: Group, members: Sequence[MessageGroupKey]) -> str:
     return encode_rows([(group.group_id, each.queue_id, each.topic_id, each.message_group) for each in members])
 
 
@@ -196,7 +196,7 @@ def _locking(*, skip_locked: bool) -> Select[Any]:
 
 
 _LOCK = _locking(skip_locked=False)
-_LOCK_FREE = _locking(skip_locked=True)
+_LOCK_AVAILABLE = _locking(skip_locked=True)
 # Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _NAMED = rows_parameter("places", "group_id", "message_key")
 _one = delivery.alias("one")
@@ -218,12 +218,12 @@ def _runs(named: Subquery) -> Select[Any]:
         each.c.message_group == named.c.message_group,
     )
     is_row = and_(delivery.c.group_id == each.c.group_id, delivery.c.message_key == each.c.message_key)
-    columns = (delivery.c[name] for name in RunRow._fields)
+    columns = (delivery.c[name] for name in GroupRunRow._fields)
     return select(*columns).select_from(named).join(each, in_group).join(delivery, is_row).order_by(each.c.message_key)
 
 
-_AROUND = RowQuery(RunRow, _runs(_TOUCHED))
-_OF_MEMBERS = RowQuery(RunRow, _runs(rows_parameter("members", "group_id", "topic_id", text=("message_group",))))
+_AROUND = RowQuery(GroupRunRow, _runs(_TOUCHED))
+_OF_MEMBERS = RowQuery(GroupRunRow, _runs(rows_parameter("members", "group_id", "topic_id", text=("message_group",))))
 # Every row names the group: otherwise Postgres would scan all deliveries of the group.
 _KEYS = rows_parameter("keys", "group_id", "message_key")
 _IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))

@@ -14,14 +14,14 @@ from sqlalchemy import Connection, select
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import dead_letter, message, queue
 from popserver.database.schema import topic as topic_table
-from popserver.delivery.retry_topic import Lineage, lineage_of, properties_of
+from popserver.delivery.retry_topic import RetryOrigin, properties_of, retry_origin_of
 from popserver.engine.reader import Reader
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
 from popserver.model.topic import queue_of
 from popserver.transport.calls import Caller
 
 
-class _CopyRow(NamedTuple):
+class _CopyWithOriginRow(NamedTuple):
     message_key: int
     properties: str | None
     namespace: str
@@ -50,7 +50,7 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
 def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
     """One step back from each message: the topic and its key there. A message of an ordinary topic has none."""
     rows = _COPIES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
-    retries = {row.message_key: _lineage(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
+    retries = {row.message_key: _retry_origin(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
     steps: list[tuple[Resource | None, int]] = [(None, 0)] * (len(set(keys)) - len({row.message_key for row in rows}))
     for row in rows:
@@ -62,20 +62,20 @@ def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None,
     return steps
 
 
-def _lineage(row: _CopyRow) -> Lineage | None:
+def _retry_origin(row: _CopyWithOriginRow) -> RetryOrigin | None:
     try:
-        return lineage_of(properties_of(row.properties))
+        return retry_origin_of(properties_of(row.properties))
     except (KeyError, ValueError):
         return None
 
 
-def _first_place(row: _CopyRow, lineage: Lineage, topics: dict[int, Resource]) -> tuple[Resource, int]:
+def _first_place(row: _CopyWithOriginRow, lineage: RetryOrigin, topics: dict[int, Resource]) -> tuple[Resource, int]:
     # If the topic was deleted, its queue is gone; the copy has its name.
     named = topics.get(queue_of(lineage.origin_key), Resource(row.namespace, lineage.topic_name))
     return named, lineage.origin_key
 
 
-def _resource(row: _CopyRow) -> Resource | None:
+def _resource(row: _CopyWithOriginRow) -> Resource | None:
     return None if row.origin_name is None else Resource(row.origin_namespace or "", row.origin_name)
 
 
@@ -91,7 +91,7 @@ _KEYS = rows_parameter("keys", "message_key")
 _QUEUES = rows_parameter("queues", "queue_id")
 _origin_topic = topic_table.alias("origin_topic")
 _COPIES = RowStatement(
-    _CopyRow,
+    _CopyWithOriginRow,
     select(
         message.c.message_key,
         message.c.properties,

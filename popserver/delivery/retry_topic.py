@@ -18,14 +18,14 @@ from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, delivery, in_states, message, progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.leaving import DueRow, Return
+from popserver.delivery.leaving import DueRetry, DueRow
 from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import retry_topic
 from popserver.model.states import Event, sources
-from popserver.model.topic import OWN_QUEUES, NewTopic, Topic, message_key
+from popserver.model.topic import SYSTEM_QUEUES, NewTopic, Topic, message_key
 
 
 class _ParentRow(NamedTuple):
@@ -35,14 +35,14 @@ class _ParentRow(NamedTuple):
     resets: int
 
 
-def come_again(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
+def requeue(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
     """Replace deliveries whose rows the caller has locked by retry messages (at most one step of them).
 
     The rows go at once; the retry messages are written at the end of the transaction (`NewRetries`).
     """
     names = {"for_group": group.group_id, "keys": encode_rows([(each.message_key,) for each in rows])}
     tx.conn.execute(_END, names)
-    tx.at_end(NewRetries).returns += [Return(group, each) for each in rows]
+    tx.at_end(NewRetries).returns += [DueRetry(group, each) for each in rows]
 
 
 class NewRetries:
@@ -51,7 +51,7 @@ class NewRetries:
     order: ClassVar = FinishOrder.RETRIES
 
     def __init__(self) -> None:
-        self.returns: list[Return] = []
+        self.returns: list[DueRetry] = []
 
     def finish(self, tx: Transaction) -> None:
         self.returns.sort(key=lambda each: (each.group.group_id, each.row.visible_at_ms, each.row.message_key))
@@ -70,23 +70,23 @@ def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
     record(tx, group, Event.BACKOFF_ELAPSED, map(as_moved, kept))
 
 
-class Copy(NamedTuple):
+class RetryMessage(NamedTuple):
     """A retry message that was made when a message failed."""
 
     message_key: int
     topic_name: str
-    lineage: Lineage
+    lineage: RetryOrigin
 
 
-def copies_of(conn: Connection, group: Group, key: int) -> list[Copy]:
+def copies_of(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     """The retry messages that replaced this message in the group, oldest first."""
     origin_key = first_place(conn, group, key)
     name = retry_topic(group.name)
     rows = conn.execute(_SAME_ID, {"for_key": key, "in_namespace": name.namespace, "with_name": name.name})
-    found = [(row.message_key, lineage_of(properties_of(row.properties))) for row in rows]
+    found = [(row.message_key, retry_origin_of(properties_of(row.properties))) for row in rows]
     is_copy = key != origin_key
     return [
-        Copy(copy_key, name.name, lineage)
+        RetryMessage(copy_key, name.name, lineage)
         for copy_key, lineage in found
         if lineage.origin_key == origin_key and not (is_copy and copy_key <= key)
     ]
@@ -97,7 +97,7 @@ def first_place(conn: Connection, group: Group, key: int) -> int:
     name = retry_topic(group.name)
     names = {"for_key": key, "in_namespace": name.namespace, "with_name": name.name}
     row = conn.execute(_IN_RETRY_TOPIC, names).first()
-    return key if row is None else lineage_of(properties_of(row.properties)).origin_key
+    return key if row is None else retry_origin_of(properties_of(row.properties)).origin_key
 
 
 def properties_of(stored: str | None) -> dict[str, str]:
@@ -115,7 +115,7 @@ def _stored(properties: dict[str, str]) -> str | None:
 
 def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[int, _ParentRow]) -> None:
     name = retry_topic(group.name)
-    topic = topics.ensure_topic(tx, NewTopic(name, OWN_QUEUES))
+    topic = topics.ensure_topic(tx, NewTopic(name, SYSTEM_QUEUES))
     place = topic.queues[0]
     taken = take_offsets(tx, place, len(rows))
     assert taken is not None, "the topic was found or made in this transaction"
@@ -132,9 +132,9 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[i
 def _properties(row: DueRow, parent: _ParentRow, topic: Topic) -> str | None:
     properties = properties_of(parent.properties)
     if row.topic_id == topic.topic_id:
-        before = lineage_of(properties)
+        before = retry_origin_of(properties)
         return _stored(marked(properties, before._replace(failures=row.attempt, resets=parent.resets)))
-    return _stored(marked(properties, Lineage(parent.topic_name, row.attempt, row.message_key, parent.resets)))
+    return _stored(marked(properties, RetryOrigin(parent.topic_name, row.attempt, row.message_key, parent.resets)))
 
 
 _KEYS = rows_parameter("keys", "message_key")
@@ -205,7 +205,7 @@ ORIGIN_KEY = "popmq.origin-key"
 PARENT_RESETS = "popmq.parent-resets"
 
 
-class Lineage(NamedTuple):
+class RetryOrigin(NamedTuple):
     """Where a copy comes from.
 
     `failures`: how often the message has failed. `resets`: how often an operator had moved the group's progress in the
@@ -218,7 +218,7 @@ class Lineage(NamedTuple):
     resets: int
 
 
-def marked(properties: Mapping[str, str], lineage: Lineage) -> dict[str, str]:
+def marked(properties: Mapping[str, str], lineage: RetryOrigin) -> dict[str, str]:
     """The properties of a copy: the message's own, and its lineage."""
     return {
         **properties,
@@ -234,9 +234,9 @@ def unmarked(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in _MARKS}
 
 
-def lineage_of(properties: Mapping[str, str]) -> Lineage:
+def retry_origin_of(properties: Mapping[str, str]) -> RetryOrigin:
     """The lineage of a message in a retry topic. Only the server writes there, so the properties are trusted."""
-    return Lineage(
+    return RetryOrigin(
         properties[RETRY_TOPIC],
         int(properties[RECONSUME_TIME]),
         int(properties[ORIGIN_KEY]),

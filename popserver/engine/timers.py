@@ -17,7 +17,7 @@ from popserver.model.errors import PopError
 from popserver.model.retry import SECOND_MS
 
 
-class Sleeper:
+class DueTimer:
     """Calls `work` whenever something is due."""
 
     def __init__(self, clock: Clock | Calendar, work: Callable[[], Awaitable[int | None]]) -> None:
@@ -93,22 +93,22 @@ class Sleeper:
 
 RETRY_MS = 1 * SECOND_MS
 
-Deed = Callable[[], Awaitable[object]]
+Task = Callable[[], Awaitable[object]]
 
 log = structlog.get_logger("popserver.errands")
 
 
-class Errands:
+class BackgroundTasks:
     """Work that this server must do for clients that do not wait for it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[Hashable, deque[Deed]] = {}
+        self._waiting: dict[Hashable, deque[Task]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarms: dict[Hashable, Alarm] = {}
         self._closed = False
 
-    def do(self, name: Hashable, deed: Deed) -> None:
+    def do(self, name: Hashable, deed: Task) -> None:
         """Do it in the background, after earlier work with the same name."""
         waiting = self._waiting.setdefault(name, deque())
         waiting.append(deed)
@@ -133,7 +133,7 @@ class Errands:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work_off(self, name: Hashable, waiting: deque[Deed]) -> None:
+    async def _work_off(self, name: Hashable, waiting: deque[Task]) -> None:
         while waiting:
             try:
                 await waiting[0]()

@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection
 
-from popserver.database.notifications import Outdated
+from popserver.database.notifications import Invalidation
 from popserver.model.errors import PopError
 
 # No statement changes more rows than this. Longer work is divided into steps, so that other requests run in between.
@@ -38,9 +38,9 @@ class Phase(IntEnum):
     CATALOG = auto()
     SUBSCRIBE = auto()
     HEARTBEAT = auto()
-    ATTEND = auto()
+    ATTACH_CLIENTS = auto()
     LEAVE = auto()
-    WELCOME = auto()
+    ADOPT_CLIENTS = auto()
     CLOCK = auto()
     GROUP_MEMBERS = auto()
     CLEAR_MEMBERS = auto()
@@ -59,14 +59,14 @@ class Phase(IntEnum):
     CLONE = auto()
     SKIP = auto()
     SEND_BACK = auto()
-    ADOPT = auto()
+    EXTEND_CLIENT_HOLDS = auto()
     CHANGE_INVISIBLE = auto()
     ACK = auto()
     RENEW_ATTEMPT = auto()
     ACK_ATTEMPT = auto()
     FORWARD = auto()
-    ORPHAN = auto()
-    WITHDRAW = auto()
+    ABANDON_HOLDS = auto()
+    CANCEL_DELIVERY = auto()
     RECEIVE = auto()
     RECEIVE_ATTEMPT = auto()
     END_DUE = auto()
@@ -78,8 +78,8 @@ class Phase(IntEnum):
     DELETE_USER = auto()
     ADD_POLICY = auto()
     REMOVE_POLICY = auto()
-    MAKE_PLAN = auto()
-    RECORD_PLAN = auto()
+    CREATE_PLAN = auto()
+    RECORD_STEP = auto()
     CANCEL_PLAN = auto()
     RUN_PLAN = auto()
     REDRIVE = auto()
@@ -184,7 +184,7 @@ class Transaction:
     rings: set[int] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)  # the earliest time for each word of `database.notifications`
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
-    outdated: set[Outdated] = field(default_factory=set)
+    outdated: set[Invalidation] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
     # How many bytes of bodies operations may still read: they stay in memory until they are answered.
     answer_bytes: int = ANSWER_BYTES_MAX
@@ -213,7 +213,7 @@ class Transaction:
         """After the commit, set the timer of the kind `word` to `at_ms`, if that is earlier."""
         self.due[word] = min(at_ms, self.due.get(word, at_ms))
 
-    def outdate(self, what: Outdated) -> None:
+    def outdate(self, what: Invalidation) -> None:
         """After the commit, make all servers drop what they remember about this topic or group."""
         self.outdated.add(what)
 

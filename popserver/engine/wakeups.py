@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from popserver.engine.clock import Clock
 from popserver.filters import Filter
-from popserver.model.remembered import Remembered
+from popserver.model.cache import LruCache
 
 # As a RocketMQ proxy allows (requirement A9). Further polls are answered at once.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
 
 
-class Seat(NamedTuple):
+class PollKey(NamedTuple):
     """The group and the topic of a poll."""
 
     group_id: int
@@ -36,7 +36,7 @@ class Wakeups:
         self._rings: dict[int, int] = {}
         self._rings_of_all = 0
         self._parked: dict[int, dict[int, deque[asyncio.Future[bool]]]] = {}
-        self._empty: Remembered[tuple[Seat, Filter], int] = Remembered()
+        self._empty: LruCache[tuple[PollKey, Filter], int] = LruCache()
         self._count = 0
         self._closed = False
 
@@ -47,18 +47,18 @@ class Wakeups:
     def ring_number(self, topic_id: int) -> int:
         return self._rings.get(topic_id, 0) + self._rings_of_all
 
-    def found_empty(self, seat: Seat, wanted: Filter, ring_number: int) -> None:
+    def found_empty(self, seat: PollKey, wanted: Filter, ring_number: int) -> None:
         """Remember that the group found no message for its filter `wanted` at this ring number."""
         self._empty.put((seat, wanted), ring_number, wanted.memory)
 
-    def is_known_empty(self, seat: Seat, wanted: Filter) -> bool:
+    def is_known_empty(self, seat: PollKey, wanted: Filter) -> bool:
         return self._empty.get((seat, wanted)) == self.ring_number(seat.topic_id)
 
-    def has_room(self, seat: Seat) -> bool:
+    def has_room(self, seat: PollKey) -> bool:
         queue = self._parked.get(seat.topic_id, {}).get(seat.group_id, ())
         return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
 
-    async def park(self, seat: Seat, ring_number: int, until_ms: int) -> bool:
+    async def park(self, seat: PollKey, ring_number: int, until_ms: int) -> bool:
         """Wait for a wake-up after `ring_number`. False if `until_ms` came first or the server is closing."""
         if self._closed:
             return False
@@ -93,7 +93,7 @@ class Wakeups:
             for queue in list(groups.values()):
                 _wake_first(queue)
 
-    def pass_on(self, seat: Seat) -> None:
+    def pass_on(self, seat: PollKey) -> None:
         """A poll left messages behind: wake the group's next poll."""
         queue = self._parked.get(seat.topic_id, {}).get(seat.group_id)
         if queue:
@@ -107,7 +107,7 @@ class Wakeups:
                 for poll in list(queue):
                     _wake(poll, rung=False)
 
-    def _leave(self, seat: Seat, queue: deque[asyncio.Future[bool]], poll: asyncio.Future[bool]) -> None:
+    def _leave(self, seat: PollKey, queue: deque[asyncio.Future[bool]], poll: asyncio.Future[bool]) -> None:
         self._count -= 1
         if poll in queue:
             queue.remove(poll)

@@ -23,9 +23,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.database.database import Database, commit_error, is_taken_back, plain_error
-from popserver.database.notifications import Outdated
+from popserver.database.notifications import Invalidation
+from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
-from popserver.engine.pace import ENOUGH, BatchDelay
 from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
 from popserver.model.budget import Budget
 from popserver.model.errors import Internal, PopError
@@ -71,7 +71,7 @@ class Effects:
             if word in self._due:
                 self._due[word](at_ms)
 
-    def outdated(self, changed: Iterable[Outdated]) -> None:
+    def outdated(self, changed: Iterable[Invalidation]) -> None:
         for kind, namespace, name in changed:
             if kind in self._outdated:
                 self._outdated[kind](Resource(namespace, name))
@@ -356,7 +356,7 @@ class BatchResult:
 
     outcomes: list[_Outcome] = field(default_factory=list)
     rings: set[int] = field(default_factory=set)
-    outdated: set[Outdated] = field(default_factory=set)
+    outdated: set[Invalidation] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)
 
     def fail(self, batch: Sequence[_Entry], error: PopError) -> None:

@@ -4,7 +4,7 @@ Property values are strings, or missing. A condition is True, False or None, whi
 be compared raises `Incomparable`, and then the message does not match at all. AND and OR look at their operands from
 left to right and no further than they must; what they do not look at cannot fail.
 
-Each function here checks what can be known without a message and raises `Flaw` at the operand that is wrong.
+Each function here checks what can be known without a message and raises `FilterSyntaxError` at the wrong operand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from popserver.filters.tokens import Flaw
+from popserver.filters.tokens import FilterSyntaxError
 from popserver.filters.values import INT64_MAX, Value, are_equal, as_numbers, reader
 
 Properties = Mapping[str, str | None]
@@ -92,7 +92,7 @@ def as_condition(operand: Operand) -> Condition:
     if isinstance(operand, Constant) and operand.is_condition:
         value = operand.value
         return _condition(operand, lambda _: value)  # type: ignore[arg-type, return-value]
-    raise Flaw(operand.at, f"{_what(operand)} is no condition; compare it with something")
+    raise FilterSyntaxError(operand.at, f"{_what(operand)} is no condition; compare it with something")
 
 
 def any_of(operands: Sequence[Operand]) -> Condition:
@@ -150,9 +150,9 @@ def equal(left: Operand, right: Operand) -> Condition:
     """`=`. A missing left side is unknown, a missing right side alone is not equal, two missing ones are."""
     for operand in (left, right):
         if isinstance(operand, Constant) and operand.value is None:
-            raise Flaw(operand.at, "nothing is compared with NULL; write IS NULL or IS NOT NULL")
+            raise FilterSyntaxError(operand.at, "nothing is compared with NULL; write IS NULL or IS NOT NULL")
     if isinstance(left, Constant) and isinstance(right, Constant) and left.is_condition and not right.is_condition:
-        raise Flaw(right.at, f"{_what(left)} is compared with {_what(right)}; they are never equal")
+        raise FilterSyntaxError(right.at, f"{_what(left)} is compared with {_what(right)}; they are never equal")
     return _condition(left, _equal_to_literal(left, right) or _equal(left, right), left, right)
 
 
@@ -160,9 +160,11 @@ def order(left: Operand, sign: str, right: Operand) -> Condition:
     """`<` `<=` `>` `>=`: of numbers alone, and of properties that hold some (requirement M10)."""
     for operand in (left, right):
         if isinstance(operand, Constant) and not operand.is_number:
-            raise Flaw(operand.at, f"{_what(operand)} is not ordered by {sign}; compare with a number")
+            raise FilterSyntaxError(operand.at, f"{_what(operand)} is not ordered by {sign}; compare with a number")
         if isinstance(operand, Condition):
-            raise Flaw(operand.at, f"a condition is not ordered by {sign}; for NOT a > 3 write NOT (a > 3)")
+            raise FilterSyntaxError(
+                operand.at, f"a condition is not ordered by {sign}; for NOT a > 3 write NOT (a > 3)"
+            )
     return _condition(left, _order_by_literal(left, sign, right) or _order(left, sign, right), left, right)
 
 
@@ -170,7 +172,7 @@ def between(operand: Operand, low: Operand, high: Operand) -> Condition:
     """`>= low AND <= high` (requirement M11)."""
     both = order(operand, ">=", low), order(operand, "<=", high)
     if isinstance(low, Constant) and isinstance(high, Constant) and operator.lt(*as_numbers(high.value, low.value)):
-        raise Flaw(low.at, f"nothing is between {low.value} and {high.value}; give the smaller one first")
+        raise FilterSyntaxError(low.at, f"nothing is between {low.value} and {high.value}; give the smaller one first")
     return all_of(both)
 
 
@@ -227,10 +229,12 @@ def integer_of(at: int, text: str) -> Constant:
     """An integer literal; at most 64 bits."""
     digits = text.rstrip("lL")
     if digits != "0" and digits[0] == "0":
-        raise Flaw(at, "an integer has no leading zero")
+        raise FilterSyntaxError(at, "an integer has no leading zero")
     # Long before there are too many digits to be read at all.
     if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
-        raise Flaw(at, f"this integer is too large, at most {INT64_MAX} is allowed; a float such as 1E30 may be larger")
+        raise FilterSyntaxError(
+            at, f"this integer is too large, at most {INT64_MAX} is allowed; a float such as 1E30 may be larger"
+        )
     return Constant(at, int(digits))
 
 
@@ -238,9 +242,9 @@ def float_of(at: int, text: str) -> Constant:
     """A float literal; neither zero nor infinite, as in the field's own grammar."""
     value = float(text)
     if math.isinf(value):
-        raise Flaw(at, "this float is too large, at most 1.7976931348623157E308 is allowed")
+        raise FilterSyntaxError(at, "this float is too large, at most 1.7976931348623157E308 is allowed")
     if value == 0:
-        raise Flaw(at, "this float is too small, at least 4.9E-324 is allowed; zero is the integer 0")
+        raise FilterSyntaxError(at, "this float is too small, at least 4.9E-324 is allowed; zero is the integer 0")
     return Constant(at, value)
 
 
@@ -250,7 +254,7 @@ def _condition(first: Operand, judge: Judge, *parts: Operand) -> Condition:
 
 def _property_for_in(operand: Operand) -> Evaluate:
     if not isinstance(operand, Property):
-        raise Flaw(operand.at, f"IN takes a property's name on its left, not {_what(operand)}")
+        raise FilterSyntaxError(operand.at, f"IN takes a property's name on its left, not {_what(operand)}")
     return operand.evaluate
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from popserver.filters import conditions
 from popserver.filters.conditions import Condition, Constant, Operand, Property
-from popserver.filters.tokens import Flaw, Kind, Token, tokens
+from popserver.filters.tokens import FilterSyntaxError, Token, TokenKind, tokens
 
 DEPTH_MAX = 64
 NODES_MAX = 1_024
@@ -42,9 +42,9 @@ class Grammar:
         self.reads: Counter[str] = Counter()
 
     def condition(self) -> Condition:
-        """The whole expression. Raises `Flaw`."""
+        """The whole expression. Raises `FilterSyntaxError`."""
         if self._has_ended():
-            raise Flaw(
+            raise FilterSyntaxError(
                 self._token.at,
                 "there is no condition in it; write one such as a > 3, or use the tag expression * for all",
             )
@@ -102,7 +102,9 @@ class Grammar:
         if self._is(*_SEARCHING):
             return conditions.has_text(left, self._take().text, self._text(), wanted=wanted)
         if not wanted:
-            raise Flaw(not_at, f"NOT stands here before BETWEEN, IN, {', '.join(_SEARCHING)}, or before an operand")
+            raise FilterSyntaxError(
+                not_at, f"NOT stands here before BETWEEN, IN, {', '.join(_SEARCHING)}, or before an operand"
+            )
         return None
 
     def _sign(self) -> Operand:
@@ -120,18 +122,18 @@ class Grammar:
 
     def _primary(self) -> Operand:
         token = self._token
-        if token.text == "(" and token.kind is Kind.SYMBOL:
+        if token.text == "(" and token.kind is TokenKind.SYMBOL:
             return self._bracketed()
-        if token.kind is Kind.KEYWORD and token.text in _CONSTANTS:
+        if token.kind is TokenKind.KEYWORD and token.text in _CONSTANTS:
             found: Operand = Constant(token.at, _CONSTANTS[token.text])
-        elif token.kind is Kind.NAME:
+        elif token.kind is TokenKind.NAME:
             self.reads[token.text] += 1
             found = Property(token.at, token.text)
-        elif token.kind is Kind.STRING:
+        elif token.kind is TokenKind.STRING:
             found = Constant(token.at, token.text)
-        elif token.kind is Kind.INTEGER:
+        elif token.kind is TokenKind.INTEGER:
             found = conditions.integer_of(token.at, token.text)
-        elif token.kind is Kind.FLOAT:
+        elif token.kind is TokenKind.FLOAT:
             found = conditions.float_of(token.at, token.text)
         else:
             raise self._unexpected("a property, a literal, NOT or (")
@@ -154,7 +156,7 @@ class Grammar:
         return texts
 
     def _text(self) -> str:
-        if self._token.kind is not Kind.STRING:
+        if self._token.kind is not TokenKind.STRING:
             raise self._unexpected("a string such as 'a'")
         return self._take().text
 
@@ -165,15 +167,17 @@ class Grammar:
     def _built(self, operand: AnyOperand) -> AnyOperand:
         self.size += 1
         if self.size > NODES_MAX:
-            raise Flaw(operand.at, f"this is operand or operator {self.size}, at most {NODES_MAX} are allowed")
+            raise FilterSyntaxError(
+                operand.at, f"this is operand or operator {self.size}, at most {NODES_MAX} are allowed"
+            )
         _check_depth(operand.at, operand.depth)
         return operand
 
     def _has_ended(self) -> bool:
-        return self._token.kind is Kind.END
+        return self._token.kind is TokenKind.END
 
     def _is(self, *texts: str) -> bool:
-        return self._token.kind in (Kind.KEYWORD, Kind.SYMBOL) and self._token.text in texts
+        return self._token.kind in (TokenKind.KEYWORD, TokenKind.SYMBOL) and self._token.text in texts
 
     def _take(self) -> Token:
         token = self._token
@@ -190,18 +194,20 @@ class Grammar:
         if not self._accept(text):
             raise self._unexpected(text)
 
-    def _unexpected(self, expected: str) -> Flaw:
+    def _unexpected(self, expected: str) -> FilterSyntaxError:
         token = self._token
         if self._has_ended():
-            return Flaw(token.at, f"it ends here, where {expected} is expected")
-        if token.kind is Kind.NAME and token.text.upper() == "LIKE":
-            return Flaw(token.at, "there is no LIKE; use CONTAINS, STARTSWITH or ENDSWITH")
-        if token.kind is Kind.SYMBOL and token.text in _ARITHMETIC:
-            return Flaw(token.at, "there is no arithmetic in a filter expression; send the result as a property")
-        found = token.kind.value if token.kind is Kind.STRING else f"{token.kind.value} {token.text[:_SHOWN]}"
-        return Flaw(token.at, f"{found} stands where {expected} is expected")
+            return FilterSyntaxError(token.at, f"it ends here, where {expected} is expected")
+        if token.kind is TokenKind.NAME and token.text.upper() == "LIKE":
+            return FilterSyntaxError(token.at, "there is no LIKE; use CONTAINS, STARTSWITH or ENDSWITH")
+        if token.kind is TokenKind.SYMBOL and token.text in _ARITHMETIC:
+            return FilterSyntaxError(
+                token.at, "there is no arithmetic in a filter expression; send the result as a property"
+            )
+        found = token.kind.value if token.kind is TokenKind.STRING else f"{token.kind.value} {token.text[:_SHOWN]}"
+        return FilterSyntaxError(token.at, f"{found} stands where {expected} is expected")
 
 
 def _check_depth(at: int, levels: int) -> None:
     if levels > DEPTH_MAX:
-        raise Flaw(at, f"it is nested {levels} levels deep here, at most {DEPTH_MAX} are allowed")
+        raise FilterSyntaxError(at, f"it is nested {levels} levels deep here, at most {DEPTH_MAX} are allowed")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from popserver.filters.conditions import Judge
 from popserver.filters.grammar import Grammar
 from popserver.filters.tags import EXPRESSION_LENGTH_MAX
-from popserver.filters.tokens import Flaw
+from popserver.filters.tokens import FilterSyntaxError
 from popserver.filters.values import Incomparable
+from popserver.model.cache import cached
 from popserver.model.errors import IllegalFilterExpression
-from popserver.model.remembered import remembered
 
 __all__ = ["SqlFilter", "parse"]
 
@@ -104,7 +104,7 @@ def size_of(expression: str) -> int:
     return _BYTES_OF_ANY + _BYTES_OF_CHARACTER * len(expression)
 
 
-@remembered(size=size_of)
+@cached(size=size_of)
 def parse(expression: str) -> SqlFilter:
     """Read a SQL expression; raise `IllegalFilterExpression`, with the place, for one that is wrong.
 
@@ -117,6 +117,6 @@ def parse(expression: str) -> SqlFilter:
     try:
         grammar = Grammar(expression)
         judge = grammar.condition().evaluate
-    except Flaw as flaw:
+    except FilterSyntaxError as flaw:
         raise IllegalFilterExpression(flaw.told(expression)) from None
     return SqlFilter(expression, grammar.reads, grammar.size, judge)

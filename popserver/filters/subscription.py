@@ -20,7 +20,7 @@ TOPICS_KEPT = 64
 EXPRESSION_LENGTH_KEPT = 256
 
 
-class Want(NamedTuple):
+class TopicFilter(NamedTuple):
     """One topic and the filter for it, as text."""
 
     topic: Resource
@@ -37,7 +37,7 @@ class Subscription(NamedTuple):
     A long SQL expression is cut and told apart by a checksum.
     """
 
-    wants: tuple[Want, ...]
+    wants: tuple[TopicFilter, ...]
     more: int = 0
 
     def __str__(self) -> str:
@@ -47,14 +47,14 @@ class Subscription(NamedTuple):
 
 def subscription(filters: Iterable[tuple[Resource, Filter]]) -> Subscription:
     """What is kept of the filters a consumer gave; two that select the same tags are the same."""
-    wanted = wants(filters)
+    wanted = topic_filters(filters)
     kept = tuple(each._replace(expression=_kept(each.expression)) for each in wanted[:TOPICS_KEPT])
     return Subscription(kept, len(wanted[TOPICS_KEPT:]))
 
 
-def wants(filters: Iterable[tuple[Resource, Filter]]) -> tuple[Want, ...]:
+def topic_filters(filters: Iterable[tuple[Resource, Filter]]) -> tuple[TopicFilter, ...]:
     """All that the filters of a consumer want, by topic, with nothing cut."""
-    return tuple(sorted(_want(topic, wanted) for topic, wanted in dict(filters).items()))
+    return tuple(sorted(_topic_filter(topic, wanted) for topic, wanted in dict(filters).items()))
 
 
 def difference(one: Subscription, other: Subscription) -> tuple[str, str]:
@@ -71,10 +71,10 @@ def _about(given: Subscription, topics: set[Resource]) -> str:
     return ", ".join([*told, *nothing]) or f"{given.more} more topics"
 
 
-def _want(topic: Resource, wanted: Filter) -> Want:
+def _topic_filter(topic: Resource, wanted: Filter) -> TopicFilter:
     if isinstance(wanted, SqlFilter):
-        return Want(topic, "SQL", wanted.expression.strip())
-    return Want(topic, "TAG", " || ".join(wanted.tags) or "*")
+        return TopicFilter(topic, "SQL", wanted.expression.strip())
+    return TopicFilter(topic, "TAG", " || ".join(wanted.tags) or "*")
 
 
 def _kept(expression: str) -> str:
@@ -84,7 +84,7 @@ def _kept(expression: str) -> str:
     return f"{expression[:EXPRESSION_LENGTH_KEPT]}… ({len(expression)} characters, {checksum:08x})"
 
 
-class Kind(StrEnum):
+class ClientKind(StrEnum):
     """How a consumer takes messages."""
 
     PUSH = "PUSH"
@@ -96,7 +96,7 @@ class Role(NamedTuple):
     """What a client said of itself: the group it works for, how, what it wants, and what it shares with the others."""
 
     group: Resource
-    kind: Kind
+    kind: ClientKind
     subscription: Subscription
     # What a pull wants that brings no filter of its own, and since when (epoch ms) it is so; 0 where that is not said.
     filters: tuple[tuple[Resource, Filter], ...] = ()
@@ -104,16 +104,16 @@ class Role(NamedTuple):
     model: Model = Model.CLUSTERING
 
     @property
-    def wish(self) -> Wish:
-        return Wish(self.subscription, self.model)
+    def wish(self) -> DeclaredSubscription:
+        return DeclaredSubscription(self.subscription, self.model)
 
     @property
     def shares(self) -> bool:
         """A pull consumer that subscribes to nothing names its queues itself: it takes nothing from the others."""
-        return self.kind is not Kind.PULL or bool(self.subscription.wants)
+        return self.kind is not ClientKind.PULL or bool(self.subscription.wants)
 
 
-class Wish(NamedTuple):
+class DeclaredSubscription(NamedTuple):
     """What all consumers of a group should have in common."""
 
     subscription: Subscription

@@ -11,9 +11,9 @@ import sys
 from functools import lru_cache
 from typing import NamedTuple
 
+from popserver.model.cache import LruCache, cached
 from popserver.model.errors import IllegalFilterExpression
 from popserver.model.names import CONTROL
-from popserver.model.remembered import Remembered, remembered
 
 EXPRESSION_LENGTH_MAX = 16 * 1024
 _REMEMBERED_LENGTH_MAX = 128
@@ -22,7 +22,7 @@ _BYTES_OF_ANY = 400
 _BYTES_OF_CHARACTER = 64
 
 
-_HASHES: Remembered[tuple[str, ...], tuple[int, ...]] = Remembered()
+_HASHES: LruCache[tuple[str, ...], tuple[int, ...]] = LruCache()
 
 
 class TagFilter(NamedTuple):
@@ -53,7 +53,7 @@ def size_of(expression: str) -> int:
     return _BYTES_OF_ANY + _BYTES_OF_CHARACTER * len(expression)
 
 
-@remembered(size=size_of)
+@cached(size=size_of)
 def parse(expression: str) -> TagFilter:
     """Read a tag expression; raise `IllegalFilterExpression` for one that names no tag, or what can be none.
 

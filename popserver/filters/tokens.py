@@ -16,7 +16,7 @@ KEYWORDS = frozenset(
 )
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """A keyword and a symbol are known by their text."""
 
     KEYWORD = "the keyword"
@@ -31,38 +31,38 @@ class Kind(Enum):
 class Token(NamedTuple):
     """`text` as it was written, a keyword in capitals, a string without its quotes; `at` is the offset."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     at: int
 
 
 def tokens(expression: str) -> Iterator[Token]:
-    """The tokens and the end. Raises `Flaw` at a character that begins none."""
+    """The tokens and the end. Raises `FilterSyntaxError` at a character that begins none."""
     at = 0
     while at < len(expression):
         found = _TOKEN.match(expression, at)
         if found is None:
-            raise Flaw(at, _stranger(expression, at))
+            raise FilterSyntaxError(at, _stranger(expression, at))
         if found.lastgroup != "blank":
             yield _token(found)
         at = found.end()
-    yield Token(Kind.END, "", at)
+    yield Token(TokenKind.END, "", at)
 
 
 def _token(found: re.Match[str]) -> Token:
     text = found[0]
     match found.lastgroup:
         case "word" if text.upper() in KEYWORDS:
-            return Token(Kind.KEYWORD, text.upper(), found.start())
+            return Token(TokenKind.KEYWORD, text.upper(), found.start())
         case "word":
-            return Token(Kind.NAME, text, found.start())
+            return Token(TokenKind.NAME, text, found.start())
         case "string":
-            return Token(Kind.STRING, text[1:-1].replace("''", "'"), found.start())
+            return Token(TokenKind.STRING, text[1:-1].replace("''", "'"), found.start())
         case "float":
-            return Token(Kind.FLOAT, text, found.start())
+            return Token(TokenKind.FLOAT, text, found.start())
         case "integer":
-            return Token(Kind.INTEGER, text, found.start())
-    return Token(Kind.SYMBOL, text, found.start())
+            return Token(TokenKind.INTEGER, text, found.start())
+    return Token(TokenKind.SYMBOL, text, found.start())
 
 
 def _stranger(expression: str, at: int) -> str:
@@ -101,7 +101,7 @@ _STRANGERS = {
 EXCERPT_CHARACTERS = 24  # on either side of the place
 
 
-class Flaw(Exception):
+class FilterSyntaxError(Exception):
     """Something wrong at an offset of the expression; `sentence` names it and the way out."""
 
     def __init__(self, at: int, sentence: str) -> None:

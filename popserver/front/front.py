@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from popserver.front.inner import InnerListeners
+from popserver.front.relay import RelayProtocol
 from popserver.front.resets import RESET, SlowedResets
-from popserver.front.splice import Side
 from popserver.front.turns import Turns
 from popserver.model.budget import Budget, Shares
 
@@ -33,7 +33,7 @@ FINISH_S = 1.0
 log = structlog.get_logger("popserver.front")
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """How much of strangers the front puts up with."""
 
     silence_s: float = 5.0  # before the first byte
@@ -48,7 +48,7 @@ class Front:
     """Listens on host and port (0: any free one, see `.port`). Raises OSError where it cannot."""
 
     def __init__(
-        self, host: str, port: int, inner: InnerListeners, limits: Limits, kinds: Collection[int] = KINDS
+        self, host: str, port: int, inner: InnerListeners, limits: ConnectionLimits, kinds: Collection[int] = KINDS
     ) -> None:
         """`kinds`: the first bytes of connections that are let in."""
         self.inner = inner
@@ -197,7 +197,7 @@ class Front:
             )
 
 
-class _Client(Side):
+class _Client(RelayProtocol):
     """A client's connection; joined with one to the right inner listener as soon as it speaks."""
 
     def __init__(self, front: Front) -> None:
@@ -290,7 +290,7 @@ class _Client(Side):
             self._patience = None
 
 
-class _Inner(Side):
+class _Inner(RelayProtocol):
     """The server's end of a client's connection."""
 
     def __init__(self, client: _Client) -> None:

@@ -27,7 +27,7 @@ class Source(Protocol):
         """The new certificate when there is one; None while the last one stands. Any thread may ask."""
 
 
-class Wishes(NamedTuple):
+class CertificateOptions(NamedTuple):
     """What the operator says about it; `folder` is for what the server makes itself, None keeps that in memory."""
 
     host: str
@@ -38,7 +38,7 @@ class Wishes(NamedTuple):
     prefix: str = ""  # of the file names in that folder
 
 
-class Fixed:
+class StaticCertificate:
     """A certificate that nothing replaces."""
 
     kept_in = "memory"
@@ -50,16 +50,16 @@ class Fixed:
         return None
 
 
-def open_source(wishes: Wishes, now: Callable[[], datetime]) -> Source:
+def open_source(wishes: CertificateOptions, now: Callable[[], datetime]) -> Source:
     """Raises `CannotListen`, which names the file that is unfit and why."""
     if wishes.chain is not None and wishes.key is not None:
-        return Reloading(Files(wishes.chain, wishes.key, wishes.client_ca), now)
+        return ReloadedCertificate(Files(wishes.chain, wishes.key, wishes.client_ca), now)
     if wishes.folder is None:
         made = make_certificate(wishes.host, now())
-        return Fixed(made._replace(client_ca=read_client_ca(wishes.client_ca)))
+        return StaticCertificate(made._replace(client_ca=read_client_ca(wishes.client_ca)))
     own = Files(wishes.folder / f"{wishes.prefix}cert.pem", wishes.folder / f"{wishes.prefix}key.pem")
     keep_certificate(own, wishes.host, now())
-    return Reloading(own._replace(client_ca=wishes.client_ca), now)
+    return ReloadedCertificate(own._replace(client_ca=wishes.client_ca), now)
 
 
 def announce(source: Source, now: datetime) -> None:
@@ -75,7 +75,7 @@ def announce(source: Source, now: datetime) -> None:
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
-class Reloading:
+class ReloadedCertificate:
     """Looks after the certificate of a running server. Called from gRPC's threads, at every handshake.
 
     A look costs one `stat` per file, and nothing while nobody connects.

@@ -16,7 +16,7 @@ from popserver.clients.commands import (
     Reconnect,
     TryMessage,
 )
-from popserver.inspection.flow import Operations
+from popserver.inspection.flow import Inspection
 from popserver.model.errors import BadRequest
 from popserver.producing.checks import Producers
 from popserver.transport import convert, status
@@ -25,10 +25,10 @@ from popserver.transport.calls import AnyMethod, Caller, Method
 LISTED_MAX = 1_000
 
 
-class ClientDesk:
+class ClientMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, clients: Clients, commands: Commands, producers: Producers, operations: Operations) -> None:
+    def __init__(self, clients: Clients, commands: Commands, producers: Producers, operations: Inspection) -> None:
         self._clients = clients
         self._commands = commands
         self._producers = producers

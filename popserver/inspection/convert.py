@@ -7,8 +7,8 @@ from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.catalog.facts import TopicFacts
 from popserver.clients import settings
-from popserver.delivery.history import Step
-from popserver.inspection.facts import Lag, Standing
+from popserver.delivery.history import HistoryStep
+from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
 from popserver.inspection.flow import Consumer, GroupFacts
 from popserver.model.budget import Budget
@@ -16,7 +16,7 @@ from popserver.model.errors import BadRequest
 from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.retry import Exponential, Intervals
-from popserver.producing.pending_facts import Scheduled
+from popserver.producing.pending_facts import ScheduledMessage
 from popserver.transport import convert
 from popserver.transport.convert import found_message
 
@@ -101,7 +101,7 @@ def lag(lag: Lag) -> wire.GroupLag:
     )
 
 
-def scheduled(found: Scheduled) -> wire.ScheduledMessage:
+def scheduled(found: ScheduledMessage) -> wire.ScheduledMessage:
     return wire.ScheduledMessage(
         id=found.pending_id,
         message=found_message(found.stored),
@@ -127,7 +127,7 @@ def match(match: Match, topic: Resource) -> pb.Message:
     )
 
 
-def state(standing: Standing) -> wire.MessageState:
+def state(standing: MessageState) -> wire.MessageState:
     return wire.MessageState(
         group=convert.as_resource(standing.group),
         state=standing.state,
@@ -137,7 +137,7 @@ def state(standing: Standing) -> wire.MessageState:
     )
 
 
-def step(step: Step) -> wire.HistoryEntry:
+def step(step: HistoryStep) -> wire.HistoryEntry:
     return wire.HistoryEntry(
         group=convert.as_resource(step.group),
         event=step.event,

@@ -14,13 +14,13 @@ from sqlalchemy import Connection, func, select, text
 from popserver.catalog.facts import _topic
 from popserver.database.schema import consumer_group, dead_letter, queue
 from popserver.database.schema import topic as topic_table
-from popserver.delivery.history import Step, steps
+from popserver.delivery.history import HistoryStep, steps
 from popserver.messages import origins
 from popserver.messages.read import find_place, load
 from popserver.model.message import StoredMessage
 from popserver.model.names import Resource
 from popserver.model.states import State
-from popserver.producing import enter
+from popserver.producing import enqueue
 from popserver.settling import expire
 
 
@@ -39,7 +39,7 @@ class Lag(NamedTuple):
     oldest_ready_ms: int | None
 
 
-class Standing(NamedTuple):
+class MessageState(NamedTuple):
     """Where one message stands in one group; `attempt` is 0 where no delivery of it is remembered."""
 
     group: Resource
@@ -53,8 +53,8 @@ class FoundMessage(NamedTuple):
     """A message by its id, with its life in every group that has met its topic."""
 
     stored: StoredMessage
-    standings: Sequence[Standing]
-    steps: Sequence[Step]
+    standings: Sequence[MessageState]
+    steps: Sequence[HistoryStep]
 
 
 class Counts(NamedTuple):
@@ -96,7 +96,7 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
     topic = _topic(conn, Resource(place.namespace, place.name))
     (stored,) = load(conn, topic, [place.message_key])
     keys = {place.message_key, *origins.places_of(conn, place.message_key)}
-    return FoundMessage(stored, _standings(conn, place.message_key), steps(conn, keys))
+    return FoundMessage(stored, _message_states(conn, place.message_key), steps(conn, keys))
 
 
 def counts(conn: Connection) -> Counts:
@@ -105,27 +105,27 @@ def counts(conn: Connection) -> Counts:
     messages = conn.execute(_COUNT_MESSAGES).scalar_one()
     dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
-    next_ms = [each for each in (expire.next_due_ms(conn), enter.next_due_ms(conn)) if each is not None]
+    next_ms = [each for each in (expire.next_due_ms(conn), enqueue.next_due_ms(conn)) if each is not None]
     return Counts(topics, groups, int(messages), dead_letters, revision, min(next_ms, default=None))
 
 
-def _standings(conn: Connection, key: int) -> list[Standing]:
+def _message_states(conn: Connection, key: int) -> list[MessageState]:
     return [
-        Standing(
+        MessageState(
             Resource(row.group_namespace, row.consumer_group),
             State(row.state),
             row.attempt or 0,
             row.visible_at_ms if row.state in {State.INFLIGHT, State.WAITING_RETRY} else None,
             row.client_id if row.state == State.INFLIGHT else "",
         )
-        for row in conn.execute(_STANDINGS, {"message_key": key})
+        for row in conn.execute(_MESSAGE_STATES, {"message_key": key})
     ]
 
 
 _LAG_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic LIMIT :limit"
 _LAG = text(f"SELECT * FROM group_lag {_LAG_ORDER}")  # noqa: S608
 _LAG_OF_GROUP = text(f"SELECT * FROM group_lag WHERE group_id = :group_id {_LAG_ORDER}")  # noqa: S608
-_STANDINGS = text(
+_MESSAGE_STATES = text(
     "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
     " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"
 )

@@ -103,7 +103,7 @@ class Match(NamedTuple):
     properties: dict[str, str]
 
 
-class Step(NamedTuple):
+class TrialStep(NamedTuple):
     """What became of one step's messages.
 
     `incomparable` ones are no matches, because a property is not what the expression takes it for. `next_key` is where
@@ -123,7 +123,7 @@ def end_of(queue: MessageQueue) -> int:
 
 def trial_step(
     conn: Connection, wanted: SqlFilter, queue: MessageQueue, end_key: int, since_ms: int, limit: int, work: Work
-) -> Step:
+) -> TrialStep:
     """Judge up to `limit` messages before `end_key`, newest first; none that was stored before `since_ms`.
 
     It ends early where the work it may do is done, and judges one message at least.
@@ -145,7 +145,7 @@ def trial_step(
             break
     # Times within a queue hardly ever go back: what lies before an old one is older.
     has_more = len(recent) == limit or examined < len(recent)
-    return Step(examined, incomparable, matches, rows[examined - 1].message_key if has_more else None)
+    return TrialStep(examined, incomparable, matches, rows[examined - 1].message_key if has_more else None)
 
 
 _BACKWARDS = (

@@ -17,14 +17,14 @@ from popserver.catalog.flow import Catalog
 from popserver.catalog.groups import UpdateGroup
 from popserver.clients.clients import Client, Clients
 from popserver.database.database import Database
-from popserver.delivery.history import Step
+from popserver.delivery.history import HistoryStep
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import sql as filters_sql
-from popserver.filters.subscription import Kind, Subscription
-from popserver.inspection import evidence, facts, filter_trial
+from popserver.filters.subscription import ClientKind, Subscription
+from popserver.inspection import facts, filter_trial, message_facts
 from popserver.inspection import why as inspection_why
-from popserver.inspection.facts import Counts, FoundMessage, Lag, Standing
+from popserver.inspection.facts import Counts, FoundMessage, Lag, MessageState
 from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
 from popserver.maintenance.timekeeper import Timekeeper
 from popserver.members.flow import GroupMembers
@@ -39,7 +39,7 @@ from popserver.model.times import moment
 from popserver.model.topic import OFFSET_BITS, MessageType, NewTopic, check_queue_count
 from popserver.producing import pending_facts
 from popserver.producing.checks import Transactions
-from popserver.producing.pending_facts import After, Scheduled
+from popserver.producing.pending_facts import After, ScheduledMessage
 from popserver.producing.scheduled import Pending
 from popserver.receiving import flow as receiving_flow
 from popserver.receiving.flow import Redeliveries, Share
@@ -50,14 +50,14 @@ __all__ = [
     "FilterTrial",
     "FoundMessage",
     "GroupFacts",
+    "HistoryStep",
+    "Inspection",
     "Lag",
     "Match",
-    "Operations",
-    "Scheduled",
+    "MessageState",
+    "ScheduledMessage",
     "Share",
-    "Standing",
     "Status",
-    "Step",
     "TopicFacts",
     "Why",
 ]
@@ -84,7 +84,7 @@ class Consumer(NamedTuple):
     """A client that works for a group, as this server knows it."""
 
     client_id: str
-    kind: Kind
+    kind: ClientKind
     last_seen_ms: int
     is_connected: bool
     subscription: Subscription
@@ -95,7 +95,7 @@ class Why(NamedTuple):
 
     sentence: str
     facts: list[tuple[str, str]]
-    steps: list[Step]
+    steps: list[HistoryStep]
 
 
 class Status(NamedTuple):
@@ -115,7 +115,7 @@ class Status(NamedTuple):
     budgets: list[Budget]
 
 
-class Operations:
+class Inspection:
     """An operator's verbs over one broker. Every refusal is a `PopError`."""
 
     def __init__(
@@ -245,7 +245,7 @@ class Operations:
         if topic is not None:
             check_topic(topic)
         _check_message_id(message_id)
-        found, steps = await self._reader.read(lambda conn: evidence.evidence(conn, group, topic, message_id))
+        found, steps = await self._reader.read(lambda conn: message_facts.message_facts(conn, group, topic, message_id))
         when = partial(moment, now_ms=self._clock.now_ms())
         return Why(inspection_why.sentence(found, when), inspection_why.facts(found, when), steps)
 
@@ -264,7 +264,7 @@ class Operations:
         facts = await self.topic(topic)
         return await filter_trial.run_trial(self._reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
 
-    async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[Scheduled]:
+    async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[ScheduledMessage]:
         """A page of what is in no queue yet, by due time, after the one with this time and id."""
         check_topic(topic)
         page = _page(limit)

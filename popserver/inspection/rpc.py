@@ -9,7 +9,7 @@ from __future__ import annotations
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.inspection import convert as inspection_convert
-from popserver.inspection.flow import Operations
+from popserver.inspection.flow import Inspection
 from popserver.model.errors import AlreadyExists, BadRequest
 from popserver.model.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.model.retry import RetryPolicy
@@ -18,10 +18,10 @@ from popserver.transport import convert, status
 from popserver.transport.calls import Caller
 
 
-class Admin:
+class AdminMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, operations: Operations, version: str) -> None:
+    def __init__(self, operations: Inspection, version: str) -> None:
         self._operations = operations
         self._version = version
 

@@ -14,7 +14,7 @@ from popserver.model.states import ACKED, State
 When = Callable[[int], str]  # epoch milliseconds
 
 
-class Hold(NamedTuple):
+class HoldFacts(NamedTuple):
     """A delivery that is stored: of the message itself, or of the one its message group waits for."""
 
     message_id: str
@@ -24,7 +24,7 @@ class Hold(NamedTuple):
     visible_at_ms: int
 
 
-class Death(NamedTuple):
+class DeathFacts(NamedTuple):
     """What is known of a dead letter."""
 
     at_ms: int
@@ -32,7 +32,7 @@ class Death(NamedTuple):
     reason: str
 
 
-class Scheduled(NamedTuple):
+class PendingFacts(NamedTuple):
     """A message that is in no queue yet: delayed, or half sent (`is_half`)."""
 
     due_at_ms: int
@@ -40,7 +40,7 @@ class Scheduled(NamedTuple):
     checks: int
 
 
-class Retry(NamedTuple):
+class RetryFacts(NamedTuple):
     """The newest copy of a message that its consumer handed back."""
 
     topic_name: str
@@ -48,7 +48,7 @@ class Retry(NamedTuple):
     failures: int
 
 
-class Redriven(NamedTuple):
+class RedrivenFacts(NamedTuple):
     """How a dead letter went back: `target` None is to its group alone."""
 
     plan_id: str
@@ -56,7 +56,7 @@ class Redriven(NamedTuple):
     target: str | None
 
 
-class Evidence(NamedTuple):
+class MessageFacts(NamedTuple):
     """Everything that bears on one message in one group; where a `retry` stands for it, on that copy.
 
     `ahead` is how many messages the group looks at first; None where it has come to this one. `head` is the message
@@ -66,17 +66,17 @@ class Evidence(NamedTuple):
     group: Group
     state: State | None  # None: the group has not met the topic
     ahead: int | None = None
-    hold: Hold | None = None
-    death: Death | None = None
+    hold: HoldFacts | None = None
+    death: DeathFacts | None = None
     message_group: str | None = None
-    head: Hold | None = None
+    head: HoldFacts | None = None
     last_words: str = ""
-    scheduled: Scheduled | None = None
-    retry: Retry | None = None
-    redriven: Redriven | None = None
+    scheduled: PendingFacts | None = None
+    retry: RetryFacts | None = None
+    redriven: RedrivenFacts | None = None
 
 
-def sentence(found: Evidence, when: When) -> str:
+def sentence(found: MessageFacts, when: When) -> str:
     """The one sentence; `when` says when a moment is, for people."""
     words = _sentence(found, when)
     if found.retry is not None and found.death is None:
@@ -84,7 +84,7 @@ def sentence(found: Evidence, when: When) -> str:
     return words if found.redriven is None or found.death is not None else f"{_sent_back(found, when)}, {words}"
 
 
-def _sentence(found: Evidence, when: When) -> str:
+def _sentence(found: MessageFacts, when: When) -> str:
     if found.scheduled is not None:
         return _scheduled(found.scheduled, when)
     if found.state is None and found.retry is not None:
@@ -97,7 +97,7 @@ def _sentence(found: Evidence, when: When) -> str:
     return _SAYS[found.state](found, when)
 
 
-def facts(found: Evidence, when: When) -> list[tuple[str, str]]:
+def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
     """What the sentence rests on, as (name, value)."""
     listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state and found.state.shown)]
     listed += [("message group", found.message_group), ("messages ahead", found.ahead)]
@@ -120,7 +120,7 @@ def facts(found: Evidence, when: When) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in listed if value not in (None, "")]
 
 
-def _of_hold(whose: str, hold: Hold | None, group: Group, when: When) -> list[tuple[str, object]]:
+def _of_hold(whose: str, hold: HoldFacts | None, group: Group, when: When) -> list[tuple[str, object]]:
     if hold is None:
         return []
     facts: list[tuple[str, object]] = [(f"{whose}attempt", f"{hold.attempt} of {group.retry.max_attempts}")]
@@ -131,7 +131,7 @@ def _of_hold(whose: str, hold: Hold | None, group: Group, when: When) -> list[tu
     return [*facts, (f"{whose}client", hold.client_id if hold.state is State.INFLIGHT else None)]
 
 
-def _scheduled(found: Scheduled, when: When) -> str:
+def _scheduled(found: PendingFacts, when: When) -> str:
     if not found.is_half:
         return f"not in a queue yet: delayed until {when(found.due_at_ms)}"
     return (
@@ -140,7 +140,7 @@ def _scheduled(found: Scheduled, when: When) -> str:
     )
 
 
-def _ready(found: Evidence, when: When) -> str:
+def _ready(found: MessageFacts, when: When) -> str:
     if found.head is not None and found.head != found.hold:
         return f"READY, but {_its_group(found)} is locked: {_head(found, when)}"
     if found.hold is not None and not found.hold.attempt:
@@ -153,39 +153,39 @@ def _ready(found: Evidence, when: When) -> str:
     return f"READY: the next {verb} of group '{found.group.name}' may take it"
 
 
-def _sent_back(found: Evidence, when: When) -> str:
+def _sent_back(found: MessageFacts, when: When) -> str:
     assert found.redriven is not None, "only of what was redriven"
     to = "" if found.redriven.target is None else f" to topic '{found.redriven.target}'"
     return f"redriven{to} by plan '{found.redriven.plan_id}' {when(found.redriven.at_ms)}"
 
 
-def _handed_back(retry: Retry) -> str:
+def _handed_back(retry: RetryFacts) -> str:
     if not retry.failures:
         return f"it is at offset {retry.offset} of topic '{retry.topic_name}'"
     times = "once" if retry.failures == 1 else f"{retry.failures} times"
     return f"handed back {times}, its retry is at offset {retry.offset} of topic '{retry.topic_name}'"
 
 
-def _inflight(found: Evidence, when: When) -> str:
+def _inflight(found: MessageFacts, when: When) -> str:
     assert found.hold is not None, "what is held is stored"
     return _held(found.hold, found.group, when)
 
 
-def _acked_provisionally(found: Evidence, when: When) -> str:
+def _acked_provisionally(found: MessageFacts, when: When) -> str:
     return f"acked, and committed as soon as everything before it in {_its_group(found)} ends: {_head(found, when)}"
 
 
-def _acked_in_transaction(_found: Evidence, _when: When) -> str:
+def _acked_in_transaction(_found: MessageFacts, _when: When) -> str:
     return f"INFLIGHT: {_ACKED_IN_TRANSACTION}"
 
 
-def _waiting_retry(found: Evidence, when: When) -> str:
+def _waiting_retry(found: MessageFacts, when: When) -> str:
     assert found.hold is not None, "what waits is stored"
     attempts = f"attempt {found.hold.attempt} of {found.group.retry.max_attempts}"
     return f"WAITING_RETRY: {attempts} failed{_because(found)}; it comes again {when(found.hold.visible_at_ms)}"
 
 
-def _commit(found: Evidence, _when: When) -> str:
+def _commit(found: MessageFacts, _when: When) -> str:
     if found.group.mode is Mode.PULL:
         return f"COMMIT: group '{found.group.name}' has committed an offset beyond it"
     if found.group.history is HistoryLevel.ALL:
@@ -196,7 +196,7 @@ def _commit(found: Evidence, _when: When) -> str:
     )
 
 
-def _dead(found: Evidence, when: When) -> str:
+def _dead(found: MessageFacts, when: When) -> str:
     if found.death is None:
         return f"DLQ: a dead letter of group '{found.group.name}'"
     return (
@@ -205,13 +205,13 @@ def _dead(found: Evidence, when: When) -> str:
     )
 
 
-def _head(found: Evidence, when: When) -> str:
+def _head(found: MessageFacts, when: When) -> str:
     if found.head is None:
         return "nothing of it is held any more"
     return f"message {found.head.message_id} comes first, {_held(found.head, found.group, when)}"
 
 
-def _held(hold: Hold, group: Group, when: When) -> str:
+def _held(hold: HoldFacts, group: Group, when: When) -> str:
     attempts = f"attempt {hold.attempt} of {group.retry.max_attempts}"
     if hold.state is State.INFLIGHT:
         return f"INFLIGHT: {_holder(hold)} has it, {attempts}, until {when(hold.visible_at_ms)}"
@@ -222,15 +222,15 @@ def _held(hold: Hold, group: Group, when: When) -> str:
     return f"READY again after {attempts}"
 
 
-def _holder(hold: Hold) -> str:
+def _holder(hold: HoldFacts) -> str:
     return f"client '{hold.client_id}'" if hold.client_id else "a client that is gone"
 
 
-def _its_group(found: Evidence) -> str:
+def _its_group(found: MessageFacts) -> str:
     return f"message group '{found.message_group}'"
 
 
-def _because(found: Evidence) -> str:
+def _because(found: MessageFacts) -> str:
     return f" ({found.last_words})" if found.last_words else ""
 
 

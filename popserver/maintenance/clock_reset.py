@@ -36,7 +36,7 @@ from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key
 
 
-class Standing(NamedTuple):
+class ClockState(NamedTuple):
     """The system clock, and the time at which a server would start: the latest stored time if that is later."""
 
     system_ms: int
@@ -47,14 +47,14 @@ class Standing(NamedTuple):
         return self.server_ms - self.system_ms
 
 
-def standing(conn: Connection, system_ms: int) -> Standing:
+def clock_state(conn: Connection, system_ms: int) -> ClockState:
     """The clocks while no server runs."""
     last = clock_notes.last(conn) or clock_notes.Reading(0, 0)
     newest_ms = max(each(conn) for each in (newest_stored_at_ms, newest_beat_ms, newest_lock_ms))
-    return Standing(system_ms, max(system_ms, last.server_ms, newest_ms))
+    return ClockState(system_ms, max(system_ms, last.server_ms, newest_ms))
 
 
-def reset(database: Database, conn: Connection, before: Standing) -> int:
+def reset(database: Database, conn: Connection, before: ClockState) -> int:
     """Let the server time start at the system clock. Returns how many messages get another stored-at time.
 
     Raises `StoreUnavailable` while a server uses the database. It may be interrupted and repeated.

@@ -13,10 +13,10 @@ from popserver.cluster.sql import unattended_push_clients
 from popserver.database.notifications import DUE
 from popserver.engine.clock import Alarm, Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import Sleeper
+from popserver.engine.timers import DueTimer
 from popserver.engine.writer import Writer
 from popserver.maintenance import retention
-from popserver.maintenance.purge import Purge
+from popserver.maintenance.purge import PurgeDeleted
 from popserver.maintenance.retention import Removed
 from popserver.messages import keys
 from popserver.model.errors import PopError
@@ -41,10 +41,10 @@ class Maintenance:
         self._retention_ms = retention_ms
         self._key_window_ms = key_window_ms
         self._removals = Removals(clock)
-        self._sleeper = Sleeper(clock, self._end_due)
+        self._sleeper = DueTimer(clock, self._end_due)
         writer.effects.on_due(DUE, self._sleeper.tell)
-        self._retainer = Sleeper(clock, self._retain)
-        self._key_keeper = Sleeper(clock, self._expire_keys)
+        self._retainer = DueTimer(clock, self._retain)
+        self._key_keeper = DueTimer(clock, self._expire_keys)
         self._purging: asyncio.Task[None] | None = None
         self._purge_again: Alarm | None = None
 
@@ -137,7 +137,7 @@ class Maintenance:
         try:
             removed = 1
             while removed:
-                removed = await self._writer.submit(Purge())
+                removed = await self._writer.submit(PurgeDeleted())
                 if removed:
                     self._removals.rows("rows of deleted topics and groups", removed)
             self._removals.say()

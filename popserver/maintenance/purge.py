@@ -33,14 +33,14 @@ from popserver.model.topic import message_key
 
 
 @dataclass(frozen=True, slots=True)
-class Purge(Request[int]):
+class PurgeDeleted(Request[int]):
     """One step of removing rows of deleted topics and groups."""
 
     phase: ClassVar = Phase.PURGE
 
 
-@carries_out(Purge)
-def purge(tx: Transaction, requests: Sequence[Purge]) -> list[int | PopError]:
+@carries_out(PurgeDeleted)
+def purge(tx: Transaction, requests: Sequence[PurgeDeleted]) -> list[int | PopError]:
     """Remove one step of rows. Returns how many were removed; 0 if none is left.
 
     Refused with `TooManyRequests` while a user's own transaction has locked the last deliveries; the caller repeats it.

@@ -19,7 +19,7 @@ from popserver.database.rows import RowStatement
 from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, history, in_states, message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import message_groups
-from popserver.delivery.message_groups import Member
+from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.messages import origins
 from popserver.messages.append import lock_queue
@@ -116,10 +116,10 @@ def _remove_ready(tx: Transaction, group_id: int, bounds: dict[str, int]) -> Non
     names = bounds | {"for_group": group_id}
     in_order = tx.conn.execute(_READY_IN_ORDER, names).all()
     tx.conn.execute(_READY_AGAIN_TOO, names)
-    members = {Member(row.topic_id, queue_of(bounds["first"]), row.message_group) for row in in_order}
+    members = {MessageGroupKey(row.topic_id, queue_of(bounds["first"]), row.message_group) for row in in_order}
     found = groups.groups_by_id(tx.conn, [group_id]) if members else {}
     if group_id in found:
-        message_groups.settle_removed(tx, found[group_id].group, members)
+        message_groups.advance_after_removal(tx, found[group_id].group, members)
 
 
 _FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset)

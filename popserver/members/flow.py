@@ -13,9 +13,9 @@ from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
 from popserver.database.notifications import MEMBERS, RESETS
 from popserver.engine.reader import Reader
-from popserver.engine.timers import Errands
+from popserver.engine.timers import BackgroundTasks
 from popserver.engine.writer import Writer
-from popserver.filters.subscription import Want
+from popserver.filters.subscription import TopicFilter
 from popserver.members import locks, rules, sql
 from popserver.members.notices import GroupNotices, Listener
 from popserver.members.rules import Member
@@ -32,7 +32,7 @@ class Membership(NamedTuple):
 
     group: Group
     model: Model
-    wants: tuple[Want, ...]
+    wants: tuple[TopicFilter, ...]
 
 
 class GroupMembers:
@@ -46,7 +46,7 @@ class GroupMembers:
         reader: Reader,
         writer: Writer,
         catalog: Catalog,
-        errands: Errands,
+        errands: BackgroundTasks,
         notices: GroupNotices,
         is_attached: Callable[[str], bool],
     ) -> None:
@@ -58,7 +58,7 @@ class GroupMembers:
         self._is_attached = is_attached
         self._server_id = ""
         self._here: dict[str, Membership] = {}
-        self._roll = Roll(reader, errands, notices, self._miss)
+        self._roll = MemberRefresh(reader, errands, notices, self._miss)
         for kind in (MEMBERS, RESETS):
             writer.effects.on_outdated(kind, notices.changed)
 
@@ -66,7 +66,7 @@ class GroupMembers:
         """A server that has the database for itself begins without members: they come again."""
         self._server_id = server_id
         if not shared:
-            await self._writer.submit(sql.Empty())
+            await self._writer.submit(sql.ClearMembers())
 
     async def join(self, client_id: str, membership: Membership) -> None:
         """The client is a member; when this returns every server lists it. Raises `ConsumerGroupNotFound`."""
@@ -137,7 +137,7 @@ class GroupMembers:
     async def _write_parting(self, client_id: str, left: Membership) -> None:
         here = self._here.get(client_id)
         if here is None or here.group.group_id != left.group.group_id:
-            await self._writer.submit(sql.Part(left.group, client_id, self._server_id))
+            await self._writer.submit(sql.LeaveGroup(left.group, client_id, self._server_id))
 
     async def _write_again(self, client_id: str) -> None:
         here = self._here.get(client_id)
@@ -149,8 +149,8 @@ class GroupMembers:
             # Deleted meanwhile. Where it is made again, and when it will be, the client comes back into that one.
             await self._roll.call(here.group.name)
 
-    def _joining(self, client_id: str, membership: Membership) -> sql.Join:
-        return sql.Join(membership.group, client_id, self._server_id, membership.model, membership.wants)
+    def _joining(self, client_id: str, membership: Membership) -> sql.JoinGroup:
+        return sql.JoinGroup(membership.group, client_id, self._server_id, membership.model, membership.wants)
 
 
 # Locks of queues for members that consume them in order: one holder at a time, for 60 s from its last renewal.
@@ -198,11 +198,11 @@ class QueueLocks:
 # moved for a while. A group that is deleted and created again begins without members (requirement J1).
 
 
-class Roll:
+class MemberRefresh:
     """The members at this server, by the name of their group; `missed` is told of each that is not in the list."""
 
     def __init__(
-        self, reader: Reader, errands: Errands, notices: GroupNotices, missed: Callable[[str, Group], None]
+        self, reader: Reader, errands: BackgroundTasks, notices: GroupNotices, missed: Callable[[str, Group], None]
     ) -> None:
         self._reader = reader
         self._errands = errands

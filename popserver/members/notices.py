@@ -13,15 +13,15 @@ import structlog
 
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import Errands
+from popserver.engine.timers import BackgroundTasks
 from popserver.members import sql
-from popserver.members.rules import Standing
+from popserver.members.rules import GroupView
 from popserver.model.names import Resource
 
 PAUSE_MS = 200
 
 # Writes the numbers to one stream; raises where that is broken.
-Tell = Callable[[Standing], Awaitable[None]]
+Tell = Callable[[GroupView], Awaitable[None]]
 
 log = structlog.get_logger("popserver.group_notices")
 
@@ -31,18 +31,18 @@ class Listener:
 
     def __init__(self, group: Resource) -> None:
         self.group = group
-        self._told: Standing | None = None
-        self._latest: Standing | None = None
+        self._told: GroupView | None = None
+        self._latest: GroupView | None = None
         self._tell: Tell | None = None
         self._telling: asyncio.Task[None] | None = None
 
-    def open(self, told: Standing | None, tell: Tell) -> None:
+    def open(self, told: GroupView | None, tell: Tell) -> None:
         """The stream has been told these numbers, and can be told others from now on."""
         self._told, self._tell = told, tell
         if self._latest is not None:
             self.hear(self._latest)
 
-    def hear(self, standing: Standing) -> None:
+    def hear(self, standing: GroupView) -> None:
         self._latest = standing
         if self._tell is not None and standing != self._told and self._telling is None:
             self._telling = asyncio.get_running_loop().create_task(self._keep_telling(self._tell))
@@ -66,7 +66,7 @@ class Listener:
 class GroupNotices:
     """The members' streams at this server, by group."""
 
-    def __init__(self, reader: Reader, errands: Errands, clock: Clock) -> None:
+    def __init__(self, reader: Reader, errands: BackgroundTasks, clock: Clock) -> None:
         self._reader = reader
         self._errands = errands
         self._clock = clock
@@ -87,9 +87,9 @@ class GroupNotices:
         if not listeners:
             self._listeners.pop(listener.group, None)
 
-    async def standing(self, group: Resource) -> Standing | None:
+    async def standing(self, group: Resource) -> GroupView | None:
         """The group's numbers as they are; None for a group that is gone."""
-        return await self._reader.read(lambda conn: sql.standing_of(conn, group))
+        return await self._reader.read(lambda conn: sql.group_view_of(conn, group))
 
     def changed(self, group: Resource) -> None:
         """Something became of the group: its members here are told."""

@@ -15,7 +15,7 @@ from popserver.transport import convert, status
 from popserver.transport.calls import Caller
 
 
-class GroupMembers:
+class MemberMethods:
     """One method per RPC, in the proto's order."""
 
     def __init__(self, members: flow.GroupMembers, queue_locks: QueueLocks) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from popserver.filters.subscription import Want
+from popserver.filters.subscription import TopicFilter
 from popserver.model.group import Model
 from popserver.model.names import Resource
 from popserver.model.topic import MessageQueue, Topic
@@ -22,7 +22,7 @@ class Member(NamedTuple):
 
     client_id: str
     model: Model
-    wants: tuple[Want, ...]
+    wants: tuple[TopicFilter, ...]
     joined_at_ms: int
 
     def shares(self, topic: Resource) -> bool:
@@ -30,7 +30,7 @@ class Member(NamedTuple):
         return self.model is Model.CLUSTERING and any(want.topic == topic for want in self.wants)
 
 
-class Standing(NamedTuple):
+class GroupView(NamedTuple):
     """Two numbers of a group: one is another whenever its members are, one whenever an operator moves its progress."""
 
     members: int

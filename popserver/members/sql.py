@@ -17,12 +17,12 @@ from sqlalchemy import Connection, and_, bindparam, delete, func, insert, litera
 
 from popserver.catalog.groups import find_group
 from popserver.catalog.lookup import group_not_found
-from popserver.database.notifications import MEMBERS, RESETS, Outdated
+from popserver.database.notifications import MEMBERS, RESETS, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, member, progress, server
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
-from popserver.filters.subscription import Want
-from popserver.members.rules import Member, Standing
+from popserver.filters.subscription import TopicFilter
+from popserver.members.rules import GroupView, Member
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Model
 from popserver.model.names import Resource
@@ -30,16 +30,16 @@ from popserver.model.names import Resource
 __all__ = [
     "MEMBERS",
     "RESETS",
-    "Empty",
-    "Join",
-    "Part",
+    "ClearMembers",
+    "JoinGroup",
+    "LeaveGroup",
     "attend",
-    "empty",
+    "clear_members",
     "forget_unseen",
+    "group_view_of",
     "listed",
     "members_of",
     "notify",
-    "standing_of",
 ]
 
 
@@ -48,7 +48,7 @@ MEMBERS_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Join(Request[None]):
+class JoinGroup(Request[None]):
     """A member came to this server, or says again what it wants."""
 
     phase: ClassVar = Phase.GROUP_MEMBERS
@@ -56,11 +56,11 @@ class Join(Request[None]):
     client_id: str
     server_id: str
     model: Model
-    wants: tuple[Want, ...]
+    wants: tuple[TopicFilter, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Request[None]):
+class LeaveGroup(Request[None]):
     """A member is gone as far as this server knows; one that has come to another server meanwhile is not."""
 
     phase: ClassVar = Phase.GROUP_MEMBERS
@@ -70,18 +70,18 @@ class Part(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Empty(Request[None]):
+class ClearMembers(Request[None]):
     """A server starts that has the database for itself: nobody is a member who was one before."""
 
     phase: ClassVar = Phase.CLEAR_MEMBERS
 
 
-class _Row(NamedTuple):
+class _StoredMember(NamedTuple):
     server_id: str
     model: str
     subscription: str
 
-    def looks_like(self, other: _Row) -> bool:
+    def looks_like(self, other: _StoredMember) -> bool:
         """Whether the other members would see no difference."""
         return self[1:] == other[1:]
 
@@ -98,11 +98,11 @@ _Place = tuple[int, str]  # group id, client id
 
 def notify(tx: Transaction, group: Resource, what: str) -> None:
     """Once committed, the group's members hear it, whichever server they are at: MEMBERS or RESETS have changed."""
-    tx.outdate(Outdated(what, *group))
+    tx.outdate(Invalidation(what, *group))
 
 
-@carries_out(Join, Part)
-def attend(tx: Transaction, requests: Sequence[Join | Part]) -> list[PopError | None]:
+@carries_out(JoinGroup, LeaveGroup)
+def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[PopError | None]:
     """Note who has come and gone, in turn. All rows are locked first, in one order."""
     places = sorted({_place(each) for each in requests})
     there = _groups_there(tx.conn, {each.group.group_id for each in requests})
@@ -117,8 +117,8 @@ def attend(tx: Transaction, requests: Sequence[Join | Part]) -> list[PopError | 
     return answers
 
 
-@carries_out(Empty)
-def empty(tx: Transaction, requests: Sequence[Empty]) -> list[PopError | None]:
+@carries_out(ClearMembers)
+def clear_members(tx: Transaction, requests: Sequence[ClearMembers]) -> list[PopError | None]:
     tx.conn.execute(delete(member))
     return [None] * len(requests)
 
@@ -146,7 +146,7 @@ def listed(conn: Connection, name: Resource) -> tuple[Group, set[str]] | None:
     return None if found is None else (found, set(conn.execute(_LISTED, {"of_group": found.group_id}).scalars()))
 
 
-def standing_of(conn: Connection, name: Resource) -> Standing | None:
+def group_view_of(conn: Connection, name: Resource) -> GroupView | None:
     """The numbers by which its members see that something became of the group; None for a group that is gone."""
     found = find_group(conn, name)
     if found is None:
@@ -155,10 +155,10 @@ def standing_of(conn: Connection, name: Resource) -> Standing | None:
         (row.client_id, row.model, row.subscription) for row in _MEMBERS.rows(conn, {"of_group": found.group_id})
     )
     resets = conn.execute(_RESETS, {"of_group": found.group_id}).scalar_one()
-    return Standing(zlib.crc32(json.dumps([found.group_id, seen]).encode()), int(resets))
+    return GroupView(zlib.crc32(json.dumps([found.group_id, seen]).encode()), int(resets))
 
 
-def _place(request: Join | Part) -> _Place:
+def _place(request: JoinGroup | LeaveGroup) -> _Place:
     return request.group.group_id, request.client_id
 
 
@@ -166,9 +166,9 @@ def _groups_there(conn: Connection, group_ids: Collection[int]) -> set[int]:
     return set(conn.execute(_THERE, {"groups": encode_rows([(each,) for each in sorted(group_ids)])}).scalars())
 
 
-def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _Row]:
+def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _StoredMember]:
     found = conn.execute(_LOCK, {"places": encode_rows(places)})
-    return {(row.group_id, row.client_id): _Row(row.server_id, row.model, row.subscription) for row in found}
+    return {(row.group_id, row.client_id): _StoredMember(row.server_id, row.model, row.subscription) for row in found}
 
 
 def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
@@ -177,13 +177,15 @@ def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[
     return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
 
 
-def _carry_out(request: Join | Part, rows: dict[_Place, _Row], others: Mapping[int, int]) -> PopError | None:
+def _carry_out(
+    request: JoinGroup | LeaveGroup, rows: dict[_Place, _StoredMember], others: Mapping[int, int]
+) -> PopError | None:
     """`others`: for each group that is there, what its members say whose rows are not among these."""
     place = _place(request)
-    if isinstance(request, Join):
+    if isinstance(request, JoinGroup):
         if request.group.group_id not in others:
             return group_not_found(request.group.name)
-        new = _Row(request.server_id, request.model.value, _packed(request.wants))
+        new = _StoredMember(request.server_id, request.model.value, _packed(request.wants))
         among = {each: row for each, row in rows.items() if each[0] == place[0]} | {place: new}
         size = others[place[0]] + sum(len(each[1]) + len(row.subscription) for each, row in among.items())
         if size > MEMBERS_BYTES_MAX:
@@ -197,11 +199,11 @@ def _carry_out(request: Join | Part, rows: dict[_Place, _Row], others: Mapping[i
     return None
 
 
-def _look_alike(one: _Row | None, other: _Row | None) -> bool:
+def _look_alike(one: _StoredMember | None, other: _StoredMember | None) -> bool:
     return one is other or (one is not None and other is not None and one.looks_like(other))
 
 
-def _write(tx: Transaction, before: dict[_Place, _Row], after: dict[_Place, _Row]) -> None:
+def _write(tx: Transaction, before: dict[_Place, _StoredMember], after: dict[_Place, _StoredMember]) -> None:
     if ended := sorted(before.keys() - after.keys()):
         tx.conn.execute(_REMOVE, {"places": encode_rows(ended)})
     if changed := sorted(
@@ -212,13 +214,13 @@ def _write(tx: Transaction, before: dict[_Place, _Row], after: dict[_Place, _Row
         tx.conn.execute(_INSERT, {"rows": encode_rows(begun), "now_ms": tx.now_ms})
 
 
-def _packed(wants: Iterable[Want]) -> str:
+def _packed(wants: Iterable[TopicFilter]) -> str:
     return json.dumps([[*want.topic, want.kind, want.expression] for want in wants], separators=(",", ":"))
 
 
 def _member(row: _MemberRow) -> Member:
     wants = tuple(
-        Want(Resource(namespace, name), kind, expression)
+        TopicFilter(Resource(namespace, name), kind, expression)
         for namespace, name, kind, expression in json.loads(row.subscription)
     )
     return Member(row.client_id, Model(row.model), wants, row.joined_at_ms)

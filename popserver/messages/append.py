@@ -34,7 +34,7 @@ class Append(Request[list[SendResult]]):
     key_window_ms: int = WINDOW_MS
 
 
-class Offsets(NamedTuple):
+class TakenOffsets(NamedTuple):
     """Offsets of a queue that were taken, from `first` on, and the time of storing of what goes there."""
 
     first: int
@@ -95,22 +95,22 @@ def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> Iterator
     yield from sorted(by_queue.items())
 
 
-def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> Offsets | None:
+def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffsets | None:
     """`count` offsets, taken in one statement; None when the queue is gone."""
     names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms}
     row = tx.conn.execute(_TAKE_OFFSETS, names).first()
-    return None if row is None else Offsets(row.next_offset - count, row.newest_stored_at_ms)
+    return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
 
 
 def _take_offsets_looking(
     tx: Transaction, topic: Topic, chosen: MessageQueue, count: int
-) -> tuple[Offsets | None, bool]:
+) -> tuple[TakenOffsets | None, bool]:
     """Likewise; and whether anything of the topic is pending, for which there is then no statement of its own."""
     wish = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
     row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, wish).first()
     if row is None:
         return None, False
-    return Offsets(row.next_offset - count, row.newest_stored_at_ms), bool(row.has_pending)
+    return TakenOffsets(row.next_offset - count, row.newest_stored_at_ms), bool(row.has_pending)
 
 
 def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:

@@ -16,17 +16,17 @@ from popserver.database.schema import delivery, redrive
 from popserver.model.group import Group
 
 
-class Redriven(NamedTuple):
+class RedriveOrigin(NamedTuple):
     """What stands at a place: a message of this first place, sent back by this plan."""
 
     origin_key: int
     plan_id: str
 
 
-def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, Redriven]:
+def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
     """What stands at these places, of any group; a place that was used again tells of the last time."""
     rows = conn.execute(_OF_PLACES, {"keys": encode_rows([(key,) for key in keys])})
-    return {row.redriven_key: Redriven(row.origin_key, row.plan_id) for row in rows}
+    return {row.redriven_key: RedriveOrigin(row.origin_key, row.plan_id) for row in rows}
 
 
 def places_of(conn: Connection, origin_key: int) -> list[int]:

@@ -18,7 +18,7 @@ from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import dead_letter, message
 from popserver.database.schema import topic as topic_table
 from popserver.messages import duplicates, origins
-from popserver.messages.origins import Redriven
+from popserver.messages.origins import RedriveOrigin
 from popserver.model.errors import BadRequest, MessageNotFound
 from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage, id_from_bytes, id_to_bytes
 from popserver.model.names import Resource
@@ -27,7 +27,7 @@ from popserver.model.topic import MessageQueue, MessageType, Topic, message_key,
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 
 
-class PlaceRow(NamedTuple):
+class MessagePlaceRow(NamedTuple):
     """Where a message stands, and the name of its topic."""
 
     message_key: int
@@ -35,6 +35,13 @@ class PlaceRow(NamedTuple):
     stored_at_ms: int
     namespace: str
     name: str
+
+
+class MessageSize(NamedTuple):
+    """How many bytes of body a message has."""
+
+    message_key: int
+    size: int
 
 
 class _SizeRow(NamedTuple):
@@ -85,12 +92,12 @@ def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = 
     return [by_key[key] for key in keys if key in by_key]
 
 
-def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> PlaceRow:
+def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> MessagePlaceRow:
     """Where a message stands; raises as `find_message` does."""
     query = _PLACES.where(message.c.message_id == id_to_bytes(message_id))
     if topic_name is not None:
         query = query.where(message.c.topic_id == _topic(conn, topic_name).topic_id)
-    places = [PlaceRow(*row) for row in conn.execute(query)]
+    places = [MessagePlaceRow(*row) for row in conn.execute(query)]
     if not places:
         where = "any topic" if topic_name is None else f"topic '{topic_name}'"
         raise MessageNotFound(f"message '{short(message_id)}' is not in {where}")
@@ -146,15 +153,15 @@ class Bodies(Enum):
     """Which bodies a query fetches."""
 
     ALL = "all"
-    SMALL = "small"  # in place of the others is `LATER`
+    SMALL = "small"  # in place of the others is `DEFERRED`
     NONE = "none"  # all are empty
 
 
-class Later(bytes):
+class DeferredBody(bytes):
     """Stands for a body that was not fetched."""
 
 
-LATER = Later()
+DEFERRED = DeferredBody()
 # A body up to this size costs little beside the rest of its message.
 SMALL_BODY_BYTES = 16 * 1024
 COLUMNS = tuple(message.c[name] for name in MessageRow._fields)
@@ -178,7 +185,7 @@ class MessageQuery:
         rows = self._queries[bodies].rows(conn, names)
         if bodies is not Bodies.SMALL:
             return rows
-        return [row if row.body is not None else row._replace(body=LATER) for row in rows]
+        return [row if row.body is not None else row._replace(body=DEFERRED) for row in rows]
 
 
 _KEYS = rows_parameter("keys", "message_key")
@@ -251,7 +258,7 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
 
 
 def _with_redriven(
-    rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], places: dict[int, Redriven]
+    rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], places: dict[int, RedriveOrigin]
 ) -> list[StoredMessage]:
     """The same where some have come back to their group, and stand elsewhere: as messages of their first places.
 
@@ -265,7 +272,7 @@ def _with_redriven(
     ]
 
 
-def _as_redriven(row: MessageRow, topic: Topic, number_of: dict[int, int], now: Redriven) -> StoredMessage:
+def _as_redriven(row: MessageRow, topic: Topic, number_of: dict[int, int], now: RedriveOrigin) -> StoredMessage:
     found = stored_message(row._replace(message_key=now.origin_key), topic, number_of)
     properties = {**found.message.properties, REDRIVE_PLAN: now.plan_id}
     return found._replace(

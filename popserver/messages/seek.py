@@ -15,7 +15,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
 
-class _Stretch(NamedTuple):
+class _OffsetRange(NamedTuple):
     """Twice `step` offsets from `begin` on; with a step of 0 it is none."""
 
     begin: int
@@ -54,14 +54,14 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
     return offset_of(conn.execute(_FIRST_STORED_AT, names).scalar_one())
 
 
-def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _Stretch:
+def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _OffsetRange:
     """Where it is if messages came evenly: by chance it is a multiple of their number's root away from there."""
     count = row.next_offset - row.min_offset
     spread = 1 << (2 * math.isqrt(count)).bit_length()
     if oldest_ms == row.newest_stored_at_ms or 4 * spread > count:
-        return _Stretch(row.min_offset, 0)
+        return _OffsetRange(row.min_offset, 0)
     evenly = row.min_offset + count * (at_ms - oldest_ms) // (row.newest_stored_at_ms - oldest_ms)
-    return _Stretch(min(max(evenly - spread, row.min_offset + 1), row.next_offset - 2 * spread + 1), spread)
+    return _OffsetRange(min(max(evenly - spread, row.min_offset + 1), row.next_offset - 2 * spread + 1), spread)
 
 
 def _stored_at(key: ColumnElement[int], end_key: ColumnElement[int]) -> ScalarSelect[int]:

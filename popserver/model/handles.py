@@ -108,7 +108,7 @@ _RECALL_VERSION = "v1"
 _LENGTH_MAX = 2_048
 
 
-class Recall(NamedTuple):
+class RecallHandle(NamedTuple):
     """What a recall handle says. Which broker it names means nothing: every server of a store can recall."""
 
     topic: str
@@ -117,13 +117,13 @@ class Recall(NamedTuple):
     message_id: str
 
 
-def encode_recall(recall: Recall) -> str:
+def encode_recall(recall: RecallHandle) -> str:
     """The handle as the wire carries it."""
     words = (_RECALL_VERSION, recall.topic, recall.broker_name, str(recall.deliver_at_ms), recall.message_id)
     return base64.urlsafe_b64encode(" ".join(words).encode()).decode("ascii")
 
 
-def decode_recall(handle: str) -> Recall:
+def decode_recall(handle: str) -> RecallHandle:
     """Read a handle back; raise `BadRequest` for anything that is none."""
     try:
         if not 0 < len(handle) <= _LENGTH_MAX:
@@ -139,7 +139,7 @@ def decode_recall(handle: str) -> Recall:
             f"recall handle '{handle[:48]}' is malformed ({error});"
             " give the one that the delayed message was answered with"
         ) from None
-    return Recall(topic, broker_name, int(deliver_at_ms), message_id)
+    return RecallHandle(topic, broker_name, int(deliver_at_ms), message_id)
 
 
 def transaction_id_of(topic_id: int, message_id: bytes, drawn: bytes) -> str:

@@ -216,7 +216,7 @@ def _utf8_size(text: str) -> int:
 BATCH_SIZE_MAX = 32
 
 
-class Held(NamedTuple):
+class HeldMessage(NamedTuple):
     """A message that a receive holds, by its key, and which attempt it is."""
 
     message_key: int

@@ -30,7 +30,7 @@ class MessageType(StrEnum):
 
 QUEUE_COUNT_DEFAULT = 8
 QUEUE_COUNT_MAX = 1_024
-OWN_QUEUES = 1  # of a group's own topics: its dead letters, and its retries (requirement E14)
+SYSTEM_QUEUES = 1  # of a group's own topics: its dead letters, and its retries (requirement E14)
 OFFSET_BITS = 40
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _GENERATION_ID_BITS = 20
@@ -82,7 +82,7 @@ class NewTopic(NamedTuple):
 
 
 # What a topic takes that is created on first use: all that every official client can read in a route (protocol 1.2).
-ACCEPTS_ON_THE_WAY = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+AUTO_CREATE_ACCEPTS = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 
 def check_queue_count(queue_count: int) -> None:

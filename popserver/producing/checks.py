@@ -19,14 +19,14 @@ from popserver.catalog.topics import topics_by_id
 from popserver.database.notifications import CHECKS
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import Sleeper
+from popserver.engine.timers import DueTimer
 from popserver.engine.writer import Writer
 from popserver.model.errors import InvalidTransactionId, PopError
 from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS
 from popserver.model.topic import Topic
-from popserver.producing import halves
-from popserver.producing.halves import Check
+from popserver.producing import half_messages
+from popserver.producing.half_messages import Check
 from popserver.producing.rules import CheckPolicy, Resolution, check_transaction_id, whom_to_ask
 
 RETRY_MS = 1 * SECOND_MS  # after a failure of the database
@@ -47,7 +47,7 @@ class Transactions:
         self._writer = writer
         self._catalog = catalog
         self._clock = clock
-        self._sleeper = Sleeper(clock, self._check)
+        self._sleeper = DueTimer(clock, self._check)
         writer.effects.on_due(CHECKS, self._sleeper.tell)
         self._rotation = itertools.count()
 
@@ -68,7 +68,7 @@ class Transactions:
             raise InvalidTransactionId(f"transaction '{transaction_id[:64]}' names no message; send its message id")
         while True:
             rotation = next(self._rotation)
-            request = halves.EndTransaction(topic, message_id, transaction_id, resolution, rotation)
+            request = half_messages.EndTransaction(topic, message_id, transaction_id, resolution, rotation)
             if await self._writer.submit(request):
                 return
             await asyncio.sleep(BESIDE_ANOTHER_S)
@@ -77,7 +77,9 @@ class Transactions:
         """A producer named its topics on its stream. Checks can reach it now, also for its older half messages."""
         self.producers.joined(client_id, stream, topics, ask)
         try:
-            left = await self._reader.read(lambda conn: topics_by_id(conn, halves.topics_of_sender(conn, client_id)))
+            left = await self._reader.read(
+                lambda conn: topics_by_id(conn, half_messages.topics_of_sender(conn, client_id))
+            )
         except PopError as error:
             log.warning("cannot read a producer's undecided half messages", reason=error.sentence)
         else:
@@ -102,7 +104,7 @@ class Transactions:
             topics = await self._topics()
             if not topics:
                 return None
-            wish = halves.TakeChecks(frozenset(each.topic_id for each in topics), self.policy)
+            wish = half_messages.ClaimChecks(frozenset(each.topic_id for each in topics), self.policy)
             taken = await self._writer.submit(wish)
             for each in taken.discarded:
                 self.discarded += 1
@@ -115,7 +117,7 @@ class Transactions:
             reached = await asyncio.gather(*(self._ask(each) for each in taken.checks))
             missed = [each.pending_id for each, ok in zip(taken.checks, reached, strict=True) if not ok]
             if missed:
-                await self._writer.submit(halves.GiveBack(missed))
+                await self._writer.submit(half_messages.ReturnChecks(missed))
         except PopError as error:
             log.warning("transaction checks are delayed", reason=error.sentence)
             return self._clock.now_ms() + RETRY_MS

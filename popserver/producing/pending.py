@@ -1,6 +1,6 @@
 """Pending messages: stored, but in no queue yet; they can be taken back.
 
-A transaction that locks a pending row has locked no delivery and waits for no queue's counter (`producing.enter`). So
+A transaction that locks a pending row has locked no delivery and waits for no queue's counter (`producing.enqueue`). So
 these phases come after `messages.append` and before all phases that lock deliveries, and servers cannot deadlock.
 """
 
@@ -54,7 +54,7 @@ PENDING_COLUMNS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Pend(Request[list[SendResult]]):
+class StorePending(Request[list[SendResult]]):
     """Store delayed and half messages of one topic; all have passed the checks. `client_id` is their producer. Their
     idempotency keys are kept for `key_window_ms`; 0 ignores them."""
 
@@ -67,7 +67,7 @@ class Pend(Request[list[SendResult]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Recall(Request[None]):
+class RecallPending(Request[None]):
     """Take a delayed message back; `deliver_at_ms` comes from its recall handle."""
 
     phase: ClassVar = Phase.RECALL
@@ -77,7 +77,7 @@ class Recall(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel(Request[list[str]]):
+class CancelPending(Request[list[str]]):
     """Take pending messages of either kind back, as an operator may."""
 
     phase: ClassVar = Phase.CANCEL_PENDING
@@ -85,27 +85,27 @@ class Cancel(Request[list[str]]):
     message_ids: Sequence[str]
 
 
-@carries_out(Pend)
-def pend(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
+@carries_out(StorePending)
+def store_pending(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     """Store the messages without a queue. A repeated message id gets the result of the first one."""
     answers: dict[int, list[SendResult] | PopError] = {}
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
     for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
         several = list(indexes)
-        answers |= zip(several, _pend_in_topic(tx, [requests[index] for index in several]), strict=True)
+        answers |= zip(several, _store_in_topic(tx, [requests[index] for index in several]), strict=True)
     return [answers[index] for index in range(len(requests))]
 
 
-@carries_out(Recall)
-def recall(tx: Transaction, requests: Sequence[Recall]) -> list[PopError | None]:
+@carries_out(RecallPending)
+def recall_pending(tx: Transaction, requests: Sequence[RecallPending]) -> list[PopError | None]:
     """Take delayed messages back, each by its handle. A refused request changes nothing."""
-    return [_recall(tx, request) for request in requests]
+    return [_recall_pending(tx, request) for request in requests]
 
 
-@carries_out(Cancel)
-def cancel(tx: Transaction, requests: Sequence[Cancel]) -> list[list[str] | PopError]:
+@carries_out(CancelPending)
+def cancel_pending(tx: Transaction, requests: Sequence[CancelPending]) -> list[list[str] | PopError]:
     """Remove pending messages, at most 1,000 per request. Returns the ids of those that were pending."""
-    return [_cancel(tx, request) for request in requests]
+    return [_cancel_pending(tx, request) for request in requests]
 
 
 def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[bytes, list[PendingRow]]:
@@ -129,7 +129,7 @@ def remove(tx: Transaction, pending_ids: Iterable[int]) -> None:
         tx.conn.execute(_REMOVE, {"ids": encode_rows(ids)})
 
 
-def _pend_in_topic(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendResult] | PopError]:
+def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
     if tx.conn.execute(_EXISTS, {"topic_id": topic.topic_id}).first() is None:
         gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
@@ -150,7 +150,7 @@ def _pend_in_topic(tx: Transaction, requests: Sequence[Pend]) -> list[list[SendR
     return [[results[each.message_id] for each in request.messages] for request in requests]
 
 
-def _row(tx: Transaction, request: Pend, each: Message) -> tuple[Any, ...]:
+def _row(tx: Transaction, request: StorePending, each: Message) -> tuple[Any, ...]:
     kind, transaction_id = PendingKind.HALF, None
     if each.message_type is MessageType.TRANSACTION:
         due_at_ms = first_check_at_ms(request.policy, each.recovery_ms, tx.now_ms)
@@ -175,7 +175,7 @@ def _row(tx: Transaction, request: Pend, each: Message) -> tuple[Any, ...]:
     )
 
 
-def _recall(tx: Transaction, request: Recall) -> PopError | None:
+def _recall_pending(tx: Transaction, request: RecallPending) -> PopError | None:
     rows = locked(tx, request.topic, [request.message_id]).get(id_to_bytes(request.message_id), [])
     delayed = [row for row in rows if row.kind != PendingKind.HALF]
     if rows and not delayed:
@@ -184,7 +184,7 @@ def _recall(tx: Transaction, request: Recall) -> PopError | None:
         remove(tx, (row.pending_id for row in delayed))
         return None
     wish = {"topic_id": request.topic.topic_id, "message_id": id_to_bytes(request.message_id)}
-    entered = None if rows else tx.conn.execute(_ENTERED, wish).first()
+    entered = None if rows else tx.conn.execute(_ENQUEUED, wish).first()
     if entered is None:
         return MessageNotFound(
             f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' with the handle's time,"
@@ -198,14 +198,14 @@ def _recall(tx: Transaction, request: Recall) -> PopError | None:
     )
 
 
-def _not_delayed(request: Recall) -> PopError:
+def _not_delayed(request: RecallPending) -> PopError:
     return MessagePropertyConflictWithType(
         f"message '{request.message_id[:64]}' of topic '{request.topic.name}' is not a delayed message;"
         " only delayed messages can be recalled"
     )
 
 
-def _cancel(tx: Transaction, request: Cancel) -> list[str]:
+def _cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
     rows = locked(tx, request.topic, request.message_ids)
     remove(tx, (row.pending_id for several in rows.values() for row in several))
     return [each for each in dict.fromkeys(request.message_ids) if id_to_bytes(each) in rows]
@@ -223,7 +223,7 @@ _LOCK = RowStatement(
 )
 _IDS = rows_parameter("ids", "pending_id")
 _REMOVE = delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))
-_ENTERED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
+_ENQUEUED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
     message.c.topic_id == bindparam("topic_id"),
     message.c.message_id == bindparam("message_id"),
     message.c.origin_key == 0,

@@ -16,13 +16,13 @@ from popserver.model.message import StoredMessage, id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.states import PendingKind
 from popserver.model.topic import Topic
-from popserver.producing.enter import within_a_step
+from popserver.producing.enqueue import within_a_step
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 KEY_MATCHES_MAX = 1_000
 
 
-class Scheduled(NamedTuple):
+class ScheduledMessage(NamedTuple):
     """A pending message. `due_at_ms` is when it enters its queue, or when its next check is due."""
 
     pending_id: int
@@ -60,14 +60,14 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
     }
 
 
-def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> list[Scheduled]:
+def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> list[ScheduledMessage]:
     """A page of a topic's pending messages by due time, with at most 16 MiB of bodies. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
     wish = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
     page = within_a_step(_SCHEDULE.rows(conn, wish), PAGE_BYTES_MAX)
     stored = stored_pending(conn, {row.pending_id: topic for row in page})
     return [
-        Scheduled(
+        ScheduledMessage(
             row.pending_id,
             stored[row.pending_id],
             PendingKind(row.kind),

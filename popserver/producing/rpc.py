@@ -9,7 +9,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import Clock
 from popserver.model import handles
 from popserver.model.errors import BadRequest, MessageCorrupted, PopError
-from popserver.model.handles import Recall
+from popserver.model.handles import RecallHandle
 from popserver.model.message import Message, SendResult
 from popserver.model.names import Resource
 from popserver.producing.checks import Transactions
@@ -19,16 +19,16 @@ from popserver.producing.send import Sending
 from popserver.transport import convert, status
 from popserver.transport.calls import Caller
 from popserver.transport.convert import BROKER_NAME
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 Outcome = SendResult | PopError
 
 
-class Producing:
+class ProducerMethods:
     """The calls of producers."""
 
     def __init__(
-        self, sending: Sending, transactions: Transactions, pending: Pending, clock: Clock, limits: Limits
+        self, sending: Sending, transactions: Transactions, pending: Pending, clock: Clock, limits: CallLimits
     ) -> None:
         self._sending = sending
         self._transactions = transactions
@@ -124,7 +124,7 @@ _RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.R
 
 def recall_handle(topic: Resource, message_id: str, deliver_at_ms: int) -> str:
     """The handle by which the delayed message can be taken back."""
-    return handles.encode_recall(Recall(topic.name, BROKER_NAME, deliver_at_ms, message_id))
+    return handles.encode_recall(RecallHandle(topic.name, BROKER_NAME, deliver_at_ms, message_id))
 
 
 def resolution(number: int) -> Resolution | None:

@@ -12,7 +12,7 @@ from popserver.catalog.lookup import topic_not_found
 from popserver.database.notifications import PENDING
 from popserver.engine.clock import Calendar, Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import Sleeper
+from popserver.engine.timers import DueTimer
 from popserver.engine.writer import Writer
 from popserver.model import handles
 from popserver.model.errors import BadRequest, PopError
@@ -20,7 +20,7 @@ from popserver.model.message import Message
 from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS
 from popserver.model.topic import MessageType
-from popserver.producing import enter, pending
+from popserver.producing import enqueue, pending
 
 RETRY_MS = 1 * SECOND_MS  # after a failure of the database
 BESIDE_ANOTHER_MS = 5  # if another server has locked what is due
@@ -37,13 +37,13 @@ class Pending:
         self._catalog = catalog
         self._clock = Calendar(clock)  # a delivery timestamp is a time of day
         self._key_window_ms = key_window_ms
-        self._sleeper = Sleeper(self._clock, self._enter)
+        self._sleeper = DueTimer(self._clock, self._enter)
         writer.effects.on_due(PENDING, self._sleeper.tell)
         self._rotation = itertools.count()
 
     async def start(self) -> None:
         """Start with the earliest delayed message, which may have become due while no server ran."""
-        self._sleeper.tell(await self._reader.read(enter.next_due_ms))
+        self._sleeper.tell(await self._reader.read(enqueue.next_due_ms))
 
     def look(self) -> None:
         """Look for due messages that this server was not told about."""
@@ -69,7 +69,7 @@ class Pending:
         topic = await self._catalog.known_topic(topic_name)
         if topic is None:
             raise topic_not_found(topic_name)
-        await self._writer.submit(pending.Recall(topic, asked.message_id, asked.deliver_at_ms))
+        await self._writer.submit(pending.RecallPending(topic, asked.message_id, asked.deliver_at_ms))
         return asked.message_id
 
     async def cancel(self, topic_name: Resource, message_ids: Sequence[str]) -> list[str]:
@@ -77,12 +77,12 @@ class Pending:
         topic = await self._catalog.known_topic(topic_name)
         if topic is None:
             raise topic_not_found(topic_name)
-        return await self._writer.submit(pending.Cancel(topic, message_ids))
+        return await self._writer.submit(pending.CancelPending(topic, message_ids))
 
     async def _enter(self) -> int | None:
         now_ms = self._clock.now_ms()
         try:
-            step = enter.EnterDue(next(self._rotation), self._key_window_ms)
+            step = enqueue.EnqueueDue(next(self._rotation), self._key_window_ms)
             done = await self._writer.submit(step)
         except PopError as error:
             log.warning("delayed messages are late", reason=error.sentence)

@@ -13,7 +13,7 @@ from popserver.messages import append
 from popserver.model.errors import MessagePropertyConflictWithType, PopError, TopicNotFound
 from popserver.model.message import Message, SendResult, check
 from popserver.model.names import Resource
-from popserver.model.topic import ACCEPTS_ON_THE_WAY, MessageType, Topic
+from popserver.model.topic import AUTO_CREATE_ACCEPTS, MessageType, Topic
 from popserver.producing import pending
 from popserver.producing.checks import Transactions
 from popserver.producing.rules import check_delivery_time
@@ -58,7 +58,7 @@ class Sending:
 
     async def _topic_for(self, batch: Sequence[Message]) -> Topic:
         types = {message.message_type for message in batch}
-        if special := types - set(ACCEPTS_ON_THE_WAY):
+        if special := types - set(AUTO_CREATE_ACCEPTS):
             await self._check_made(batch[0].topic, special)
         topic = await self._catalog.topic_to_send(batch[0].topic)
         for message_type in types:
@@ -104,7 +104,7 @@ class Sending:
         if any(message.message_type is MessageType.TRANSACTION for message in batch):
             self._transactions.producers.sends(client_id, topic.name)
         size = sum(len(message.body) for message in batch)
-        request = pending.Pend(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
+        request = pending.StorePending(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
         try:
             return await self._writer.submit(request, size=size)
         except TopicNotFound:

@@ -17,8 +17,8 @@ from popserver.catalog import groups, lookup, topics
 from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue, redrive
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
-from popserver.delivery.message_groups import Place, locks_of
-from popserver.delivery.retry_topic import lineage_of, properties_of
+from popserver.delivery.message_groups import GroupQueueKey, locks_of
+from popserver.delivery.retry_topic import properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, PopError
@@ -40,7 +40,7 @@ class Clone(Request[list[MovedOffset]]):
 
     def locks(self) -> Iterable[Locks]:
         return locks_of(
-            Place(each.group_id, place.queue_id)
+            GroupQueueKey(each.group_id, place.queue_id)
             for each in (self.source, self.group)
             for topic in self.topics
             for place in topic.queues
@@ -135,7 +135,7 @@ def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dic
         names = {"end": message_key(place.queue_id + 1, 0), "limit": STEP_ROWS_MAX}
         while page := conn.execute(_COPIES, names | {"after": after}).all():
             for row in page:
-                origin_key = lineage_of(properties_of(row.properties)).origin_key
+                origin_key = retry_origin_of(properties_of(row.properties)).origin_key
                 queue_id, offset = queue_of(origin_key), offset_of(origin_key)
                 first[queue_id] = min(offset, first.get(queue_id, offset))
             after = page[-1].message_key

@@ -104,7 +104,7 @@ class GroupProgress:
             when = partial(moment, now_ms=self._clock.now_ms())
             raise BadRequest(
                 f"message '{message_id}' is not skipped for group '{group_name}': it is"
-                f" {why.sentence(done.found, when)}; {rules.way_out(done.found)}"
+                f" {why.sentence(done.found, when)}; {rules.skip_hint(done.found)}"
             )
         assert done.found.state is not None, "what is skipped had a state"
         return done.found.state.shown

@@ -20,9 +20,9 @@ from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement
 from popserver.database.schema import progress
 from popserver.delivery import clear
-from popserver.delivery.clear import GroupQueue
+from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
-from popserver.delivery.message_groups import Place, locks_of
+from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
 from popserver.messages import seek
@@ -31,8 +31,8 @@ from popserver.model.group import Group, Mode
 from popserver.model.states import Event, State, target
 from popserver.model.topic import message_key, offset_of
 from popserver.progress.rules import Edge, Goal, MovedOffset, Since, check_offset, events
-from popserver.pulling import look
-from popserver.pulling.look import Ends
+from popserver.pulling import read
+from popserver.pulling.read import Ends
 from popserver.pulling.rules import NO_OFFSET
 
 # Of one reset the history tells about so many messages.
@@ -49,7 +49,7 @@ class Reset(Request[list[MovedOffset]]):
     not_of_pops: bool = False
 
     def locks(self) -> Iterable[Locks]:
-        return locks_of(Place(self.group.group_id, each.queue.queue_id) for each in self.goals)
+        return locks_of(GroupQueueKey(self.group.group_id, each.queue.queue_id) for each in self.goals)
 
 
 class _StateRow(NamedTuple):
@@ -126,7 +126,7 @@ def _check_once(goals: Iterable[Goal]) -> None:
 def _ends(conn: Connection, goals: Sequence[Goal]) -> dict[int, Ends]:
     """By queue; those of topics that are gone are left out."""
     topic_ids = {goal.topic.topic_id for goal in goals}
-    return {each.queue_id: each for topic_id in topic_ids for each in look.ends_of_topic(conn, topic_id)}
+    return {each.queue_id: each for topic_id in topic_ids for each in read.ends_of_topic(conn, topic_id)}
 
 
 def _planned(conn: Connection, group: Group, goal: Goal, ends: dict[int, Ends]) -> _Move:
@@ -212,8 +212,8 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
     tx.ring(move.goal.topic.topic_id)
 
 
-def _place(group: Group, move: _Move) -> GroupQueue:
-    return GroupQueue(group.group_id, move.goal.queue.queue_id, move.first, move.end)
+def _place(group: Group, move: _Move) -> GroupInQueue:
+    return GroupInQueue(group.group_id, move.goal.queue.queue_id, move.first, move.end)
 
 
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")

@@ -20,7 +20,7 @@ from popserver.transport.calls import AnyMethod, Caller, Method
 _EDGES = {pb.BEGINNING: Edge.BEGINNING, pb.END: Edge.END}
 
 
-class Progress:
+class ProgressMethods:
     """One method per RPC, in the proto's order."""
 
     def __init__(self, progress: GroupProgress) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from popserver.inspection.why import Evidence
+from popserver.inspection.why import MessageFacts
 from popserver.model.errors import IllegalOffset
 from popserver.model.names import Resource
 from popserver.model.states import Event, State, sources
@@ -70,7 +70,7 @@ def events(state: State, offset: int, to_offset: int) -> Sequence[Event]:
 # Why a message cannot be skipped, and what to do instead.
 
 
-def way_out(found: Evidence) -> str:
+def skip_hint(found: MessageFacts) -> str:
     """What an operator may do about a message that cannot be skipped."""
     if found.state is None:
         return "give the group its progress with: popmq group reset"

@@ -15,10 +15,10 @@ from sqlalchemy import Integer, bindparam, delete, func, select, update
 from popserver.database.schema import delivery, in_states, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.history import Moved, as_moved, record
-from popserver.delivery.message_groups import Member, Place, locks_of, settle_removed
+from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, advance_after_removal, locks_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
-from popserver.inspection import evidence
-from popserver.inspection.why import Evidence
+from popserver.inspection import message_facts
+from popserver.inspection.why import MessageFacts
 from popserver.members import sql as members_sql
 from popserver.messages import origins
 from popserver.model.group import Group, Mode
@@ -32,7 +32,7 @@ class Skipped(NamedTuple):
     """Whether it is done, and what bore on the message before."""
 
     is_done: bool
-    found: Evidence
+    found: MessageFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Skip(Request[Skipped]):
         return {"for_group": self.group.group_id, "of_queue": self.queue_id, "for_key": self.message_key}
 
     def locks(self) -> Iterable[Locks]:
-        return locks_of([Place(self.group.group_id, self.queue_id)])
+        return locks_of([GroupQueueKey(self.group.group_id, self.queue_id)])
 
 
 @carries_out(Skip)
@@ -65,7 +65,7 @@ def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped]:
 def _skip(tx: Transaction, request: Skip) -> Skipped:
     if (at := origins.delivered_at(tx.conn, request.group, request.message_key)) is not None:
         request = replace(request, message_key=at)
-    found = evidence.of_stored(tx.conn, request.group, request.message_key)
+    found = message_facts.of_stored(tx.conn, request.group, request.message_key)
     if found.state not in sources(Event.SKIP):
         return Skipped(False, found)
     done = _skip_stored(tx, request) if found.hold is not None else _skip_unread(tx, request, found)
@@ -81,11 +81,11 @@ def _skip_stored(tx: Transaction, request: Skip) -> bool:
         return False  # another server has granted it just now
     record(tx, request.group, Event.SKIP, [as_moved(row)], REASON)
     if row.message_group is not None:
-        settle_removed(tx, request.group, [Member(row.topic_id, request.queue_id, row.message_group)])
+        advance_after_removal(tx, request.group, [MessageGroupKey(row.topic_id, request.queue_id, row.message_group)])
     return True
 
 
-def _skip_unread(tx: Transaction, request: Skip, found: Evidence) -> bool:
+def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
     """It has no row: it must be the next one, of its message group where that has a place, and of the queue where the
     group has not come to it."""
     names = request.names | {"of_message_group": found.message_group}

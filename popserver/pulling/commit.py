@@ -17,12 +17,12 @@ from popserver.catalog.subscriptions import used
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
-from popserver.delivery.message_groups import Place, locks_of
+from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import IllegalOffset, PopError, TooLate
 from popserver.model.group import Group, Mode
 from popserver.model.topic import MessageQueue
-from popserver.pulling.rules import NO_PROGRESS, Committed, Progress, QueueOffset
+from popserver.pulling.rules import NO_PROGRESS, Committed, QueueOffset, QueueProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Commit(Request[list[Committed]]):
     offsets: Sequence[QueueOffset]
     begins: bool = False
 
-    def places(self) -> Iterator[Place]:
-        return (Place(self.group.group_id, each.queue.queue_id) for each in self.offsets)
+    def places(self) -> Iterator[GroupQueueKey]:
+        return (GroupQueueKey(self.group.group_id, each.queue.queue_id) for each in self.offsets)
 
     def locks(self) -> Iterable[Locks]:
         places = locks_of(self.places())
@@ -65,12 +65,12 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     return [denied[each.group] if each.group in denied else next(outcomes) for each in requests]
 
 
-def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> list[Progress]:
+def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> list[QueueProgress]:
     """The group's progress in each of the queues. Raises for a group that is gone, or consumes message by message."""
     for refusal in refusals(conn, {group}).values():
         raise refusal
     names = {"places": encode_rows([(group.group_id, each.queue_id) for each in places])}
-    found = {row.queue_id: Progress(row.next_offset, row.resets) for row in conn.execute(_STORED, names)}
+    found = {row.queue_id: QueueProgress(row.next_offset, row.resets) for row in conn.execute(_STORED, names)}
     return [found.get(each.queue_id, NO_PROGRESS) for each in places]
 
 
@@ -87,14 +87,14 @@ def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopErro
     return gone | {each: of_another_mode(each.name, Mode.POP) for each in popping}
 
 
-def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, Place]]:
+def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, GroupQueueKey]]:
     return zip(request.offsets, request.places(), strict=True)
 
 
-def _lock(tx: Transaction, places: Sequence[Place]) -> dict[Place, Progress]:
+def _lock(tx: Transaction, places: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, QueueProgress]:
     """The progress as it is. What has come since the transaction took its places (`Commit.places`) is locked too."""
     rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK, {"places": encode_rows(step)}))
-    return {Place(row.group_id, row.queue_id): Progress(row.next_offset, row.resets) for row in rows}
+    return {GroupQueueKey(row.group_id, row.queue_id): QueueProgress(row.next_offset, row.resets) for row in rows}
 
 
 def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
@@ -105,7 +105,12 @@ def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
 
 
 def _judge(
-    wish: QueueOffset, place: Place, now: dict[Place, Progress], ends: dict[int, int], *, begins: bool
+    wish: QueueOffset,
+    place: GroupQueueKey,
+    now: dict[GroupQueueKey, QueueProgress],
+    ends: dict[int, int],
+    *,
+    begins: bool,
 ) -> PopError | None:
     """Why the offset is refused; or None, and `now` has grown to it."""
     stored = now.get(place, NO_PROGRESS)
@@ -123,11 +128,13 @@ def _judge(
             f" go on at {stored.offset}"
         )
     if wish.offset > stored.offset and not (begins and place in now):
-        now[place] = Progress(wish.offset, stored.resets)
+        now[place] = QueueProgress(wish.offset, stored.resets)
     return None
 
 
-def _write(tx: Transaction, before: dict[Place, Progress], now: dict[Place, Progress]) -> None:
+def _write(
+    tx: Transaction, before: dict[GroupQueueKey, QueueProgress], now: dict[GroupQueueKey, QueueProgress]
+) -> None:
     grown = [(*place, *now[place]) for place in sorted(now) if place in before and now[place] != before[place]]
     new = [(*place, *now[place]) for place in sorted(now) if place not in before]
     for step in _steps(grown):

@@ -19,7 +19,7 @@ from popserver.catalog.flow import Catalog
 from popserver.engine.clock import Clock
 from popserver.engine.reader import SLOW_LOOK_MS, Brake, Reader
 from popserver.engine.undelivered import Undelivered
-from popserver.engine.wakeups import Seat, Wakeups
+from popserver.engine.wakeups import PollKey, Wakeups
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
@@ -28,10 +28,10 @@ from popserver.model.group import Group
 from popserver.model.names import RETRY_PREFIX, Resource, owner_of
 from popserver.model.retry import check_delay_level
 from popserver.model.topic import OFFSET_BITS, QueueName, Topic, queue_numbered
-from popserver.pulling import look as pulling_look
-from popserver.pulling.look import QueueRead
+from popserver.pulling import read as pulling_look
 from popserver.pulling.offsets import Offsets
 from popserver.pulling.parked import ParkedPulls
+from popserver.pulling.read import QueueRead
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullStatus, QueueOffset, check_generation
 from popserver.pulling.send_back import SendBack
 
@@ -80,7 +80,7 @@ class Pulls:
         self._filters = filters
         self._undelivered = undelivered
         self._brake = Brake()
-        self._looks = Looks(reader)
+        self._looks = PullBatcher(reader)
         self._held: dict[Resource, Counter[int]] = {}  # which topics of a name have pulls parked
         self._topics_made = 0
         self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
@@ -119,7 +119,7 @@ class Pulls:
         return Pulled(PullStatus.MADE_ANEW, [], begin, begin, end, topic.generation)
 
     async def _look_or_park(self, group: Group, request: pulling_look.QueueRead, until_ms: int) -> Pulled:
-        seat, asked_offset = Seat(group.group_id, request.topic.topic_id), request.offset
+        seat, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
         is_woken = False
         while True:
             ring_number, topics_made = self._wakeups.ring_number(seat.topic_id), self._topics_made
@@ -147,7 +147,7 @@ class Pulls:
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
 
-    async def _park(self, seat: Seat, request: pulling_look.QueueRead, ring_number: int, until_ms: int) -> bool:
+    async def _park(self, seat: PollKey, request: pulling_look.QueueRead, ring_number: int, until_ms: int) -> bool:
         name = request.topic.name
         of_name = self._held.setdefault(name, Counter())
         of_name[seat.topic_id] += 1
@@ -178,7 +178,7 @@ class Pulls:
         ends = await self._reader.read(lambda conn: pulling_look.ends_of_topic(conn, topic_id))
         return {each.queue_id: each.end_offset for each in ends}
 
-    def _check_room(self, seat: Seat, group: Group, request: pulling_look.QueueRead) -> None:
+    def _check_room(self, seat: PollKey, group: Group, request: pulling_look.QueueRead) -> None:
         if not self.parked.has_room(seat):
             raise TooManyRequests(
                 f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
@@ -209,7 +209,7 @@ class _Wait(NamedTuple):
     answer: asyncio.Future[Pulled]
 
 
-class Looks:
+class PullBatcher:
     """Every look of this server's pulls."""
 
     def __init__(self, reader: Reader) -> None:
@@ -236,7 +236,7 @@ class Looks:
     async def _look_at(self, lot: Sequence[_Wait]) -> None:
         found: Sequence[Pulled | BaseException]
         try:
-            found = await self._reader.read(partial(pulling_look.look, pulls=[each.pull for each in lot]))
+            found = await self._reader.read(partial(pulling_look.read_queues, pulls=[each.pull for each in lot]))
         except Exception as error:  # noqa: BLE001 - it is theirs who wait
             found = [error] * len(lot)
         for each, outcome in zip(lot, found, strict=True):

@@ -16,8 +16,8 @@ from popserver.model.group import Group
 from popserver.model.names import Resource, check_group
 from popserver.model.topic import MessageQueue, QueueName, Topic, queue_numbered
 from popserver.pulling import commit as pulling_commit
-from popserver.pulling import look
-from popserver.pulling.rules import NO_PROGRESS, Committed, Progress, QueueOffset, check_generation
+from popserver.pulling import read
+from popserver.pulling.rules import NO_PROGRESS, Committed, QueueOffset, QueueProgress, check_generation
 
 KEPT_MAX = 100_000
 
@@ -72,17 +72,17 @@ class Offsets:
                 self._rode_along.clear()
             self._rode_along[place] = offset
 
-    async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[Progress]:
+    async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[QueueProgress]:
         """The group's progress in each of the queues; raises for the first of them that does not exist."""
         found = [await self._queue(each) for each in queues]
         group = await self._catalog.group(group_name)
         stored = await self._reader.read(lambda conn: pulling_commit.fetch(conn, group, [place for _, place in found]))
         return [each._replace(generation=topic.generation) for each, (topic, _) in zip(stored, found, strict=True)]
 
-    async def ends(self, name: QueueName) -> look.Ends:
+    async def ends(self, name: QueueName) -> read.Ends:
         """Where the queue begins and ends."""
         topic, place = await self._queue(name)
-        return await self._reader.read(lambda conn: look.ends_of(conn, topic, place))
+        return await self._reader.read(lambda conn: read.ends_of(conn, topic, place))
 
     async def at(self, name: QueueName, at_ms: int) -> int:
         """Where to begin to see all that was stored in the queue at or after that time; its end for nothing yet."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from popserver.engine.clock import Clock
-from popserver.engine.wakeups import PARKED_MAX, PARKED_PER_TOPIC_AND_GROUP_MAX, Seat
+from popserver.engine.wakeups import PARKED_MAX, PARKED_PER_TOPIC_AND_GROUP_MAX, PollKey
 from popserver.model.errors import PopError
 
 # The end of every queue of a topic, by queue id.
@@ -24,17 +24,17 @@ Ends = Mapping[int, int]
 
 
 @dataclass(slots=True, eq=False)
-class _Parked:
+class ParkedPull:
     offset: int
     woken: asyncio.Future[bool]
 
 
 @dataclass(slots=True)
-class _Lane:
+class ParkedQueue:
     """The pulls parked at one queue; whoever waited before `told_offset` has been woken."""
 
     told_offset: int
-    pulls: set[_Parked] = field(default_factory=set)
+    pulls: set[ParkedPull] = field(default_factory=set)
 
     def tell(self, end_offset: int) -> None:
         """The queue ends there now."""
@@ -60,8 +60,8 @@ class ParkedPulls:
         self._clock = clock
         self._ring_number = ring_number
         self._ends_of = ends_of
-        self._topics: dict[int, dict[int, _Lane]] = {}
-        self._seats: Counter[Seat] = Counter()
+        self._topics: dict[int, dict[int, ParkedQueue]] = {}
+        self._seats: Counter[PollKey] = Counter()
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._rung_meanwhile: set[int] = set()
         self._closed = False
@@ -70,17 +70,17 @@ class ParkedPulls:
     def count(self) -> int:
         return self._seats.total()
 
-    def has_room(self, seat: Seat) -> bool:
+    def has_room(self, seat: PollKey) -> bool:
         return self._seats[seat] < PARKED_PER_TOPIC_AND_GROUP_MAX and self.count < PARKED_MAX
 
-    async def park(self, seat: Seat, queue_id: int, offset: int, ring_number: int, until_ms: int) -> bool:
+    async def park(self, seat: PollKey, queue_id: int, offset: int, ring_number: int, until_ms: int) -> bool:
         """Wait until the queue has grown beyond `offset`; False when `until_ms` came first or the server is closing."""
         if self._closed:
             return False
-        lane = self._topics.setdefault(seat.topic_id, {}).setdefault(queue_id, _Lane(offset))
+        lane = self._topics.setdefault(seat.topic_id, {}).setdefault(queue_id, ParkedQueue(offset))
         if lane.told_offset > offset:
             return True
-        parked = _Parked(offset, asyncio.get_running_loop().create_future())
+        parked = ParkedPull(offset, asyncio.get_running_loop().create_future())
         lane.pulls.add(parked)
         self._seats[seat] += 1
         if self._ring_number(seat.topic_id) != ring_number:
@@ -140,7 +140,7 @@ class ParkedPulls:
             else:
                 lane.tell_all(rung=True)
 
-    def _leave(self, seat: Seat, queue_id: int, parked: _Parked) -> None:
+    def _leave(self, seat: PollKey, queue_id: int, parked: ParkedPull) -> None:
         self._seats[seat] -= 1
         if not self._seats[seat]:
             del self._seats[seat]
@@ -152,6 +152,6 @@ class ParkedPulls:
             del self._topics[seat.topic_id]
 
 
-def _wake(parked: _Parked, *, rung: bool) -> None:
+def _wake(parked: ParkedPull, *, rung: bool) -> None:
     if not parked.woken.done():
         parked.woken.set_result(rung)

@@ -33,7 +33,7 @@ from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, Pul
 from popserver.transport import convert, status
 from popserver.transport.call import Write
 from popserver.transport.calls import Caller, Needs, NotTaken
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
 
 EXTRAS_HEADER = "popmq-pull-bin"
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
     extras: legacy_pb2.PullExtras | None
 
 
-class Pulling:
+class PullMethods:
     """What members ask for that own whole queues."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Pulling:
         reader: Reader,
         undelivered: Undelivered,
         open_polls: Callable[[], int],
-        limits: Limits,
+        limits: CallLimits,
         store_host: str,
     ) -> None:
         self._pulls = pulls
@@ -221,7 +221,7 @@ def _status(asked: Asked, pulled: Pulled) -> pb.Status:
 # Messages that members hand back.
 
 
-class Retries:
+class SendBackMethods:
     """One method per RPC."""
 
     def __init__(self, retries: flow.Retries) -> None:

@@ -12,14 +12,14 @@ from popserver.model.errors import BadRequest, OffsetNotFound
 from popserver.model.topic import QUEUE_COUNT_MAX, QueueName
 from popserver.pulling import offsets
 from popserver.pulling.offsets import NamedOffset
-from popserver.pulling.rules import NO_OFFSET, Progress
+from popserver.pulling.rules import NO_OFFSET, QueueProgress
 from popserver.transport import convert, status
 from popserver.transport.calls import Caller
 
 T = TypeVar("T")
 
 
-class Offsets:
+class OffsetMethods:
     """One method per RPC."""
 
     def __init__(self, offsets: offsets.Offsets) -> None:
@@ -96,6 +96,6 @@ def _of_v1(queue: legacy_pb2.QueueName, caller: Caller) -> QueueName:
     return QueueName(caller.resource(queue.topic), queue.queue_id, queue.generation)
 
 
-def _queue_offset(queue: legacy_pb2.QueueName, stored: Progress) -> legacy_pb2.QueueOffset:
+def _queue_offset(queue: legacy_pb2.QueueName, stored: QueueProgress) -> legacy_pb2.QueueOffset:
     named = legacy_pb2.QueueName(topic=queue.topic, queue_id=queue.queue_id, generation=stored.generation)
     return legacy_pb2.QueueOffset(queue=named, offset=stored.offset, resets=stored.resets)

@@ -69,7 +69,7 @@ def correction(offset: int, min_offset: int, end_offset: int, *, is_of_this_topi
 NO_OFFSET = -1
 
 
-class Progress(NamedTuple):
+class QueueProgress(NamedTuple):
     """Where a group stands in a queue, -1 for nowhere, and how often an operator has moved it.
 
     `generation` is that of the topic (`Topic.generation`), where the broker tells it.
@@ -96,10 +96,10 @@ class Committed(NamedTuple):
     """The outcome of one commit, None for done, and the group's progress as it is now."""
 
     refusal: PopError | None
-    stored: Progress
+    stored: QueueProgress
 
 
-NO_PROGRESS = Progress(NO_OFFSET, 0)
+NO_PROGRESS = QueueProgress(NO_OFFSET, 0)
 
 
 def check_generation(topic: Topic, generation: int) -> None:

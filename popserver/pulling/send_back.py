@@ -20,10 +20,10 @@ from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue
-from popserver.delivery.dead_letter_topic import bury
+from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
-from popserver.delivery.leaving import Dying, Origin
-from popserver.delivery.retry_topic import as_it_was_sent, lineage_of, properties_of
+from popserver.delivery.leaving import DeadLetterCandidate, Origin
+from popserver.delivery.retry_topic import as_it_was_sent, properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import MessageNotFound, PopError
 from popserver.model.group import Group, Mode
@@ -75,9 +75,11 @@ class _Failed(NamedTuple):
     failures: int
     event: Event
 
-    def dying(self) -> Dying:
+    def dying(self) -> DeadLetterCandidate:
         request = self.request
-        return Dying(request.message_key, request.topic.topic_id, self.failures + 1, request.client_id, self.origin)
+        return DeadLetterCandidate(
+            request.message_key, request.topic.topic_id, self.failures + 1, request.client_id, self.origin
+        )
 
 
 class _MessageRow(NamedTuple):
@@ -144,7 +146,7 @@ def _hand_back(
     _let_wait(tx, group, [each for each in failed if each.event is Event.RETRY])
     for event in (Event.EXHAUST, Event.FORWARD_TO_DLQ):
         if dying := [each.dying() for each in failed if each.event is event]:
-            bury(tx, group, dying, event, REASONS[event])
+            move_to_dead_letters(tx, group, dying, event, REASONS[event])
     dead = found.dead | {each.origin.message_key for each in failed if each.event is not Event.RETRY}
     return {
         (group.group_id, key): found.origins[key].message_key in dead if key in found.messages else _not_stored(each)
@@ -158,7 +160,9 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     own = topics.find_topic(tx.conn, retry_topic(group.name))
     own_id = None if own is None else own.topic_id
     # Dead letters name the topic of the first place: 0 where that is gone with its queue.
-    firsts = {key: lineage_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id}
+    firsts = {
+        key: retry_origin_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id
+    }
     queues = encode_rows([(queue_of(each.origin_key),) for each in firsts.values()])
     topic_of = {row.queue_id: row.topic_id for row in tx.conn.execute(_TOPICS, {"queues": queues})} if firsts else {}
     origins = {
@@ -176,7 +180,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     # What waits first: a row that is gone by then has left its copy behind, or had none.
     waiting = set(tx.conn.execute(_WAITING, names).scalars())
     copies = tx.conn.execute(_COPIES, names | {"retry_topic_id": own_id}).all() if own_id is not None else []
-    stale = {row.origin_key for row in copies if lineage_of(properties_of(row.properties)).resets < row.resets}
+    stale = {row.origin_key for row in copies if retry_origin_of(properties_of(row.properties)).resets < row.resets}
     failures = {key: each.failures for key, each in firsts.items()}
     return _Found(
         messages, origins, failures, dead, waiting, {row.origin_key: row.message_key for row in copies}, stale

@@ -6,25 +6,25 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from popserver.delivery.message_groups import Member
+from popserver.delivery.message_groups import MessageGroupKey
 from popserver.filters import Filter
 from popserver.messages.read import Bodies, MessageRow
 from popserver.model.group import Group
 from popserver.model.topic import Topic
 
 
-class Stretch(NamedTuple):
+class KeyRange(NamedTuple):
     """A range of a queue that a SQL filter has judged. `wanted` are the keys of the messages it accepts, in order."""
 
     from_key: int
     to_key: int
     wanted: Sequence[int]
 
-    def from_on(self, key: int) -> Stretch | None:
+    def from_on(self, key: int) -> KeyRange | None:
         """The part of the range from this key on; None if the filter has not judged the message at this key."""
         if not self.from_key <= key <= self.to_key:
             return None
-        return Stretch(key, self.to_key, self.wanted[bisect_left(self.wanted, key) :])
+        return KeyRange(key, self.to_key, self.wanted[bisect_left(self.wanted, key) :])
 
 
 class Judged(NamedTuple):
@@ -33,10 +33,10 @@ class Judged(NamedTuple):
     `stretches` has a range per queue id; `behind` has messages that the scan has passed, by message key.
     """
 
-    stretches: Mapping[int, Stretch]
+    stretches: Mapping[int, KeyRange]
     behind: Mapping[int, bool]
 
-    def stretch(self, queue_id: int, from_key: int) -> Stretch | None:
+    def stretch(self, queue_id: int, from_key: int) -> KeyRange | None:
         """What is known about a queue from this key on."""
         known = self.stretches.get(queue_id)
         return None if known is None else known.from_on(from_key)
@@ -45,7 +45,7 @@ class Judged(NamedTuple):
 NOTHING_JUDGED = Judged({}, {})
 
 
-class Wish(NamedTuple):
+class ReceiveBatch(NamedTuple):
     """One search for all receives with the same group, topic and filter. `rotation` says at which queue to start.
 
     `keeps_order` is false in a dead-letter topic: there, message groups are ignored.
@@ -66,7 +66,7 @@ class Wish(NamedTuple):
         return {"group_id": self.group.group_id, "topic_id": self.topic.topic_id}
 
 
-class PlaceRow(NamedTuple):
+class QueueToScan(NamedTuple):
     """A queue and a group's progress in it. `has_open`: some queue of the topic has an open message group."""
 
     group_id: int
@@ -77,10 +77,10 @@ class PlaceRow(NamedTuple):
     has_open: int
 
 
-class Found(NamedTuple):
+class Candidate(NamedTuple):
     """A message that may be granted; `attempt` will be its delivery attempt."""
 
     row: MessageRow
     attempt: int
-    member: Member | None = None  # the message group that is locked by the grant
+    member: MessageGroupKey | None = None  # the message group that is locked by the grant
     has_delivery: bool = False  # it was granted before

@@ -14,18 +14,18 @@ from popserver.catalog.flow import Catalog
 from popserver.engine.clock import Clock
 from popserver.engine.reader import SLOW_LOOK_MS, Brake
 from popserver.engine.undelivered import Undelivered
-from popserver.engine.wakeups import Seat, Wakeups
+from popserver.engine.wakeups import PollKey, Wakeups
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
 from popserver.model.errors import CommitUnknown, TooManyRequests
-from popserver.model.message import BATCH_SIZE_MAX, Delivery, Held
+from popserver.model.message import BATCH_SIZE_MAX, Delivery, HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.receiving import grant
 from popserver.receiving.grant import Received
 from popserver.receiving.judging import Judging
-from popserver.settling.flow import Orphans
+from popserver.settling.flow import HoldRelease
 
 log = structlog.get_logger("popserver.polls")
 
@@ -39,7 +39,7 @@ class Polls:
         catalog: Catalog,
         clock: Clock,
         wakeups: Wakeups,
-        orphans: Orphans,
+        orphans: HoldRelease,
         redeliveries: Redeliveries,
         judging: Judging,
         filters: Filters,
@@ -172,7 +172,7 @@ class Polls:
             log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
         return received
 
-    def _withdraw_grant(self, seat: Seat, answer: asyncio.Future[Received]) -> None:
+    def _withdraw_grant(self, seat: PollKey, answer: asyncio.Future[Received]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()
@@ -184,8 +184,8 @@ class Polls:
                 self._wakeups.pass_on(seat)
 
 
-def _seat(request: grant.Receive) -> Seat:
-    return Seat(request.group.group_id, request.topic.topic_id)
+def _seat(request: grant.Receive) -> PollKey:
+    return PollKey(request.group.group_id, request.topic.topic_id)
 
 
 # The share of retries among a group's deliveries (requirement L16).
@@ -225,7 +225,7 @@ class Redeliveries:
         self._running: _Counts = {}
         self._before: _Counts = {}
 
-    def count(self, group_id: int, deliveries: Sequence[Delivery | Held], now_ms: int) -> None:
+    def count(self, group_id: int, deliveries: Sequence[Delivery | HeldMessage], now_ms: int) -> None:
         """Count deliveries that are handed out now."""
         self._move_on(now_ms)
         counts = self._running.get(group_id)

@@ -23,7 +23,7 @@ from popserver.model.message import Delivery
 from popserver.model.retry import Holder
 from popserver.model.states import Event, State, sources, target
 from popserver.model.topic import Topic
-from popserver.receiving.batch import NOTHING_JUDGED, Found, Judged, Wish
+from popserver.receiving.batch import NOTHING_JUDGED, Candidate, Judged, ReceiveBatch
 
 
 class Received(NamedTuple):
@@ -57,7 +57,7 @@ class Receive(Request[Received]):
 
 
 class Grant(NamedTuple):
-    found: Found
+    found: Candidate
     receipt: Receipt
     request: Receive
 
@@ -68,7 +68,7 @@ def new_holds(count: int) -> list[int]:
     return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]
 
 
-def write_grants(tx: Transaction, wish: Wish, grants: Sequence[Grant]) -> None:
+def write_grants(tx: Transaction, wish: ReceiveBatch, grants: Sequence[Grant]) -> None:
     """Write the holds. A message that was granted before has a delivery row already."""
     again = [grant for grant in grants if grant.found.has_delivery]
     new = [grant for grant in grants if not grant.found.has_delivery]

@@ -14,7 +14,7 @@ from functools import partial
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import Work
-from popserver.model.remembered import Remembered
+from popserver.model.cache import LruCache
 from popserver.receiving import survey
 from popserver.receiving.batch import NOTHING_JUDGED, Judged
 from popserver.receiving.grant import Receive
@@ -49,7 +49,7 @@ class Judging:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._remembered: Remembered[_Seat, _Ahead] = Remembered(_REMEMBERED_BYTES)
+        self._remembered: LruCache[_Seat, _Ahead] = LruCache(_REMEMBERED_BYTES)
         self._in_use: dict[_Seat, tuple[_Ahead, int]] = {}
         self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
 

@@ -29,13 +29,13 @@ from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import delivery, message
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
-from popserver.delivery.message_groups import Member, by_member, runs_of
+from popserver.delivery.message_groups import MessageGroupKey, by_member, runs_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged
 from popserver.messages.read import BY_KEY, MessageQuery, MessageRow
 from popserver.model.topic import message_key, offset_of, queue_of
-from popserver.receiving.batch import Found, PlaceRow, Wish
+from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
 
 # A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
 SHARE_MIN = 8
@@ -45,7 +45,7 @@ _OF_OTHERS_MAX = 1_000
 _JUDGED_PER_WANTED = 8
 
 
-class Run(NamedTuple):
+class GroupRun(NamedTuple):
     """An open message group: its messages that may be granted, in order.
 
     `next_offset` is where the group continues after them. It is None if no message is left up to the scan's position:
@@ -54,17 +54,17 @@ class Run(NamedTuple):
     may follow `found` if there is room.
     """
 
-    member: Member
-    found: list[Found]
+    member: MessageGroupKey
+    found: list[Candidate]
     next_offset: int | None
     stays_open: bool
     rest: Sequence[tuple[int, int]] = ()
 
 
-class Looked(NamedTuple):
+class OpenGroups(NamedTuple):
     """What was found; `is_all` says that no other group is open."""
 
-    runs: list[Run]
+    runs: list[GroupRun]
     is_all: bool
 
 
@@ -75,7 +75,7 @@ class _Opened(NamedTuple):
     has_run: int  # some of its messages were granted before
 
 
-class _Behind(NamedTuple):
+class _GroupBehindScan(NamedTuple):
     """A message before the scan's position that a filter has to judge."""
 
     message_key: int
@@ -86,21 +86,21 @@ class _Behind(NamedTuple):
 class _Part(NamedTuple):
     """The message keys taken from a group, which continues at `next_offset`."""
 
-    member: Member
+    member: MessageGroupKey
     keys: list[int]
     next_offset: int | None
 
 
-def look(
-    tx: Transaction, wish: Wish, places: Sequence[PlaceRow], *, for_again: int, limit: int, heads_only: bool
-) -> Looked:
+def open_groups(
+    tx: Transaction, wish: ReceiveBatch, places: Sequence[QueueToScan], *, for_again: int, limit: int, heads_only: bool
+) -> OpenGroups:
     """The runs of the groups that opened first: at most `limit` messages; with `heads_only` one of each group.
 
     At most `for_again` of the messages were granted before.
     """
     with_open = {place.queue_id: place for place in places if place.has_open}
     if not with_open or limit <= 0:
-        return Looked([], is_all=not with_open)
+        return OpenGroups([], is_all=not with_open)
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
     opened = _OPENED.rows(tx.conn, wish.names | names)
     share = 1 if heads_only else max(SHARE_MIN, limit // max(1, len(opened)))
@@ -109,10 +109,12 @@ def look(
     runs += _untouched(tx, wish, [each for each in opened if not each.has_run], with_open, share, room)
     # Before the scan moves on: it skips messages of groups with a row, and would lose them when the row goes.
     _finish(tx, wish, (run.member for run in runs if run.next_offset is None))
-    return Looked(runs, is_all=len(runs) == len(opened) < limit)
+    return OpenGroups(runs, is_all=len(runs) == len(opened) < limit)
 
 
-def to_judge(conn: Connection, wish: Wish, places: Sequence[PlaceRow], wanted: SqlFilter, limit: int) -> Unjudged:
+def to_judge(
+    conn: Connection, wish: ReceiveBatch, places: Sequence[QueueToScan], wanted: SqlFilter, limit: int
+) -> Unjudged:
     """What the filter must judge before such a look: up to `limit` messages of the groups that opened first.
 
     Messages that were granted before are left out: the filter accepted them.
@@ -128,18 +130,18 @@ def to_judge(conn: Connection, wish: Wish, places: Sequence[PlaceRow], wanted: S
     return _TO_JUDGE.rows(conn, wanted, asked)
 
 
-def rest_of(tx: Transaction, wish: Wish, runs: Iterable[Run], limit: int) -> list[Found]:
+def rest_of(tx: Transaction, wish: ReceiveBatch, runs: Iterable[GroupRun], limit: int) -> list[Candidate]:
     """Further messages of the runs that are READY again, in order; at most `limit` messages."""
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
     if not rest:
         return []
     named = {"keys": encode_rows([(key,) for key in rest])}
     rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=wish.bodies)}
-    found = [Found(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
+    found = [Candidate(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
     return found[:limit]
 
 
-def move_on(tx: Transaction, runs: Sequence[Run], group_id: int, granted: Collection[int]) -> bool:
+def move_on(tx: Transaction, runs: Sequence[GroupRun], group_id: int, granted: Collection[int]) -> bool:
     """Write each group's position after the grants of the keys `granted`. Returns whether a group is still open."""
     moved: list[tuple[int | str, ...]] = []
     still_open = False
@@ -156,29 +158,29 @@ def move_on(tx: Transaction, runs: Sequence[Run], group_id: int, granted: Collec
     return still_open
 
 
-def _finish(tx: Transaction, wish: Wish, members: Iterable[Member]) -> None:
+def _finish(tx: Transaction, wish: ReceiveBatch, members: Iterable[MessageGroupKey]) -> None:
     finished = [(wish.group.group_id, each.queue_id, each.message_group) for each in members]
     if finished:
         tx.conn.execute(_FINISH, {"finished": encode_rows(finished)})
 
 
-def _next_offset(run: Run, beyond: int, granted: Collection[int]) -> int:
+def _next_offset(run: GroupRun, beyond: int, granted: Collection[int]) -> int:
     """Where the group continues: at its first message that was found and not granted, or at `beyond`."""
     left = (each for each in run.found if each.row.message_key not in granted and not each.has_delivery)
     first = next(left, None)
     return beyond if first is None else offset_of(first.row.message_key)
 
 
-def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, limit: int) -> list[Run]:
+def _again(tx: Transaction, wish: ReceiveBatch, opened: Sequence[_Opened], share: int, limit: int) -> list[GroupRun]:
     """Runs whose messages were granted before, each up to the first message that is still held."""
     if not opened:
         return []
     next_offsets = {_member(wish, each): each.next_offset for each in opened}
     held = by_member(runs_of(tx.conn, wish.group.group_id, next_offsets))
     room = iter(range(limit))
-    runs: list[Run] = []
-    keys: dict[Member, dict[int, int]] = {}
-    rests: dict[Member, list[tuple[int, int]]] = {}
+    runs: list[GroupRun] = []
+    keys: dict[MessageGroupKey, dict[int, int]] = {}
+    rests: dict[MessageGroupKey, list[tuple[int, int]]] = {}
     for member in next_offsets:
         ready = fifo.again(held[member], wish.group.retry.max_attempts)
         attempts = {row.message_key: row.attempt + 1 for row, _ in zip(ready[:share], room, strict=False)}
@@ -189,16 +191,21 @@ def _again(tx: Transaction, wish: Wish, opened: Sequence[_Opened], share: int, l
     rows = BY_KEY.rows(tx.conn, named, bodies=wish.bodies)
     by_key = {row.message_key: row for row in rows}
     for member, attempts in keys.items():
-        found = [Found(by_key[key], attempt, member, has_delivery=True) for key, attempt in attempts.items()]
-        runs.append(Run(member, found, next_offsets[member], stays_open=False, rest=rests[member]))
+        found = [Candidate(by_key[key], attempt, member, has_delivery=True) for key, attempt in attempts.items()]
+        runs.append(GroupRun(member, found, next_offsets[member], stays_open=False, rest=rests[member]))
     return runs
 
 
 def _untouched(
-    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
-) -> list[Run]:
+    tx: Transaction,
+    wish: ReceiveBatch,
+    opened: Sequence[_Opened],
+    places: dict[int, QueueToScan],
+    share: int,
+    limit: int,
+) -> list[GroupRun]:
     """Runs of new messages between each group's position and the scan's. Groups without room are left out."""
-    runs: list[Run] = []
+    runs: list[GroupRun] = []
     # This many groups are usually enough. If they have fewer messages than their share, the others are read too.
     count = -(-limit // share)
     for several in (opened[:count], opened[count:]):
@@ -209,13 +216,18 @@ def _untouched(
     return runs
 
 
-def _run(part: _Part, rows: dict[int, MessageRow]) -> Run:
-    found = [Found(rows[key], 1, part.member) for key in part.keys]
-    return Run(part.member, found, part.next_offset, stays_open=True)
+def _run(part: _Part, rows: dict[int, MessageRow]) -> GroupRun:
+    found = [Candidate(rows[key], 1, part.member) for key in part.keys]
+    return GroupRun(part.member, found, part.next_offset, stays_open=True)
 
 
 def _parts(
-    tx: Transaction, wish: Wish, opened: Sequence[_Opened], places: dict[int, PlaceRow], share: int, limit: int
+    tx: Transaction,
+    wish: ReceiveBatch,
+    opened: Sequence[_Opened],
+    places: dict[int, QueueToScan],
+    share: int,
+    limit: int,
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
     """The messages taken from each group, and their rows by message key."""
     asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
@@ -233,16 +245,16 @@ def _parts(
 
 
 def _shared_out(
-    wish: Wish,
+    wish: ReceiveBatch,
     opened: Sequence[_Opened],
-    places: dict[int, PlaceRow],
-    rows: Sequence[MessageRow | _Behind],
+    places: dict[int, QueueToScan],
+    rows: Sequence[MessageRow | _GroupBehindScan],
     share: int,
     limit: int,
 ) -> list[_Part]:
     """Each group's part of the rows. The rows are in the groups' order and may end before the last group."""
     asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
-    several: dict[tuple[int, str | None], list[MessageRow | _Behind]] = defaultdict(list)
+    several: dict[tuple[int, str | None], list[MessageRow | _GroupBehindScan]] = defaultdict(list)
     for row in rows:
         several[queue_of(row.message_key), row.message_group].append(row)
     last = (queue_of(rows[-1].message_key), rows[-1].message_group) if len(rows) == asked * limit else None
@@ -263,13 +275,13 @@ def _shared_out(
             next_offset = offset_of(looked_at[-1].message_key) + 1
         else:
             next_offset = _at_the_scan(places[each.queue_id], is_taken=bool(taken))
-        parts.append(_Part(Member(wish.topic.topic_id, each.queue_id, each.message_group), taken, next_offset))
+        parts.append(_Part(MessageGroupKey(wish.topic.topic_id, each.queue_id, each.message_group), taken, next_offset))
         if is_last or limit <= 0:
             break
     return parts
 
 
-def _at_the_scan(place: PlaceRow, *, is_taken: bool) -> int | None:
+def _at_the_scan(place: QueueToScan, *, is_taken: bool) -> int | None:
     """Where a group continues that has no message left up to the scan's position.
 
     If the queue has unread messages, the scan will probably find more of the group: the row stays for them.
@@ -277,17 +289,17 @@ def _at_the_scan(place: PlaceRow, *, is_taken: bool) -> int | None:
     return place.next_offset if is_taken and place.next_offset < place.end_offset else None
 
 
-def _member(wish: Wish, each: _Opened) -> Member:
-    return Member(wish.topic.topic_id, each.queue_id, each.message_group)
+def _member(wish: ReceiveBatch, each: _Opened) -> MessageGroupKey:
+    return MessageGroupKey(wish.topic.topic_id, each.queue_id, each.message_group)
 
 
-def _bounds(number: int, each: _Opened, place: PlaceRow) -> tuple[int | str, ...]:
+def _bounds(number: int, each: _Opened, place: QueueToScan) -> tuple[int | str, ...]:
     start = max(each.next_offset, place.min_offset)
     first, end = message_key(each.queue_id, start), message_key(each.queue_id, place.next_offset)
     return number, first, end, each.message_group
 
 
-def _is_wanted(wish: Wish, row: MessageRow | _Behind) -> bool | None:
+def _is_wanted(wish: ReceiveBatch, row: MessageRow | _GroupBehindScan) -> bool | None:
     """Whether the filter accepts the message; None if a SQL filter has not judged it."""
     if isinstance(wish.wanted, SqlFilter):
         return wish.judged.behind.get(row.message_key)
@@ -357,7 +369,7 @@ def _shares(every: Select[Any]) -> Select[Any]:
 
 
 _BEHIND = MessageQuery(_shares)
-_BEHIND_KEYS = RowQuery(_Behind, _shares(select(*(message.c[name] for name in _Behind._fields))))
+_BEHIND_KEYS = RowQuery(_GroupBehindScan, _shares(select(*(message.c[name] for name in _GroupBehindScan._fields))))
 _TO_JUDGE = FilterQuery(_shares)
 _MOVES = rows_parameter("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
 _MOVE = (

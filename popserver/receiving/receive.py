@@ -19,10 +19,10 @@ from sqlalchemy import bindparam, func, select
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states, message
-from popserver.delivery.message_groups import Member
+from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
-from popserver.messages.read import BY_KEY, LATER, Bodies, stored_messages
+from popserver.messages.read import BY_KEY, DEFERRED, Bodies, MessageSize, stored_messages
 from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
@@ -30,10 +30,10 @@ from popserver.model.message import Delivery, StoredMessage
 from popserver.model.names import is_system_derived
 from popserver.model.states import State
 from popserver.receiving import message_groups, repeat, scan
-from popserver.receiving.batch import Found, Wish
+from popserver.receiving.batch import Candidate, ReceiveBatch
 from popserver.receiving.grant import Grant, Receive, Received, new_holds, write_grants
-from popserver.receiving.message_groups import Run
-from popserver.receiving.repeat import Held
+from popserver.receiving.message_groups import GroupRun
+from popserver.receiving.repeat import HeldDelivery
 from popserver.settling import release
 
 _NEW_OF_ROOM = 8
@@ -41,16 +41,11 @@ _NEW_OF_ROOM = 8
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Taken(NamedTuple):
+class AttemptResult(NamedTuple):
     """The granted messages as (receipt, attempt), in order. `more` as in `Received`."""
 
     grants: list[tuple[Receipt, int]]
     more: bool
-
-
-class _Size(NamedTuple):
-    message_key: int
-    size: int
 
 
 class _AgainRow(NamedTuple):
@@ -58,7 +53,7 @@ class _AgainRow(NamedTuple):
     attempt: int
 
 
-class _Taker:
+class ReceiveSlot:
     """One receive of a search: the room it has left, and its grants so far."""
 
     __slots__ = ("grants", "request", "room")
@@ -78,11 +73,13 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
     return [answers[index] for index in range(len(requests))]
 
 
-def take(tx: Transaction, request: Receive) -> Taken:
+def take(tx: Transaction, request: Receive) -> AttemptResult:
     """Grant messages to one request, without a look at what its attempt id holds and without reading bodies."""
-    wish = wish_of([request])._replace(bodies=Bodies.NONE)
+    wish = receive_batch_of([request])._replace(bodies=Bodies.NONE)
     takers, left_over = _find_and_grant(tx, wish, [request])
-    return Taken([(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room)
+    return AttemptResult(
+        [(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room
+    )
 
 
 def _alike(requests: Sequence[Receive]) -> Iterator[list[int]]:
@@ -107,23 +104,23 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 
 
 def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
-    wish = wish_of(several)
+    wish = receive_batch_of(several)
     repeated = _repeated(tx, wish, several)
     served = iter(_serve(tx, wish, [each for index, each in enumerate(several) if index not in repeated]))
     return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
 
 
-def wish_of(several: Sequence[Receive]) -> Wish:
+def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     """One search for requests with the same group, topic and filter."""
     first = several[0]
     room = sum(request.batch_size for request in several)
     # The newest result covers at least as much as the older ones.
     judged = several[-1].judged
     keeps_order = not is_system_derived(first.topic.name.name)
-    return Wish(first.group, first.topic, first.wanted, room, first.rotation, keeps_order, judged=judged)
+    return ReceiveBatch(first.group, first.topic, first.wanted, room, first.rotation, keeps_order, judged=judged)
 
 
-def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[int, Received]:
+def _repeated(tx: Transaction, wish: ReceiveBatch, several: Sequence[Receive]) -> dict[int, Received]:
     """The answers to repeated receives, by the index of the request."""
     by_attempt = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
     held = repeat.held_by(tx, wish, by_attempt.values()) if by_attempt else {}
@@ -138,18 +135,18 @@ def _repeated(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> dict[i
     return answers
 
 
-def _taken_back(tx: Transaction, request: Receive, held: list[Held]) -> list[Held]:
+def _taken_back(tx: Transaction, request: Receive, held: list[HeldDelivery]) -> list[HeldDelivery]:
     return repeat.take_back(tx, held, request.holder, request.client_id, tx.now_ms + request.invisible_ms)
 
 
-def _again(tx: Transaction, wish: Wish, held: list[Held]) -> Received:
+def _again(tx: Transaction, wish: ReceiveBatch, held: list[HeldDelivery]) -> Received:
     stored = stored_messages(tx.conn, (each.row for each in held), wish.topic)
     deliveries = [_delivery(each.receipt, message, each.attempt) for message, each in zip(stored, held, strict=True)]
     # It has not searched for new messages: `more` passes its wake-up on to another poll.
     return Received(deliveries, more=True)
 
 
-def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Received]:
+def _serve(tx: Transaction, wish: ReceiveBatch, several: Sequence[Receive]) -> list[Received]:
     if not several:
         return []
     wish = wish._replace(room=sum(request.batch_size for request in several))
@@ -160,14 +157,14 @@ def _serve(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> list[Rece
     return _answers(tx, wish, takers, left_over=left_over or has_left)
 
 
-def _keep_within_bytes(tx: Transaction, takers: Sequence[_Taker]) -> bool:
+def _keep_within_bytes(tx: Transaction, takers: Sequence[ReceiveSlot]) -> bool:
     """Give back grants that exceed the size of an answer, and fetch the bodies of the rest.
 
     Returns whether any were given back. An answer has at least one message while this transaction may grant any.
     """
     excess: list[Receipt] = []
     bodies = [grant.found.row.body for taker in takers for grant in taker.grants]
-    if not any(body is LATER for body in bodies):
+    if not any(body is DEFERRED for body in bodies):
         # All bodies are small: a few bytes over the limit do no harm.
         tx.answer_bytes -= sum(map(len, bodies))
         return False
@@ -177,13 +174,13 @@ def _keep_within_bytes(tx: Transaction, takers: Sequence[_Taker]) -> bool:
         excess += [grant.receipt for grant in taker.grants[kept:]]
         del taker.grants[kept:]
     if excess:
-        release.withdraw(tx, [release.Withdraw(excess)])
+        release.cancel_delivery(tx, [release.CancelDelivery(excess)])
     for taker in takers:
         _fetch_bodies(tx, taker)
     return bool(excess)
 
 
-def _sizes(tx: Transaction, takers: Sequence[_Taker]) -> dict[int, int]:
+def _sizes(tx: Transaction, takers: Sequence[ReceiveSlot]) -> dict[int, int]:
     named = {"keys": encode_rows([(grant.receipt.message_key,) for taker in takers for grant in taker.grants])}
     return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
 
@@ -199,8 +196,8 @@ def _kept(tx: Transaction, sizes: Sequence[int]) -> int:
     return len(sizes)
 
 
-def _fetch_bodies(tx: Transaction, taker: _Taker) -> None:
-    large = [grant.receipt.message_key for grant in taker.grants if grant.found.row.body is LATER]
+def _fetch_bodies(tx: Transaction, taker: ReceiveSlot) -> None:
+    large = [grant.receipt.message_key for grant in taker.grants if grant.found.row.body is DEFERRED]
     if not large:
         return
     rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in large])})
@@ -213,7 +210,7 @@ def _fetch_bodies(tx: Transaction, taker: _Taker) -> None:
     ]
 
 
-def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> tuple[list[_Taker], bool]:
+def _find_and_grant(tx: Transaction, wish: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
     """The grants of each request, and whether messages may be left."""
     places = scan.lock_places(tx, wish)
     new_waits = any(place.next_offset < place.end_offset for place in places)
@@ -221,7 +218,7 @@ def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> 
     ready_again = _ready_again(tx, wish)
     kept = min(len(ready_again), before // 2)
     heads_only = any(request.heads_only for request in several)
-    runs, is_all = message_groups.look(
+    runs, is_all = message_groups.open_groups(
         tx,
         wish,
         places,
@@ -239,27 +236,27 @@ def _find_and_grant(tx: Transaction, wish: Wish, several: Sequence[Receive]) -> 
     room = wish.room - len(in_runs) - len(new.found) - len(again)
     rest = [] if heads_only else message_groups.rest_of(tx, wish, runs, room)
     takers, left = _deal(tx, several, _in_turn(again, [*in_runs, *rest, *new.found]))
-    still_open = _settle_runs(tx, wish, runs, takers)
+    still_open = _advance_runs(tx, wish, runs, takers)
     scan.leave(tx, wish, _of_the_scan(left, runs))
     write_grants(tx, wish, [grant for taker in takers for grant in taker.grants])
     left_over = new.left_over or still_open or bool(left) or not is_all
     return takers, left_over or _is_hidden(tx, wish, takers)
 
 
-def _in_turn(again: Sequence[Found], others: Sequence[Found]) -> list[Found]:
+def _in_turn(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
     """First the messages that are READY again and in no message group, then the others.
 
     If some are large, failed messages and the rest alternate, because the bytes of an answer may be enough for only a
     few messages.
     """
-    if not any(each.row.body is LATER for each in again):
+    if not any(each.row.body is DEFERRED for each in again):
         return [*again, *others]
     failed = [each for each in again if each.attempt > 1]
     rest = [*(each for each in again if each.attempt == 1), *others]
     return [each for pair in zip_longest(failed, rest) for each in pair if each is not None]
 
 
-def _share_of_before(wish: Wish, *, new_waits: bool) -> int:
+def _share_of_before(wish: ReceiveBatch, *, new_waits: bool) -> int:
     """How much of the room may go to messages that are READY again or in open message groups."""
     if not new_waits:
         return wish.room
@@ -267,39 +264,41 @@ def _share_of_before(wish: Wish, *, new_waits: bool) -> int:
     return wish.room // 2 or wish.rotation % 2
 
 
-def _share_of_new(wish: Wish, before: int) -> int:
+def _share_of_new(wish: ReceiveBatch, before: int) -> int:
     """How much of the room is kept for new messages, even if open message groups have many older ones."""
     return max(1, wish.room // _NEW_OF_ROOM) if before < wish.room else 0
 
 
-def _ready_again(tx: Transaction, wish: Wish) -> list[_AgainRow]:
+def _ready_again(tx: Transaction, wish: ReceiveBatch) -> list[_AgainRow]:
     """Keys and attempts of messages without a message group that are READY again, the longest waiting first."""
     return _READY_AGAIN.rows(tx.conn, wish.names | {"limit": wish.room})
 
 
-def _load(tx: Transaction, wish: Wish, ready_again: Sequence[_AgainRow]) -> list[Found]:
+def _load(tx: Transaction, wish: ReceiveBatch, ready_again: Sequence[_AgainRow]) -> list[Candidate]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
     rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in attempts])}, bodies=wish.bodies)
-    return [Found(row, attempts[row.message_key], has_delivery=True) for row in rows]
+    return [Candidate(row, attempts[row.message_key], has_delivery=True) for row in rows]
 
 
-def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[Found]) -> tuple[list[_Taker], list[Found]]:
+def _deal(
+    tx: Transaction, several: Sequence[Receive], found: Sequence[Candidate]
+) -> tuple[list[ReceiveSlot], list[Candidate]]:
     """Deal the messages out: each request in turn gets as many as it asked for. Returns the grants, and what is left.
 
     Messages of one message group go to one request, in order. There are never more messages than room, so each message
     group's first message finds a place.
     """
-    takers = [_Taker(request) for request in several]
-    owner: dict[Member, _Taker | None] = {}
-    left: list[Found] = []
+    takers = [ReceiveSlot(request) for request in several]
+    owner: dict[MessageGroupKey, ReceiveSlot | None] = {}
+    left: list[Candidate] = []
     holds = iter(new_holds(len(found)))
     turn = 0
     for each in found:
         while turn < len(takers) - 1 and not takers[turn].room:
             turn += 1
-        taker: _Taker | None = takers[turn]
+        taker: ReceiveSlot | None = takers[turn]
         if each.member is not None:
             taker = owner.setdefault(each.member, taker)
             if taker is None or not taker.room:
@@ -314,7 +313,7 @@ def _deal(tx: Transaction, several: Sequence[Receive], found: Sequence[Found]) -
     return takers, left
 
 
-def _give(tx: Transaction, taker: _Taker, each: Found, hold_id: int) -> None:
+def _give(tx: Transaction, taker: ReceiveSlot, each: Candidate, hold_id: int) -> None:
     request = taker.request
     ends_at_ms = tx.now_ms + request.invisible_ms
     held = Receipt(request.group.group_id, each.row.message_key, hold_id, ends_at_ms, each.member is not None)
@@ -322,27 +321,27 @@ def _give(tx: Transaction, taker: _Taker, each: Found, hold_id: int) -> None:
     taker.room -= 1
 
 
-def _settle_runs(tx: Transaction, wish: Wish, runs: Sequence[Run], takers: Sequence[_Taker]) -> bool:
+def _advance_runs(tx: Transaction, wish: ReceiveBatch, runs: Sequence[GroupRun], takers: Sequence[ReceiveSlot]) -> bool:
     if not runs:
         return False
     granted = {grant.receipt.message_key for taker in takers for grant in taker.grants}
     return message_groups.move_on(tx, runs, wish.group.group_id, granted)
 
 
-def _of_the_scan(left: Sequence[Found], runs: Sequence[Run]) -> list[Found]:
+def _of_the_scan(left: Sequence[Candidate], runs: Sequence[GroupRun]) -> list[Candidate]:
     """The messages whose message groups have no row, or no longer have one."""
     members = {run.member for run in runs if run.next_offset is not None}
     return [each for each in left if each.member not in members]
 
 
-def _is_hidden(tx: Transaction, wish: Wish, takers: Sequence[_Taker]) -> bool:
+def _is_hidden(tx: Transaction, wish: ReceiveBatch, takers: Sequence[ReceiveSlot]) -> bool:
     """Whether nothing was found only because another server has locked messages."""
     if any(taker.grants for taker in takers):
         return False
     return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, wish)
 
 
-def _answers(tx: Transaction, wish: Wish, takers: Sequence[_Taker], *, left_over: bool) -> list[Received]:
+def _answers(tx: Transaction, wish: ReceiveBatch, takers: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
     rows = [grant.found.row for taker in takers for grant in taker.grants]
     stored = iter(stored_messages(tx.conn, rows, wish.topic))
     return [
@@ -360,7 +359,7 @@ def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
 
 _KEYS = rows_parameter("keys", "message_key")
 _SIZES = RowQuery(
-    _Size,
+    MessageSize,
     select(message.c.message_key, func.length(message.c.body).label("size")).where(
         message.c.message_key.in_(select(_KEYS.c.message_key))
     ),

@@ -20,7 +20,7 @@ from popserver.messages.read import BY_KEY, MessageRow
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.model.states import State
-from popserver.receiving.batch import Wish
+from popserver.receiving.batch import ReceiveBatch
 
 
 class _HeldRow(NamedTuple):
@@ -32,7 +32,7 @@ class _HeldRow(NamedTuple):
     attempt_id: str
 
 
-class Held(NamedTuple):
+class HeldDelivery(NamedTuple):
     """A message as it was granted before."""
 
     row: MessageRow
@@ -40,7 +40,7 @@ class Held(NamedTuple):
     attempt: int
 
 
-def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str, list[Held]]:
+def held_by(tx: Transaction, wish: ReceiveBatch, attempt_ids: Iterable[str]) -> dict[str, list[HeldDelivery]]:
     """The messages held by these attempt ids in this group and topic. Attempt ids without holds are left out.
 
     A list is empty if its bodies do not fit into this transaction's answers.
@@ -52,20 +52,22 @@ def held_by(tx: Transaction, wish: Wish, attempt_ids: Iterable[str]) -> dict[str
     by_attempt: dict[str, list[_HeldRow]] = {}
     for row in rows:
         by_attempt.setdefault(row.attempt_id, []).append(row)
-    held: dict[str, list[Held]] = {}
+    held: dict[str, list[HeldDelivery]] = {}
     for attempt_id, several in by_attempt.items():
         held[attempt_id] = _loaded(tx, wish, several) if tx.answer_bytes > 0 else []
         tx.answer_bytes -= sum(len(each.row.body) for each in held[attempt_id])
     return held
 
 
-def _loaded(tx: Transaction, wish: Wish, rows: Sequence[_HeldRow]) -> list[Held]:
+def _loaded(tx: Transaction, wish: ReceiveBatch, rows: Sequence[_HeldRow]) -> list[HeldDelivery]:
     messages = BY_KEY.rows(tx.conn, {"keys": encode_rows([(row.message_key,) for row in rows])})
     by_key = {each.message_key: each for each in messages}
-    return [Held(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
+    return [HeldDelivery(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
 
 
-def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: str, until_ms: int) -> list[Held]:
+def take_back(
+    tx: Transaction, held: Sequence[HeldDelivery], holder: Holder, client_id: str, until_ms: int
+) -> list[HeldDelivery]:
     """Give the client its orphaned holds back, until `until_ms`. Other holds do not change.
 
     A hold that a user's own transaction has locked does not change either.
@@ -81,7 +83,7 @@ def take_back(tx: Transaction, held: Sequence[Held], holder: Holder, client_id: 
     ]
 
 
-def _receipt(wish: Wish, row: _HeldRow) -> Receipt:
+def _receipt(wish: ReceiveBatch, row: _HeldRow) -> Receipt:
     in_order = row.message_group is not None
     return Receipt(wish.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
 

@@ -21,11 +21,11 @@ from popserver.model.message import BATCH_SIZE_MAX, Delivery
 from popserver.model.names import CONTROL
 from popserver.model.retry import Holder
 from popserver.receiving.flow import Polls
-from popserver.settling.flow import Orphans, Settling
+from popserver.settling.flow import HoldRelease, Settling
 from popserver.transport import convert, status
 from popserver.transport.call import Write
 from popserver.transport.calls import Caller, NotTaken
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
 
 ATTEMPT_ID_LENGTH_MAX = 255
@@ -38,20 +38,20 @@ class HasAttemptId(Protocol):
     def attempt_id(self) -> str: ...
 
 
-class Consuming:
+class ConsumerMethods:
     """The calls of simple and push consumers. A push consumer sets `auto_renew`."""
 
     def __init__(
         self,
         polls: Polls,
         settling: Settling,
-        orphans: Orphans,
+        orphans: HoldRelease,
         clients: Clients,
         clock: Clock,
         reader: Reader,
         undelivered: Undelivered,
         open_polls: Callable[[], int],
-        limits: Limits,
+        limits: CallLimits,
         store_host: str,
     ) -> None:
         self._polls = polls
@@ -207,7 +207,7 @@ class Consuming:
             raise
 
 
-def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRequest, limits: Limits) -> int:
+def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRequest, limits: CallLimits) -> int:
     """The invisible duration of a receive in ms. Raises `IllegalInvisibleTime` if it is too short or too long."""
     invisible_ms = convert.duration_ms(request.invisible_duration)
     if invisible_ms < limits.invisible_ms_min:
@@ -219,7 +219,7 @@ def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRe
     return invisible_ms
 
 
-def check_change(duration_ms: int, limits: Limits) -> None:
+def check_change(duration_ms: int, limits: CallLimits) -> None:
     """Raise `IllegalInvisibleTime` if a hold may not last this long from now on."""
     if duration_ms < 0:
         raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
@@ -239,7 +239,7 @@ def attempt_id_of(request: HasAttemptId) -> str | None:
     return attempt_id or None
 
 
-def _check_not_too_large(invisible_ms: int, limits: Limits) -> None:
+def _check_not_too_large(invisible_ms: int, limits: CallLimits) -> None:
     if invisible_ms > limits.invisible_ms_max:
         raise IllegalInvisibleTime(
             f"the invisibleTime is too large: {invisible_ms} ms, at most {limits.invisible_ms_max} ms are allowed"

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery.message_groups import Member
+from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS, WITH_TAG, narrowed, of_tags
@@ -38,7 +38,7 @@ from popserver.messages.read import MessageQuery, MessageRow
 from popserver.model.names import owner_of
 from popserver.model.states import State
 from popserver.model.topic import message_key, offset_of
-from popserver.receiving.batch import Found, PlaceRow, Wish
+from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
 
 # One of this many scans of a topic with priorities ignores them, so that urgent messages do not starve the rest.
 FAIR_EVERY = 8
@@ -55,44 +55,46 @@ _BESIDE_RUNS_MIN = 32
 class Scanned(NamedTuple):
     """New messages, and whether a queue was not read to its end."""
 
-    found: list[Found]
+    found: list[Candidate]
     left_over: bool
 
 
-def lock_places(tx: Transaction, wish: Wish) -> list[PlaceRow]:
+def lock_places(tx: Transaction, wish: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
     return _in_turn(wish, (_PLACES_IN_ORDER if takes_groups(wish) else _PLACES).rows(tx.conn, wish.names))
 
 
-def places_of(conn: Connection, wish: Wish) -> list[PlaceRow]:
+def places_of(conn: Connection, wish: ReceiveBatch) -> list[QueueToScan]:
     """The same for all queues, without locks."""
     return _in_turn(wish, (_SEEN_IN_ORDER if takes_groups(wish) else _SEEN).rows(conn, wish.names))
 
 
-def _in_turn(wish: Wish, rows: Sequence[PlaceRow]) -> list[PlaceRow]:
+def _in_turn(wish: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
     if is_by_priority(wish):
         return list(reversed(rows))
     start = wish.rotation % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]]
 
 
-def is_by_priority(wish: Wish) -> bool:
+def is_by_priority(wish: ReceiveBatch) -> bool:
     """Whether the queues are read by priority, the highest first."""
     return wish.topic.has_priorities and wish.rotation % FAIR_EVERY != 0
 
 
-def is_more(tx: Transaction, wish: Wish) -> bool:
+def is_more(tx: Transaction, wish: ReceiveBatch) -> bool:
     """Whether messages wait for the group that another server's lock hid from the search."""
     return tx.conn.execute(_IS_MORE_IN_ORDER if takes_groups(wish) else _IS_MORE, wish.names).first() is not None
 
 
-def read_on(tx: Transaction, wish: Wish, places: Sequence[PlaceRow], limit: int, *, beside_runs: bool) -> Scanned:
+def read_on(
+    tx: Transaction, wish: ReceiveBatch, places: Sequence[QueueToScan], limit: int, *, beside_runs: bool
+) -> Scanned:
     """Up to `limit` new messages after the group's progress, which moves on.
 
     `beside_runs`: open message groups have messages too. Then the scan does not read far, because each message of a
     locked group that it skips must be found again by its group.
     """
-    found: list[Found] = []
+    found: list[Candidate] = []
     left_over = False
     window = max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit) if beside_runs else _LOOK_OFFSETS
     for place in places:
@@ -117,9 +119,9 @@ def read_on(tx: Transaction, wish: Wish, places: Sequence[PlaceRow], limit: int,
     return Scanned(found, left_over)
 
 
-def leave(tx: Transaction, wish: Wish, left: Iterable[Found]) -> None:
+def leave(tx: Transaction, wish: ReceiveBatch, left: Iterable[Candidate]) -> None:
     """Give a row to the message groups of messages that were found, but not granted: the grants lock these groups."""
-    first: dict[Member, int] = {}
+    first: dict[MessageGroupKey, int] = {}
     for each in left:
         if each.member is not None:
             first.setdefault(each.member, offset_of(each.row.message_key))
@@ -128,13 +130,13 @@ def leave(tx: Transaction, wish: Wish, left: Iterable[Found]) -> None:
         tx.conn.execute(_LEAVE, wish.names | {"left": rows})
 
 
-def _found(wish: Wish, place: PlaceRow, row: MessageRow) -> Found:
+def _found(wish: ReceiveBatch, place: QueueToScan, row: MessageRow) -> Candidate:
     if row.message_group is None or not wish.keeps_order:
-        return Found(row, 1)
-    return Found(row, 1, Member(wish.topic.topic_id, place.queue_id, row.message_group))
+        return Candidate(row, 1)
+    return Candidate(row, 1, MessageGroupKey(wish.topic.topic_id, place.queue_id, row.message_group))
 
 
-def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[MessageRow]:
+def _not_in_hand(tx: Transaction, wish: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
     """Leave out messages that were redriven to the group, if it reads its own topic: they have a delivery already."""
     if wish.keeps_order or not rows or owner_of(wish.topic.name) != wish.group.name:
         return rows
@@ -143,12 +145,14 @@ def _not_in_hand(tx: Transaction, wish: Wish, rows: list[MessageRow]) -> list[Me
     return [row for row in rows if row.message_key not in in_hand]
 
 
-def takes_groups(wish: Wish) -> bool:
+def takes_groups(wish: ReceiveBatch) -> bool:
     """Whether the order of message groups matters in this search."""
     return wish.keeps_order and wish.topic.has_message_groups
 
 
-def _read_on(tx: Transaction, wish: Wish, place: PlaceRow, limit: int, window: int) -> tuple[list[MessageRow], int]:
+def _read_on(
+    tx: Transaction, wish: ReceiveBatch, place: QueueToScan, limit: int, window: int
+) -> tuple[list[MessageRow], int]:
     """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
     if wish.wanted.wants_all and not takes_groups(wish):
@@ -161,7 +165,7 @@ def _read_on(tx: Transaction, wish: Wish, place: PlaceRow, limit: int, window: i
 
 
 def _read_window(
-    tx: Transaction, wish: Wish, place: PlaceRow, limit: int, offsets: range
+    tx: Transaction, wish: ReceiveBatch, place: QueueToScan, limit: int, offsets: range
 ) -> tuple[list[MessageRow], int]:
     names = _between(place, offsets.start, offsets.stop, limit)
     names |= wish.names | {"for_queue": place.queue_id, "queue_key": message_key(place.queue_id, 0)}
@@ -175,7 +179,9 @@ def _read_window(
     return rows, reached
 
 
-def _read_tagged(tx: Transaction, wish: Wish, wanted: TagFilter, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
+def _read_tagged(
+    tx: Transaction, wish: ReceiveBatch, wanted: TagFilter, names: dict[str, Any]
+) -> tuple[list[MessageRow], int]:
     looks = _FREE if wish.keeps_order else _ALL
     look, names = (looks.every, names) if wanted.wants_all else (looks.tagged, names | of_tags(wanted))
     rows = look.rows(tx.conn, names, bodies=wish.bodies)
@@ -183,7 +189,7 @@ def _read_tagged(tx: Transaction, wish: Wish, wanted: TagFilter, names: dict[str
     return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
 
 
-def _read_judged(tx: Transaction, wish: Wish, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
+def _read_judged(tx: Transaction, wish: ReceiveBatch, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
     """The messages that the SQL filter accepted, as far as it has judged them."""
     judged = wish.judged.stretch(names["for_queue"], names["from_key"])
     if judged is None:
@@ -201,12 +207,12 @@ def _read_judged(tx: Transaction, wish: Wish, names: dict[str, Any]) -> tuple[li
     return rows, reached - names["queue_key"]
 
 
-def _cost_of_asking(wish: Wish) -> int:
+def _cost_of_asking(wish: ReceiveBatch) -> int:
     """The cost of reading a queue in addition to its messages, in messages: a filter may name thousands of tags."""
     return len(wish.wanted.tags) if isinstance(wish.wanted, TagFilter) else 1
 
 
-def _between(place: PlaceRow, start: int, end: int, limit: int) -> dict[str, Any]:
+def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, Any]:
     return {
         "from_key": message_key(place.queue_id, start),
         "to_key": message_key(place.queue_id, end),
@@ -248,10 +254,10 @@ def _places(columns: Iterable[Any], is_behind: Any) -> Select[Any]:
 
 _seen = _places([*_PLACE_COLUMNS, literal(0).label("has_open")], _IS_BEHIND)
 _seen_in_order = _places([*_PLACE_COLUMNS, _HAS_OPEN.label("has_open")], or_(_IS_BEHIND, _HAS_OPEN))
-_SEEN = RowStatement(PlaceRow, _seen)
-_SEEN_IN_ORDER = RowStatement(PlaceRow, _seen_in_order)
-_PLACES = RowStatement(PlaceRow, _seen.with_for_update(of=progress, skip_locked=True))
-_PLACES_IN_ORDER = RowStatement(PlaceRow, _seen_in_order.with_for_update(of=progress, skip_locked=True))
+_SEEN = RowStatement(QueueToScan, _seen)
+_SEEN_IN_ORDER = RowStatement(QueueToScan, _seen_in_order)
+_PLACES = RowStatement(QueueToScan, _seen.with_for_update(of=progress, skip_locked=True))
+_PLACES_IN_ORDER = RowStatement(QueueToScan, _seen_in_order.with_for_update(of=progress, skip_locked=True))
 _READY_AGAIN = (
     select(delivery.c.message_key)
     .where(

@@ -20,7 +20,7 @@ from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged, Work
 from popserver.model.topic import message_key, queue_of
 from popserver.receiving import message_groups, receive, scan
-from popserver.receiving.batch import Judged, PlaceRow, Stretch
+from popserver.receiving.batch import Judged, KeyRange, QueueToScan
 from popserver.receiving.grant import Receive
 
 
@@ -28,8 +28,8 @@ class Survey(NamedTuple):
     """Messages that were fetched for the filter; `judge` runs it."""
 
     wanted: SqlFilter
-    known: dict[int, Stretch]  # for each queue with unread messages, from the group's progress on
-    asked: Sequence[Stretch]  # the ranges to judge now, in order; `wanted` is still empty
+    known: dict[int, KeyRange]  # for each queue with unread messages, from the group's progress on
+    asked: Sequence[KeyRange]  # the ranges to judge now, in order; `wanted` is still empty
     ahead: Unjudged
     known_behind: dict[int, bool]
     behind: Unjudged
@@ -47,7 +47,7 @@ def look(conn: Connection, request: Receive, known: Judged, enough: int, work: W
     """What the request's filter must judge so that it accepts `enough` messages."""
     wanted = request.wanted
     assert isinstance(wanted, SqlFilter), "the database applies other filters"
-    wish = receive.wish_of([request])._replace(room=max(enough, request.batch_size))
+    wish = receive.receive_batch_of([request])._replace(room=max(enough, request.batch_size))
     places = scan.places_of(conn, wish)
     stretches = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
     behind = Unjudged([], 0)
@@ -82,7 +82,7 @@ def judge(survey: Survey, work: Work) -> Surveyed:
                 continue
             end_key = min(end_key, last_key + 1)
         known = stretches[queue_id]
-        stretches[queue_id] = Stretch(known.from_key, end_key, [*known.wanted, *wanted.get(queue_id, ())])
+        stretches[queue_id] = KeyRange(known.from_key, end_key, [*known.wanted, *wanted.get(queue_id, ())])
     return Surveyed(Judged(stretches, behind), survey.is_all and last_key is None)
 
 
@@ -96,19 +96,19 @@ def _judge_behind(survey: Survey, work: Work) -> dict[int, bool]:
     return {row[0]: known[row[0]] for row in rows if row[0] in known}
 
 
-def _known(known: Judged, place: PlaceRow) -> Stretch:
+def _known(known: Judged, place: QueueToScan) -> KeyRange:
     from_key = message_key(place.queue_id, max(place.next_offset, place.min_offset))
-    return known.stretch(place.queue_id, from_key) or Stretch(from_key, from_key, ())
+    return known.stretch(place.queue_id, from_key) or KeyRange(from_key, from_key, ())
 
 
 def _most_urgent(
-    places: Iterable[PlaceRow], stretches: dict[int, Stretch], enough: int
-) -> tuple[dict[int, Stretch], bool]:
+    places: Iterable[QueueToScan], stretches: dict[int, KeyRange], enough: int
+) -> tuple[dict[int, KeyRange], bool]:
     """The ranges with the `enough` most urgent messages, and whether the filter must judge more.
 
     It must if a message that is not judged yet may be more urgent. The other ranges are dropped to limit memory.
     """
-    needed: dict[int, Stretch] = {}
+    needed: dict[int, KeyRange] = {}
     count, is_short = 0, False
     for place in places:
         if place.queue_id in stretches and count < enough:
@@ -118,21 +118,21 @@ def _most_urgent(
     return needed, is_short
 
 
-def _to_ask(places: Iterable[PlaceRow], stretches: dict[int, Stretch], count: int, enough: int) -> list[Stretch]:
+def _to_ask(places: Iterable[QueueToScan], stretches: dict[int, KeyRange], count: int, enough: int) -> list[KeyRange]:
     """The ranges that follow the known ones, in the order of the queues; at most `count` offsets together."""
-    asked: list[Stretch] = []
+    asked: list[KeyRange] = []
     for place in places:
         known = stretches.get(place.queue_id)
         if known is None or count <= 0 or len(known.wanted) >= enough:
             continue
         to_key = min(message_key(place.queue_id, place.end_offset), known.to_key + count)
         if to_key > known.to_key:
-            asked.append(Stretch(known.to_key, to_key, ()))
+            asked.append(KeyRange(known.to_key, to_key, ()))
             count -= to_key - known.to_key
     return asked
 
 
-def _left(places: Iterable[PlaceRow], stretches: dict[int, Stretch]) -> int:
+def _left(places: Iterable[QueueToScan], stretches: dict[int, KeyRange]) -> int:
     ends = {place.queue_id: message_key(place.queue_id, place.end_offset) for place in places}
     return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in stretches.items())
 

@@ -14,7 +14,7 @@ from popserver.database.rows import RowStatement, encode_rows, rows_as_json, row
 from popserver.database.schema import delivery, in_states
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
-from popserver.delivery.message_groups import by_member, runs_around, settle
+from popserver.delivery.message_groups import advance_groups, by_member, runs_around
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group
@@ -98,7 +98,7 @@ def _left_over(
 
 def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
     """The same for messages of message groups; their places are locked. An ack may open the whole message group."""
-    if end(tx, group, receipts):
+    if ack_whole_runs(tx, group, receipts):
         return {}
     free = _not_locked(tx, group, receipts)
     rows = runs_around(tx.conn, group.group_id, (each.message_key for each in receipts))
@@ -108,7 +108,7 @@ def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt])
         acked = {each.message_key for each in good}
         runs = by_member(rows).items()
         touched = {member: run for member, run in runs if any(row.message_key in acked for row in run)}
-        settle(tx, group, touched, acked)
+        advance_groups(tx, group, touched, acked)
     return {each: why_not(tx, group, each) for each in receipts if each not in good}
 
 
@@ -174,7 +174,7 @@ class _Runs(NamedTuple):
     last_topic: int
 
 
-def end(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
+def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
     """Commit the receipts if they end their whole runs. The caller has locked the places.
 
     Returns False and changes nothing if they do not, or if the group's history keeps a row for each ack.

@@ -12,10 +12,10 @@ from sqlalchemy import and_, bindparam, select, update
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement
 from popserver.database.schema import delivery, in_states
-from popserver.delivery.dead_letter_topic import bury
+from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import record
-from popserver.delivery.leaving import Dying
-from popserver.delivery.message_groups import Member, by_member, runs_of, settle
+from popserver.delivery.leaving import DeadLetterCandidate
+from popserver.delivery.message_groups import MessageGroupKey, advance_groups, by_member, runs_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group
@@ -82,8 +82,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     by_itself = when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
     event = Event.GIVE_BACK if request.give_back else by_itself
     if event is Event.EXHAUST:
-        bury(tx, group, [_dying(held)], event, "failed, and no attempt remains")
-        _settle_after(tx, group, held)
+        move_to_dead_letters(tx, group, [_dying(held)], event, "failed, and no attempt remains")
+        _advance_groups_after(tx, group, held)
         return old
     end_ms = tx.now_ms + _wait_ms(event, request, held)
     tx.conn.execute(
@@ -98,7 +98,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     )
     record(tx, group, event, [moved(held)])
     if event is Event.GIVE_BACK:
-        _settle_after(tx, group, held)
+        _advance_groups_after(tx, group, held)
         tx.ring(held.topic_id)
     else:
         tx.expect(DUE, end_ms)
@@ -134,8 +134,8 @@ def _successor(hold_id: int, duration_ms: int) -> int:
 def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
     held = _held(tx, request.receipt)
     if held is not None:
-        bury(tx, request.group, [_dying(held)], Event.FORWARD_TO_DLQ, "forwarded by its consumer")
-        _settle_after(tx, request.group, held)
+        move_to_dead_letters(tx, request.group, [_dying(held)], Event.FORWARD_TO_DLQ, "forwarded by its consumer")
+        _advance_groups_after(tx, request.group, held)
         return None
     state = state_of(tx, request.receipt)
     if state in {State.DLQ, State.COMMIT}:
@@ -149,12 +149,12 @@ def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:
     return held if held is not None and tells_the_order(receipt, held) else None
 
 
-def _settle_after(tx: Transaction, group: Group, held: HeldRow) -> None:
+def _advance_groups_after(tx: Transaction, group: Group, held: HeldRow) -> None:
     """Advance the message group of a message that ended."""
     if held.message_group is None:
         return
-    member = Member(held.topic_id, queue_of(held.message_key), held.message_group)
-    settle(tx, group, {member: [], **by_member(runs_of(tx.conn, group.group_id, [member]))})
+    member = MessageGroupKey(held.topic_id, queue_of(held.message_key), held.message_group)
+    advance_groups(tx, group, {member: [], **by_member(runs_of(tx.conn, group.group_id, [member]))})
 
 
 def _named(tx: Transaction, receipt: Receipt) -> dict[str, Any]:
@@ -166,8 +166,8 @@ def _named(tx: Transaction, receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _dying(row: HeldRow) -> Dying:
-    return Dying(row.message_key, row.topic_id, row.attempt, row.client_id)
+def _dying(row: HeldRow) -> DeadLetterCandidate:
+    return DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id)
 
 
 _IS_CURRENT = and_(

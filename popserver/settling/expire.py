@@ -16,11 +16,18 @@ from popserver.catalog.groups import FoundGroup, groups_by_id
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import WITH_TIME, delivery, in_states
-from popserver.delivery.dead_letter_topic import bury
+from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.leaving import DueRow, Dying
-from popserver.delivery.message_groups import Member, Place, by_member, lock_free, runs_of, settle
-from popserver.delivery.retry_topic import come_again
+from popserver.delivery.leaving import DeadLetterCandidate, DueRow
+from popserver.delivery.message_groups import (
+    GroupQueueKey,
+    MessageGroupKey,
+    advance_groups,
+    by_member,
+    lock_available,
+    runs_of,
+)
+from popserver.delivery.retry_topic import requeue
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
@@ -28,8 +35,8 @@ from popserver.model.retry import Holder, interval_ms, when_hold_ends
 from popserver.model.states import Event, State, sources, target
 from popserver.model.topic import message_key, queue_of
 
-LOOK_AGAIN_MS_MIN = 20
-LOOK_AGAIN_MS_MAX = 1_000
+CHECK_AGAIN_MS_MIN = 20
+CHECK_AGAIN_MS_MAX = 1_000
 
 REASONS = {
     Event.RELEASE: "the hold's time ended",
@@ -39,21 +46,21 @@ REASONS = {
 }
 
 
-class Ended(NamedTuple):
+class EndedHolds(NamedTuple):
     """When the next delivery is due: now if more than one step was due, None if nothing waits."""
 
     next_due_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class EndDue(Request[Ended]):
+class EndDue(Request[EndedHolds]):
     """A step of at most 1,000 due deliveries."""
 
     phase: ClassVar = Phase.END_DUE
 
 
 @carries_out(EndDue)
-def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopError]:
+def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | PopError]:
     """End the due holds and intervals of one step. Several requests in one transaction share the step."""
     names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
     rows = [*_DUE.rows(tx.conn, names), *_due_in_order(tx, names)]
@@ -62,8 +69,8 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[Ended | PopErro
     _forget(tx, [row for row in rows if row.group_id not in groups])
     for (group_id, event), several in _plan(rows, groups).items():
         _carry_out(tx, groups[group_id].group, event, several)
-    _settle_groups(tx, rows, groups)
-    return [Ended(next_due_ms(tx.conn) if rows else _when_to_look_again(tx))] * len(requests)
+    _advance_groups(tx, rows, groups)
+    return [EndedHolds(next_due_ms(tx.conn) if rows else _when_to_check_again(tx))] * len(requests)
 
 
 def next_due_ms(conn: Any) -> int | None:
@@ -72,7 +79,7 @@ def next_due_ms(conn: Any) -> int | None:
     return due_ms
 
 
-def _when_to_look_again(tx: Transaction) -> int | None:
+def _when_to_check_again(tx: Transaction) -> int | None:
     """When to try again after a step that ended nothing: other transactions have locked what is due."""
     earliest_ms = next_due_ms(tx.conn)
     if earliest_ms is None or earliest_ms > tx.now_ms:
@@ -80,7 +87,7 @@ def _when_to_look_again(tx: Transaction) -> int | None:
     # Another server's lock is short, but a user's transaction may hold one for hours: the longer a delivery is overdue,
     # the longer the pause. The due time of an ack in a user's transaction is 0: how long it is overdue is unknown.
     overdue_ms = tx.now_ms - earliest_ms if earliest_ms else 0
-    again_ms = tx.now_ms + min(max(overdue_ms // 2, LOOK_AGAIN_MS_MIN), LOOK_AGAIN_MS_MAX)
+    again_ms = tx.now_ms + min(max(overdue_ms // 2, CHECK_AGAIN_MS_MIN), CHECK_AGAIN_MS_MAX)
     later_ms = tx.conn.execute(_NEXT_LATER, {"now_ms": tx.now_ms}).scalar()
     return again_ms if later_ms is None else min(again_ms, later_ms)
 
@@ -90,7 +97,7 @@ def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
     rows = _DUE_IN_ORDER.rows(tx.conn, names)
     if not rows or not dialect_of(tx.conn).has_other_writers:
         return rows
-    taken = lock_free(tx, (_place(row) for row in rows))
+    taken = lock_available(tx, (_place(row) for row in rows))
     places = encode_rows(
         [
             (place.group_id, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0))
@@ -100,8 +107,8 @@ def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
     return _DUE_IN_ORDER_FREE.rows(tx.conn, names | {"places": places})
 
 
-def _place(row: DueRow) -> Place:
-    return Place(row.group_id, queue_of(row.message_key))
+def _place(row: DueRow) -> GroupQueueKey:
+    return GroupQueueKey(row.group_id, queue_of(row.message_key))
 
 
 def _forget(tx: Transaction, rows: Sequence[DueRow]) -> None:
@@ -138,11 +145,11 @@ def _event(row: DueRow, found: FoundGroup) -> Event:
 
 def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRow]) -> None:
     if event is Event.EXHAUST:
-        dying = [Dying(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
-        bury(tx, group, dying, event, REASONS[event])
+        dying = [DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
+        move_to_dead_letters(tx, group, dying, event, REASONS[event])
         return
     if event is Event.BACKOFF_ELAPSED and group.mode is Mode.PULL:
-        come_again(tx, group, rows)
+        requeue(tx, group, rows)
         return
     if event is Event.ACK:
         return  # with its message group
@@ -154,19 +161,21 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
             tx.ring(topic_id)
 
 
-def _settle_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:
+def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:
     """Advance the message groups of the deliveries that ended."""
-    touched: dict[int, set[Member]] = defaultdict(set)
+    touched: dict[int, set[MessageGroupKey]] = defaultdict(set)
     acked: dict[int, set[int]] = defaultdict(set)
     for row in rows:
         if row.message_group is None or row.group_id not in groups:
             continue
-        touched[row.group_id].add(Member(row.topic_id, queue_of(row.message_key), row.message_group))
+        touched[row.group_id].add(MessageGroupKey(row.topic_id, queue_of(row.message_key), row.message_group))
         if row.state == State.ACKED_IN_TRANSACTION:
             acked[row.group_id].add(row.message_key)
     for group_id, members in sorted(touched.items()):
         runs = by_member(runs_of(tx.conn, group_id, members))
-        settle(tx, groups[group_id].group, {member: runs.get(member, []) for member in members}, acked[group_id])
+        advance_groups(
+            tx, groups[group_id].group, {member: runs.get(member, []) for member in members}, acked[group_id]
+        )
 
 
 def _visible_at_ms(row: DueRow, event: Event, group: Group) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from popserver.catalog.flow import Catalog
-from popserver.cluster.servers import Members
+from popserver.cluster.servers import Servers
 from popserver.engine.clock import Clock
-from popserver.engine.timers import Errands
+from popserver.engine.timers import BackgroundTasks
 from popserver.engine.writer import Writer
 from popserver.model.errors import InvalidReceiptHandle, PopError
 from popserver.model.group import Group
@@ -94,10 +94,10 @@ class Settling:
 # Holds that lose their holder: the client disconnected, or the answer did not reach it.
 
 
-class Orphans:
+class HoldRelease:
     """Ends holds without a holder, and prolongs those of a client that comes back."""
 
-    def __init__(self, writer: Writer, clock: Clock, errands: Errands, members: Members) -> None:
+    def __init__(self, writer: Writer, clock: Clock, errands: BackgroundTasks, members: Servers) -> None:
         self._writer = writer
         self._clock = clock
         self._errands = errands
@@ -107,23 +107,23 @@ class Orphans:
         """These messages were not sent to any client: they are READY at once, and the attempts do not count."""
         receipts = [decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
-            withdraw = release.Withdraw(receipts)
+            withdraw = release.CancelDelivery(receipts)
             self._errands.do(receipts[0], lambda: self._writer.submit(withdraw))
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
         """The client disconnected while these messages were sent to it: READY after one second (protocol 1.7)."""
         receipts = [decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
-            orphan = release.Orphan(receipts=receipts)
+            orphan = release.AbandonHolds(receipts=receipts)
             self._errands.do(receipts[0], lambda: self._writer.submit(orphan))
 
     async def orphan_client(self, client_id: str, said_goodbye: bool, *, inherits: bool = False) -> None:
         """The client left this server. Its push holds end if it is connected to no other server."""
         if await self._members.go(client_id, inherits=inherits, everywhere=said_goodbye):
-            await self._writer.submit(release.Orphan(client_id=client_id))
+            await self._writer.submit(release.AbandonHolds(client_id=client_id))
 
     async def adopt(self, client_id: str) -> None:
         """The client is connected (again): its push holds last as long as it is."""
         await self._members.come(client_id)
         until_ms = self._clock.now_ms() + PUSH_HOLD_MS_MAX
-        await self._writer.submit(release.Adopt(client_id, until_ms))
+        await self._writer.submit(release.ExtendClientHolds(client_id, until_ms))

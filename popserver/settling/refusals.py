@@ -12,7 +12,7 @@ from popserver.database.rows import RowStatement
 from popserver.database.schema import delivery, redrive
 from popserver.delivery.dead_letter_topic import NewDeadLetters
 from popserver.delivery.history import Moved
-from popserver.delivery.message_groups import Place, RunRow, locks_of
+from popserver.delivery.message_groups import GroupQueueKey, GroupRunRow, locks_of
 from popserver.engine.transaction import Locks, Transaction
 from popserver.model.errors import InvalidReceiptHandle, PopError, TooManyRequests
 from popserver.model.group import Group
@@ -57,11 +57,11 @@ class DeliveryRow(NamedTuple):
 
 def locks_in_order(receipts: Iterable[Receipt]) -> Iterable[Locks]:
     """What to lock before an operation on these receipts: the places of messages of message groups."""
-    places = {Place(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order}
+    places = {GroupQueueKey(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order}
     return locks_of(places) if places else ()
 
 
-def is_held(tx: Transaction, row: DeliveryRow | RunRow) -> bool:
+def is_held(tx: Transaction, row: DeliveryRow | GroupRunRow) -> bool:
     return bool(row.state == State.INFLIGHT and row.visible_at_ms > tx.now_ms)
 
 

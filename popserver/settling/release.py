@@ -15,7 +15,7 @@ from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states
 from popserver.delivery.history import record
-from popserver.delivery.message_groups import Member, by_member, runs_of, settle
+from popserver.delivery.message_groups import MessageGroupKey, advance_groups, by_member, runs_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group
@@ -27,19 +27,19 @@ from popserver.settling.refusals import GrantedRow, locks_in_order, moved
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan(Request[None]):
+class AbandonHolds(Request[None]):
     """Holds whose holder is gone: all push holds of a client, or the holds of these receipts."""
 
-    phase: ClassVar = Phase.ORPHAN
+    phase: ClassVar = Phase.ABANDON_HOLDS
     client_id: str = ""
     receipts: Sequence[Receipt] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw(Request[None]):
+class CancelDelivery(Request[None]):
     """Grants whose messages were not sent to any client."""
 
-    phase: ClassVar = Phase.WITHDRAW
+    phase: ClassVar = Phase.CANCEL_DELIVERY
     receipts: Sequence[Receipt]
 
     def locks(self) -> Iterable[Locks]:
@@ -47,16 +47,16 @@ class Withdraw(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt(Request[None]):
+class ExtendClientHolds(Request[None]):
     """A client that came back before its orphaned holds ended."""
 
-    phase: ClassVar = Phase.ADOPT
+    phase: ClassVar = Phase.EXTEND_CLIENT_HOLDS
     client_id: str
     until_ms: int
 
 
-@carries_out(Orphan)
-def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]:
+@carries_out(AbandonHolds)
+def abandon_holds(tx: Transaction, requests: Sequence[AbandonHolds]) -> list[PopError | None]:
     """Let holds of any consumer end one second from now (protocol 5.1).
 
     Refused with `TooManyRequests` while a user's own transaction has locked one of them: the writer never waits for
@@ -64,33 +64,33 @@ def orphan(tx: Transaction, requests: Sequence[Orphan]) -> list[PopError | None]
     """
     answers: list[PopError | None] = []
     for request in requests:
-        of_client = _orphan_client(tx, request.client_id) if request.client_id else None
-        of_receipts = _orphan_holds(tx, request.receipts) if request.receipts else None
+        of_client = _abandon_client(tx, request.client_id) if request.client_id else None
+        of_receipts = _abandon_holds(tx, request.receipts) if request.receipts else None
         answers.append(of_client or of_receipts)
         tx.expect(DUE, tx.now_ms + ORPHAN_DELAY_MS)
     return answers
 
 
-@carries_out(Withdraw)
-def withdraw(tx: Transaction, requests: Sequence[Withdraw]) -> list[PopError | None]:
+@carries_out(CancelDelivery)
+def cancel_delivery(tx: Transaction, requests: Sequence[CancelDelivery]) -> list[PopError | None]:
     """INFLIGHT → READY at once. The attempts do not count, because no consumer has seen these messages.
 
     Refused with `TooManyRequests` while a user's own transaction has locked one of them.
     """
-    return [_withdraw(tx, request.receipts) for request in requests]
+    return [_cancel_delivery(tx, request.receipts) for request in requests]
 
 
-@carries_out(Adopt)
-def adopt(tx: Transaction, requests: Sequence[Adopt]) -> list[PopError | None]:
+@carries_out(ExtendClientHolds)
+def extend_client_holds(tx: Transaction, requests: Sequence[ExtendClientHolds]) -> list[PopError | None]:
     """Give a client that came back those of its push holds that have not ended."""
     for request in requests:
-        tx.conn.execute(_ADOPT, {"of_client": request.client_id, "until_ms": request.until_ms, "now_ms": tx.now_ms})
+        tx.conn.execute(_EXTEND, {"of_client": request.client_id, "until_ms": request.until_ms, "now_ms": tx.now_ms})
     return [None] * len(requests)
 
 
-def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
+def _abandon_client(tx: Transaction, client_id: str) -> PopError | None:
     names = {"of_client": client_id, "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
-    tx.conn.execute(_ORPHAN_CLIENT, names)
+    tx.conn.execute(_ABANDON_CLIENT, names)
     if not dialect_of(tx.conn).has_skipped(tx.conn, _STILL_HELD, names):
         return None
     return TooManyRequests(
@@ -98,15 +98,15 @@ def _orphan_client(tx: Transaction, client_id: str) -> PopError | None:
     )
 
 
-def _orphan_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
+def _abandon_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
     names = {"grants": encode_rows([each[:3] for each in receipts]), "until_ms": tx.now_ms + ORPHAN_DELAY_MS}
-    tx.conn.execute(_ORPHAN_HOLDS, names)
+    tx.conn.execute(_ABANDON_HOLDS, names)
     if not dialect_of(tx.conn).has_skipped(tx.conn, _TOO_LONG, names):
         return None
     return TooManyRequests("a message whose client disconnected is locked by another transaction; repeat the request")
 
 
-def _withdraw(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
+def _cancel_delivery(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
     names = {"grants": encode_rows([each[:3] for each in receipts]), "now_ms": tx.now_ms}
     rows = _GRANTED_FREE.rows(tx.conn, names)
     groups = groups_by_id(tx.conn, {row.group_id for row in rows})
@@ -123,11 +123,11 @@ def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow])
     tx.conn.execute(_GIVE_BACK, {"grants": keys, "now_ms": tx.now_ms})
     record(tx, group, Event.GIVE_BACK, map(moved, rows))
     in_groups = {
-        Member(row.topic_id, queue_of(row.message_key), row.message_group) for row in rows if row.message_group
+        MessageGroupKey(row.topic_id, queue_of(row.message_key), row.message_group) for row in rows if row.message_group
     }
     if in_groups:
         runs = by_member(runs_of(tx.conn, group.group_id, in_groups))
-        settle(tx, group, {member: runs.get(member, []) for member in in_groups})
+        advance_groups(tx, group, {member: runs.get(member, []) for member in in_groups})
     for topic_id in {row.topic_id for row in rows}:
         tx.ring(topic_id)
 
@@ -140,7 +140,7 @@ _OF_CLIENT = (
     delivery.c.visible_at_ms > bindparam("until_ms"),
 )
 _free = select(delivery.c.group_id, delivery.c.message_key).where(*_OF_CLIENT).with_for_update(skip_locked=True)
-_ORPHAN_CLIENT = (
+_ABANDON_CLIENT = (
     update(delivery).where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free)).values(**_ENDS_SOON)
 )
 _STILL_HELD = select(delivery.c.message_key).where(*_OF_CLIENT).limit(1)
@@ -160,7 +160,7 @@ _TOO_LONG = (
     )
 )
 _too_long_free = _TOO_LONG.with_for_update(of=delivery, skip_locked=True)
-_ORPHAN_HOLDS = (
+_ABANDON_HOLDS = (
     update(delivery)
     .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_too_long_free))
     .values(
@@ -198,7 +198,7 @@ _GIVE_BACK = (
         visible_at_ms=bindparam("now_ms", type_=BigInteger),
     )
 )
-_orphaned = (
+_abandoned = (
     select(delivery.c.group_id, delivery.c.message_key)
     .where(
         delivery.c.client_id == bindparam("of_client"),
@@ -208,8 +208,8 @@ _orphaned = (
     )
     .with_for_update(skip_locked=True)
 )
-_ADOPT = (
+_EXTEND = (
     update(delivery)
-    .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_orphaned))
+    .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_abandoned))
     .values(holder=Holder.PUSH.value, visible_at_ms=bindparam("until_ms"))
 )

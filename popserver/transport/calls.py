@@ -25,9 +25,9 @@ from popserver.engine.undelivered import Undelivered
 from popserver.model.acl import Need
 from popserver.model.errors import BadRequest, Internal, PopError
 from popserver.model.names import Resource
-from popserver.transport import caps, status
+from popserver.transport import entry_limits, status
 from popserver.transport.call import Call, Encodable, Route, Service, Write
-from popserver.transport.caps import bytes_beside_bodies, has_more_fields
+from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
 from popserver.transport.half_sent import Frames, Read
 from popserver.transport.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
 from popserver.transport.limits import MIB
@@ -178,7 +178,9 @@ def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Ga
     return Service(service.full_name, routes)
 
 
-def reader(message_class: type[Decoded], bytes_max: int, lists: caps.ListLimits = caps.NO_LISTS) -> Read[Decoded]:
+def reader(
+    message_class: type[Decoded], bytes_max: int, lists: entry_limits.ListLimits = entry_limits.NO_LISTS
+) -> Read[Decoded]:
     """A function that decodes a request, or returns the refusal of bytes that it cannot decode or may not accept."""
     parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
     type_name = descriptor.full_name
@@ -220,7 +222,7 @@ def _nothing_withheld() -> bool:
 
 def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming: Incoming) -> Route:
     request_class = GetMessageClass(descriptor.input_type)
-    lists = caps.check(descriptor.name, descriptor.input_type)
+    lists = entry_limits.check(descriptor.name, descriptor.input_type)
     bytes_max = method.bytes_max if isinstance(method, Method) else OTHER_REQUEST_BYTES_MAX
     read = reader(request_class, bytes_max, lists)
     way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read)

@@ -21,7 +21,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
-from popserver.filters.subscription import Want
+from popserver.filters.subscription import TopicFilter
 from popserver.model.errors import (
     BadRequest,
     MessageCorrupted,
@@ -99,7 +99,7 @@ def choice(field: str, given: str, choices: type[Choice]) -> Choice:
         raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}") from None
 
 
-def subscription_entry(want: Want) -> pb.SubscriptionEntry:
+def subscription_entry(want: TopicFilter) -> pb.SubscriptionEntry:
     """One topic of a subscription, with its filter."""
     expression = pb.FilterExpression(type=pb.FilterType.Value(want.kind), expression=want.expression)
     return pb.SubscriptionEntry(topic=as_resource(want.topic), expression=expression)

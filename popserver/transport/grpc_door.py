@@ -12,7 +12,7 @@ import grpc
 from popserver.front.inner import connection_number, peer_address
 from popserver.transport.call import Encodable, EndStatus, Handler, Route, Service, Write
 from popserver.transport.incoming import SMALL_BYTES
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 if TYPE_CHECKING:
     # Their libraries load slowly, and a server without TLS does not need them.
@@ -78,7 +78,7 @@ class GrpcCall:
 class GrpcDoor:
     """A gRPC server. Make it inside the running event loop."""
 
-    def __init__(self, limits: Limits, connections_max: int) -> None:
+    def __init__(self, limits: CallLimits, connections_max: int) -> None:
         self._server = grpc.aio.server(options=_options(limits, connections_max))
 
     def listen_plaintext(self, address: str) -> int:
@@ -138,7 +138,7 @@ def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfigurat
     )
 
 
-def _options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
+def _options(limits: CallLimits, connections_max: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.request_bytes_max),
         ("grpc.max_send_message_length", -1),

@@ -26,7 +26,7 @@ from popserver.model.budget import Budget, Budgets
 from popserver.model.errors import BadRequest, PopError, RequestTooSlow
 from popserver.transport.call import Call
 from popserver.transport.half_sent import SLACK_BYTES, Frames, Read, Unread
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 SWEEP_S = 0.025
 SWEEP_EACH_S = 50e-6  # per late request, so that a sweep over very many does not take all of the server's time
@@ -83,7 +83,7 @@ class _Late:
 class Incoming:
     """The requests that arrive at one server, and the budgets for them."""
 
-    def __init__(self, budgets: Budgets, limits: Limits, front: Front | None) -> None:
+    def __init__(self, budgets: Budgets, limits: CallLimits, front: Front | None) -> None:
         total = limits.incoming_bytes_max
         self._largest = limits.request_bytes_max
         self._patience_s = (

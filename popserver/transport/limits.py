@@ -9,7 +9,7 @@ from popserver.model.retry import HOUR_MS, SECOND_MS
 MIB = 1024 * 1024
 
 
-class Limits(NamedTuple):
+class CallLimits(NamedTuple):
     """The limits of one server. The defaults suit official clients (protocol 1.7 and 4)."""
 
     poll_ms_min: int = 5 * SECOND_MS  # requirement A12

@@ -16,7 +16,7 @@ from popserver.front.front import Front
 from popserver.front.inner import InnerListeners, connections_max
 from popserver.model.errors import CannotListen
 from popserver.transport.call import Door
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 if TYPE_CHECKING:
     from popserver.front.source import Source
@@ -35,7 +35,7 @@ class Listening(NamedTuple):
     certificate: Source | None = None
 
 
-class Place(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where the server listens now. `front` is None if gRPC has the public port itself."""
 
     host: str
@@ -50,7 +50,9 @@ class Place(NamedTuple):
 PLAINTEXT = Listening("plaintext")
 
 
-def listen(door: Door, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool = False) -> Place:
+def listen(
+    door: Door, host: str, port: int, listening: Listening, limits: CallLimits, *, must_sign: bool = False
+) -> ListenAddress:
     """Bind the door to host and port (0: any free port). Raises `CannotListen` if the address cannot be bound.
 
     If callers must sign, every mode uses the front: it knows which connections never had a signed call.
@@ -71,10 +73,12 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _behind_front(door: Door, host: str, port: int, listening: Listening, limits: Limits, *, must_sign: bool) -> Place:
+def _behind_front(
+    door: Door, host: str, port: int, listening: Listening, limits: CallLimits, *, must_sign: bool
+) -> ListenAddress:
     inner = InnerListeners()
     room = connections_max(files_each=FILES_THROUGH_FRONT)
-    patience = front.Limits(
+    patience = front.ConnectionLimits(
         limits.silence_ms / 1_000,
         limits.silent_max,
         min(limits.connections_max, room),
@@ -90,10 +94,10 @@ def _behind_front(door: Door, host: str, port: int, listening: Listening, limits
     except OSError:
         inner.close()
         raise
-    return Place(host, public.port, public)
+    return ListenAddress(host, public.port, public)
 
 
-def _directly(door: Door, host: str, port: int, source: Source | None) -> Place:
+def _directly(door: Door, host: str, port: int, source: Source | None) -> ListenAddress:
     # Try the address first: if gRPC fails to bind it, gRPC writes its own line to the log.
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -101,8 +105,8 @@ def _directly(door: Door, host: str, port: int, source: Source | None) -> Place:
         probe.bind(place)
     address = address_of(host, port)
     if source is None:
-        return Place(host, door.listen_plaintext(address))
-    return Place(host, door.listen_tls(address, source))
+        return ListenAddress(host, door.listen_plaintext(address))
+    return ListenAddress(host, door.listen_tls(address, source))
 
 
 def _source(listening: Listening) -> Source:

@@ -7,7 +7,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.model.errors import BadRequest, IllegalPollingTime
 from popserver.transport import convert
 from popserver.transport.calls import Caller
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 # Older clients do not know ILLEGAL_POLLING_TIME. Versions are compared as text, as RocketMQ does (protocol 1.7).
 _KNOWS_ILLEGAL_POLLING_TIME = "5.0.3"
@@ -18,7 +18,7 @@ _REQUEST_TIMEOUT_HALF_MS = 1_500
 def poll_ms_of(
     request: wire.ReceiveMessageRequest | wire.PullMessageRequest | legacy_pb2.PullBatchRequest,
     caller: Caller,
-    limits: Limits,
+    limits: CallLimits,
     open_polls: int = 0,
 ) -> int:
     """How long a receive or a pull may wait, in ms (requirement A12, protocol 1.7).

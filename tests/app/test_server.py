@@ -18,7 +18,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver import services
 from popserver.model.budget import Budget
 from popserver.model.errors import CannotListen
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.listen import address_of
 from tests.receiving.test_wire_polling import parked
 from tests.support.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
@@ -109,7 +109,7 @@ async def test_an_ipv6_address_stands_in_brackets(door: Door) -> None:
 
 async def test_draining_answers_and_lets_go(tmp_path: Path) -> None:
     """Health first, parked polls empty, streams ended well, and no later than the time allowed."""
-    async with opened(tmp_path, limits=Limits()) as door, door.telemetry() as stream:
+    async with opened(tmp_path, limits=CallLimits()) as door, door.telemetry() as stream:
         await stream.write(wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER)))
         await stream.read()
         watch = HealthStub(door.channel).Watch(HealthCheckRequest())

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from popserver.bulk import attempts
-from popserver.bulk.attempts import Attempt, Ended, Renew
+from popserver.bulk.attempts import Attempt, AttemptAck, Renew
 from popserver.model.message import id_from_bytes
 from popserver.model.states import State
 from popserver.model.topic import MessageType
@@ -70,7 +70,9 @@ class Model:
 
     def ack(self, name: str) -> None:
         keys = self._held(name)
-        assert self.store.one(attempts.ack, attempts.AckAttempt(self._attempt(name))) == Ended(len(keys), is_all=True)
+        assert self.store.one(attempts.ack, attempts.AckAttempt(self._attempt(name))) == AttemptAck(
+            len(keys), is_all=True
+        )
         self.held[name] = [], 0
         # Behind one that ran out an ack is provisional: those are done when that one is.
         states = self._states()

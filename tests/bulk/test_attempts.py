@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from popserver.bulk import attempts
-from popserver.bulk.attempts import Answer, Attempt, Ended, Renew
+from popserver.bulk.attempts import Answer, Attempt, AttemptAck, Renew
 from popserver.engine.transaction import Transaction
 from popserver.model.errors import InvalidReceiptHandle
 from popserver.model.group import Group, HistoryLevel
-from popserver.model.message import Held
+from popserver.model.message import HeldMessage
 from popserver.model.retry import Holder
 from popserver.model.states import State
 from popserver.model.topic import MessageType, Topic
@@ -46,13 +46,13 @@ class Asking:
         request = a_receive(self.group, self.topic, count, attempt_id=attempt_id, **more)
         return self.store.one(attempts.receive, attempts.ReceiveAttempt(request))
 
-    def held(self, attempt_id: str) -> list[Held]:
+    def held(self, attempt_id: str) -> list[HeldMessage]:
         return attempts.held_by(self.store.conn, self.attempt(attempt_id), self.store.now_ms)
 
     def renew(self, attempt_id: str, invisible_ms: int = HOLD_MS) -> int:
         return self.store.one(attempts.renew, Renew(self.attempt(attempt_id), invisible_ms))
 
-    def ack(self, attempt_id: str) -> Ended:
+    def ack(self, attempt_id: str) -> AttemptAck:
         return self.store.one(attempts.ack, attempts.AckAttempt(self.attempt(attempt_id)))
 
 
@@ -104,7 +104,7 @@ class TestReceive:
     def test_what_a_push_consumer_holds_is_not_its(self, store: OpenStore, asking: Asking) -> None:
         store.send(asking.topic)
         store.receive(asking.group, asking.topic, holder=Holder.PUSH, attempt_id="a")
-        assert (asking.held("a"), asking.renew("a"), asking.ack("a")) == ([], 0, Ended(0, is_all=True))
+        assert (asking.held("a"), asking.renew("a"), asking.ack("a")) == ([], 0, AttemptAck(0, is_all=True))
 
     def test_a_filter_passes_over_what_it_does_not_want(self, store: OpenStore, asking: Asking) -> None:
         from popserver.filters import sql as filters_sql
@@ -214,7 +214,7 @@ class TestAck:
         store.send(asking.topic, 5)
         asking.receive("a", 3)
         asking.receive("b", 1)
-        assert asking.ack("a") == Ended(3, is_all=True)
+        assert asking.ack("a") == AttemptAck(3, is_all=True)
         assert states(store, asking.group) == [State.COMMIT] * 3 + [State.INFLIGHT, State.READY]
 
     def test_repeated_it_acks_nothing_and_is_no_error(self, store: OpenStore, asking: Asking) -> None:
@@ -222,28 +222,28 @@ class TestAck:
         asking.receive("a")
         asking.ack("a")
         before = store.digest()
-        assert asking.ack("a") == Ended(0, is_all=True)
+        assert asking.ack("a") == AttemptAck(0, is_all=True)
         assert store.digest() == before
-        assert asking.ack("never heard of") == Ended(0, is_all=True)
+        assert asking.ack("never heard of") == AttemptAck(0, is_all=True)
 
     def test_what_ran_out_is_not_acked_and_another_gets_it(self, store: OpenStore, asking: Asking) -> None:
         store.send(asking.topic, 2)
         first = asking.receive("a").held
         store.now_ms += HOLD_MS
-        assert asking.ack("a") == Ended(0, is_all=True)
+        assert asking.ack("a") == AttemptAck(0, is_all=True)
         store.end_due()
         second = asking.receive("b").held
         assert [each.message_key for each in second] == [each.message_key for each in first]
         assert [each.attempt for each in second] == [2, 2]
         assert asking.held("a") == []
-        assert asking.ack("a") == Ended(0, is_all=True)
+        assert asking.ack("a") == AttemptAck(0, is_all=True)
         assert states(store, asking.group) == [State.INFLIGHT] * 2, "the other one's holds are the other one's"
 
     def test_a_message_group_goes_on_after_it(self, store: OpenStore, asking: Asking) -> None:
         store.send(asking.topic, in_order("g", 3))
         asking.receive("a", 2)
         assert asking.receive("b").held == [], "its group is locked"
-        assert asking.ack("a") == Ended(2, is_all=True)
+        assert asking.ack("a") == AttemptAck(2, is_all=True)
         assert asking.topic.topic_id in store.rings
         assert len(asking.receive("b").held) == 1
 
@@ -253,7 +253,7 @@ class TestAck:
         first, *_ = store.receive(asking.group, asking.topic, attempt_id="a")
         store.change(asking.group, first, SECOND)
         store.end_due(after_ms=SECOND)
-        assert asking.ack("a") == Ended(2, is_all=True)
+        assert asking.ack("a") == AttemptAck(2, is_all=True)
         assert states(store, asking.group) == [State.READY] * 3
         again = store.receive(asking.group, asking.topic, 1)
         assert ids(again) == [first.stored.message.message_id]
@@ -272,10 +272,10 @@ class TestAck:
         lock = "SELECT 1 FROM delivery WHERE message_key = %s FOR UPDATE"
         other.exec_driver_sql(lock, (held[1].message_key,))
         assert asking.renew("a") == 2
-        assert asking.ack("a") == Ended(2, is_all=False)
+        assert asking.ack("a") == AttemptAck(2, is_all=False)
         other.exec_driver_sql("ROLLBACK")
         other.close()
-        assert asking.ack("a") == Ended(1, is_all=True)
+        assert asking.ack("a") == AttemptAck(1, is_all=True)
         assert states(store, asking.group) == [State.COMMIT] * 3
 
     def test_many_at_once(self, store: OpenStore, asking: Asking) -> None:
@@ -283,7 +283,7 @@ class TestAck:
             store.send(asking.topic, 300)
         assert len(asking.receive("a", 1_000).held) == 1_000
         assert asking.renew("a") == 1_000
-        assert asking.ack("a") == Ended(1_000, is_all=True)
+        assert asking.ack("a") == AttemptAck(1_000, is_all=True)
         assert len(asking.receive("b", 1_000).held) == 200
 
     def test_several_attempts_in_one_transaction(self, store: OpenStore, asking: Asking) -> None:

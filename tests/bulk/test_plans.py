@@ -9,7 +9,7 @@ import pytest
 
 from popserver.bulk import attempts, pages
 from popserver.bulk.attempts import AckAttempt, Attempt, ReceiveAttempt, Renew
-from popserver.bulk.rules import Stretch, columns_named, sources_of
+from popserver.bulk.rules import QueueSlice, columns_named, sources_of
 from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
 from popserver.model.group import Group
@@ -24,7 +24,7 @@ SOURCES = sources_of(columns_named([]), "orders")
 
 def page(wanted: Filter) -> Act:
     def act(store: OpenStore, _: Group, topic: Topic) -> object:
-        return pages.page(store.conn, Stretch(topic, topic.queues[0], 3, 40, wanted, SOURCES))
+        return pages.page(store.conn, QueueSlice(topic, topic.queues[0], 3, 40, wanted, SOURCES))
 
     return act
 

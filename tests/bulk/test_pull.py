@@ -25,7 +25,7 @@ from popserver.bulk import rules as bulk_rules
 from popserver.bulk.arrow import Chunks
 from popserver.database import columns
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
-from popserver.model.topic import ACCEPTS_ON_THE_WAY, NewTopic
+from popserver.model.topic import AUTO_CREATE_ACCEPTS, NewTopic
 from popserver.transport import convert
 from tests.support.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
 from tests.support.running_broker import until
@@ -58,7 +58,7 @@ def at(ms: int) -> datetime:
 @pytest.mark.row("O4")
 async def test_every_column_says_what_a_pull_says(either_door: Door) -> None:
     door = either_door
-    await door.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, ACCEPTS_ON_THE_WAY))
+    await door.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, AUTO_CREATE_ACCEPTS))
     properties = {"größe": 'quote " and \\ and , and ] 文', "b": ""}
     await door.send(
         a_message(V1_ID, tag="t", keys=["k 1", 'k"2,'], user_properties=properties, body=b"\x00\xff body"),
@@ -326,7 +326,7 @@ async def test_readers_of_everything_do_not_stand_before_others(door: Door, monk
     await door.send(a_message("m0"))
     go_on, page = threading.Event(), pages.page
 
-    def slow(*arguments: Any) -> bulk_rules.Page:
+    def slow(*arguments: Any) -> bulk_rules.QueuePage:
         assert go_on.wait(60)
         return page(*arguments)
 

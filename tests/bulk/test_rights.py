@@ -18,7 +18,7 @@ from popserver.services import Services
 from popserver.transport import convert
 from popserver.transport.calls import serve
 from popserver.transport.incoming import Incoming
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from tests.access.test_wire import SECRET, give, guarded
 from tests.support.door import GROUP, TOPIC, Door, a_message
 from tests.support.signing import signed
@@ -97,7 +97,7 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     await door.send(a_message("m0"))
     assert (await pull_bulk(door)).ids == ["m0"]
     call: Any = BrokenOff()
-    limits = Limits()
+    limits = CallLimits()
     access = Access(door.broker.reader, door.broker.clock)
     gate = ClientGate(access, door.broker.clients.seen, door.broker.clock)
     methods = Services(door.broker, limits, "", "", pb.Endpoints()).bulk()

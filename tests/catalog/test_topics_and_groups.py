@@ -223,7 +223,7 @@ class TestDeleting:
         store.receive(group, topic, 1_200)
         store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
         removed = []
-        while rows := store.one(purge.purge, purge.Purge()):
+        while rows := store.one(purge.purge, purge.PurgeDeleted()):
             removed.append(rows)
         assert max(removed) == 1_000
         assert sum(removed) == 1_200 + 1_500 + 2  # deliveries, messages, the queue and the topic
@@ -233,7 +233,7 @@ class TestDeleting:
         group = store.group(meets=[topic])
         store.send(topic, 3)
         store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
-        store.one(purge.purge, purge.Purge())
+        store.one(purge.purge, purge.PurgeDeleted())
         assert store.receive(group, topic) == []
 
     def test_a_group_leaves_nothing_behind(self, store: OpenStore) -> None:
@@ -288,7 +288,7 @@ class TestDeleting:
         store.send(topic, 3)
         store.receive(group, topic, 1)
         store.one(groups.delete_group, groups.DeleteGroup(GROUP))
-        store.one(purge.purge, purge.Purge())
+        store.one(purge.purge, purge.PurgeDeleted())
         assert store.receive(group, topic) == []
         store.purge()
         assert store.one_value("SELECT COUNT(*) FROM delivery") == 0

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from popserver.clients.consumers import Consumers
 from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
-from popserver.filters.subscription import Kind, Role, subscription
+from popserver.filters.subscription import ClientKind, Role, subscription
 from popserver.model.names import Resource
 from tests.support.running_broker import RunningBroker
 
@@ -19,7 +19,7 @@ ORDERS, REFUNDS = Resource("", "orders"), Resource("east", "refunds")
 SECOND = 1_000
 
 
-def role(*filters: tuple[Resource, Filter], group: Resource = GROUP, kind: Kind = Kind.PUSH) -> Role:
+def role(*filters: tuple[Resource, Filter], group: Resource = GROUP, kind: ClientKind = ClientKind.PUSH) -> Role:
     return Role(group, kind, subscription(filters))
 
 
@@ -66,11 +66,11 @@ def test_another_subscription_is_warned_of(
 @pytest.mark.row("G5")
 def test_a_pull_consumer_that_names_its_queues_itself_disagrees_with_nobody(warned: list[Any]) -> None:
     consumers = Consumers()
-    consumers.took("assigned", role(kind=Kind.PULL))
-    consumers.took("member", role((ORDERS, tags.parse("a")), kind=Kind.PULL))
-    consumers.took("assigned too", role(kind=Kind.PULL))
+    consumers.took("assigned", role(kind=ClientKind.PULL))
+    consumers.took("member", role((ORDERS, tags.parse("a")), kind=ClientKind.PULL))
+    consumers.took("assigned too", role(kind=ClientKind.PULL))
     assert (warned, consumers.disagreement(GROUP), consumers.disagreements(10)) == ([], "", [])
-    consumers.took("another", role((ORDERS, tags.parse("b")), kind=Kind.PULL))
+    consumers.took("another", role((ORDERS, tags.parse("b")), kind=ClientKind.PULL))
     assert "member wants topic 'orders' by TAG 'a', another wants" in consumers.disagreement(GROUP)
     assert len(warned) == len(consumers.disagreements(10)) == 1
 
@@ -93,7 +93,9 @@ def test_one_warning_for_each_change(warned: list[Any]) -> None:
 def test_the_same_in_other_words_is_the_same(warned: list[Any]) -> None:
     consumers = Consumers()
     consumers.took("c1", role((ORDERS, tags.parse("a || b")), (REFUNDS, filters_sql.parse("a > 1"))))
-    consumers.took("c2", role((REFUNDS, filters_sql.parse(" a > 1 ")), (ORDERS, tags.parse("b||a")), kind=Kind.SIMPLE))
+    consumers.took(
+        "c2", role((REFUNDS, filters_sql.parse(" a > 1 ")), (ORDERS, tags.parse("b||a")), kind=ClientKind.SIMPLE)
+    )
     consumers.took("c3", role((ORDERS, tags.parse("a")), group=OTHER_GROUP))
     assert not warned
     assert list(consumers.of(GROUP)) == ["c1", "c2"]

@@ -9,7 +9,7 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.clients.routes import Routing
+from popserver.clients.routes import RouteMethods
 from popserver.cluster.sql import BEAT_MS, SERVER_LAPSE_MS
 from popserver.model.names import Resource
 from popserver.transport import convert
@@ -33,10 +33,10 @@ def written(broker: pb.Broker) -> tuple[str, ...]:
     return tuple(f"{each.host}:{each.port}" for each in broker.endpoints.addresses)
 
 
-def routing(broker: RunningBroker) -> Routing:
+def routing(broker: RunningBroker) -> RouteMethods:
     own = endpoints("127.0.0.1:1")
     parts = broker.broker
-    return Routing(parts.catalog, parts.clients, parts.members, parts.group_members, own)
+    return RouteMethods(parts.catalog, parts.clients, parts.members, parts.group_members, own)
 
 
 async def route(broker: RunningBroker, *dialled: str, topic: str = "orders") -> list[pb.MessageQueue]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.cluster import sql as cluster_sql
-from popserver.cluster.sql import Beat, Come, Go, Leave, Server, Welcome
+from popserver.cluster.sql import AdoptClients, AttachClient, DetachClient, Heartbeat, Leave, Server
 from popserver.database.notifications import EVERYTHING, SERVERS
 from popserver.model.retry import Holder
 from tests.support.open_store import SECOND, OpenStore
@@ -19,11 +19,11 @@ def servers(store: OpenStore) -> OpenStore:
     return store
 
 
-def beat(store: OpenStore, server_id: str, address: str = "", *, judges: bool = True) -> cluster_sql.Beaten:
-    return store.one(cluster_sql.beat, Beat(server_id, address, judges))
+def beat(store: OpenStore, server_id: str, address: str = "", *, judges: bool = True) -> cluster_sql.HeartbeatResult:
+    return store.one(cluster_sql.heartbeat, Heartbeat(server_id, address, judges))
 
 
-def attend(store: OpenStore, *requests: Come | Go) -> list[bool]:
+def attend(store: OpenStore, *requests: AttachClient | DetachClient) -> list[bool]:
     return [bool(each) for each in store.do(cluster_sql.attend, *requests)]
 
 
@@ -68,42 +68,45 @@ def test_of_two_at_one_address_the_newer_comes_first(servers: OpenStore) -> None
 
 
 def test_a_welcome_is_for_everybody_and_everything(store: OpenStore) -> None:
-    store.one(cluster_sql.welcome, Welcome())
+    store.one(cluster_sql.adopt_clients, AdoptClients())
     assert store.words == {EVERYTHING}
 
 
 def test_a_client_is_gone_when_its_last_server_has_lost_it(servers: OpenStore) -> None:
-    attend(servers, Come("c1", "a"))
-    attend(servers, Come("c1", "b"), Come("c1", "b"))
+    attend(servers, AttachClient("c1", "a"))
+    attend(servers, AttachClient("c1", "b"), AttachClient("c1", "b"))
     assert clients(servers) == [("c1", "a"), ("c1", "b")]
-    assert attend(servers, Go("c1", "a")) == [False]
-    assert attend(servers, Go("c1", "b")) == [True]
+    assert attend(servers, DetachClient("c1", "a")) == [False]
+    assert attend(servers, DetachClient("c1", "b")) == [True]
     assert clients(servers) == []
 
 
 def test_a_goodbye_counts_everywhere(servers: OpenStore) -> None:
-    attend(servers, Come("c1", "a"), Come("c1", "b"), Come("c2", "b"))
-    assert attend(servers, Go("c1", "a", everywhere=True)) == [True]
+    attend(servers, AttachClient("c1", "a"), AttachClient("c1", "b"), AttachClient("c2", "b"))
+    assert attend(servers, DetachClient("c1", "a", everywhere=True)) == [True]
     assert clients(servers) == [("c2", "b")]
 
 
 def test_an_unknown_client_is_gone(servers: OpenStore) -> None:
-    assert attend(servers, Go("nobody", "a")) == [True]
+    assert attend(servers, DetachClient("nobody", "a")) == [True]
 
 
 def test_several_in_one_transaction_are_taken_in_turn(servers: OpenStore) -> None:
-    asked = (Come("c1", "a"), Go("c1", "a"), Come("c1", "a"), Go("c2", "a"))
+    asked = (AttachClient("c1", "a"), DetachClient("c1", "a"), AttachClient("c1", "a"), DetachClient("c2", "a"))
     assert attend(servers, *asked) == [False, True, False, True]
     assert clients(servers) == [("c1", "a")]
 
 
 def test_a_silent_servers_clients_are_left_behind_after_their_time(servers: OpenStore) -> None:
-    attend(servers, Come("c1", "b"), Come("c2", "b"), Come("c2", "a"))
+    attend(servers, AttachClient("c1", "b"), AttachClient("c2", "b"), AttachClient("c2", "a"))
     servers.now_ms += 35 * SECOND - 1
     assert beat(servers, "a").left_behind == ()
     servers.now_ms += 1
     assert sorted(beat(servers, "a").left_behind) == ["c1", "c2"]
-    assert attend(servers, Go("c1", "a", inherits=True), Come("c2", "a", inherits=True)) == [True, False]
+    assert attend(servers, DetachClient("c1", "a", inherits=True), AttachClient("c2", "a", inherits=True)) == [
+        True,
+        False,
+    ]
     assert clients(servers) == [("c2", "a")]
     assert beat(servers, "a").left_behind == ()
     assert servers.words == {SERVERS}, "it is forgotten now"
@@ -111,10 +114,10 @@ def test_a_silent_servers_clients_are_left_behind_after_their_time(servers: Open
 
 
 def test_who_was_away_itself_does_not_judge(servers: OpenStore) -> None:
-    attend(servers, Come("c1", "b"))
+    attend(servers, AttachClient("c1", "b"))
     servers.now_ms += 3_600 * SECOND
     assert beat(servers, "a", judges=False).left_behind == ()
-    assert attend(servers, Go("c1", "a")) == [False]
+    assert attend(servers, DetachClient("c1", "a")) == [False]
 
 
 def test_the_newest_beat(servers: OpenStore) -> None:
@@ -130,5 +133,5 @@ def test_holders_that_no_server_answers_for(servers: OpenStore) -> None:
     servers.send(topic, 2)
     for client_id in ("c1", "c2"):
         servers.receive(group, topic, 1, holder=Holder.PUSH, client_id=client_id)
-    attend(servers, Come("c1", "a"))
+    attend(servers, AttachClient("c1", "a"))
     assert cluster_sql.unattended_push_clients(servers.conn) == ["c2"]

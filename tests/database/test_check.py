@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from popserver.database.check import INVARIANTS, check_soundness
+from popserver.database.check import INVARIANTS, check_integrity
 from popserver.model.errors import StoreUnavailable
 from popserver.model.topic import MessageType
 from tests.support.builders import in_order
@@ -101,12 +101,12 @@ def test_every_invariant_can_be_broken() -> None:
 
 @pytest.mark.parametrize("invariant", INVARIANTS)
 def test_a_broken_invariant_is_named(filled: OpenStore, invariant: str) -> None:
-    check_soundness(filled.conn)
+    check_integrity(filled.conn)
     filled.conn.exec_driver_sql(DAMAGE[invariant])
     broken = [name for name, query in INVARIANTS.items() if filled.one_value(query)]
     assert invariant in broken
     with pytest.raises(StoreUnavailable) as refusal:
-        check_soundness(filled.conn)
+        check_integrity(filled.conn)
     said = refusal.value.sentence
     assert all(re.search(rf"{name} \([1-5]\)", said) for name in broken), "all of it at once"
     assert "restore a backup" in said

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popserver.database import notifications
-from popserver.database.notifications import EVERYTHING, GROUP, SERVERS, TOPIC, Notice, Outdated
+from popserver.database.notifications import EVERYTHING, GROUP, SERVERS, TOPIC, Invalidation, Notification
 
-NAMES = {Outdated(TOPIC, "north|%", "%DLQ%a-b_c"), Outdated(GROUP, "", "g")}
+NAMES = {Invalidation(TOPIC, "north|%", "%DLQ%a-b_c"), Invalidation(GROUP, "", "g")}
 
 
 def test_a_notice_arrives_as_it_was_said() -> None:
     said = notifications.encode("a1", {7, 5}, NAMES, {SERVERS})
-    assert notifications.decode(said) == Notice("a1", frozenset({5, 7}), frozenset(NAMES), frozenset({SERVERS}))
+    assert notifications.decode(said) == Notification("a1", frozenset({5, 7}), frozenset(NAMES), frozenset({SERVERS}))
 
 
 def test_nothing_to_say_is_not_said() -> None:
@@ -25,7 +25,7 @@ def test_nothing_to_say_is_not_said() -> None:
 
 def test_what_would_be_too_long_is_everything() -> None:
     said = notifications.encode("a1", range(10**6, 10**6 + 2_000), (), {SERVERS})
-    assert notifications.decode(said) == Notice("a1", words=frozenset({EVERYTHING, SERVERS}))
+    assert notifications.decode(said) == Notification("a1", words=frozenset({EVERYTHING, SERVERS}))
 
 
 def test_a_notice_can_stand_in_a_statement() -> None:
@@ -34,7 +34,7 @@ def test_a_notice_can_stand_in_a_statement() -> None:
 
 @pytest.mark.parametrize("word", ["due", "pending"])
 def test_a_users_transaction_says_one_word(word: str) -> None:
-    assert notifications.decode(word) == Notice("", words=frozenset({word}))
+    assert notifications.decode(word) == Notification("", words=frozenset({word}))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_users_transaction_says_one_word(word: str) -> None:
     ],
 )
 def test_rubbish_is_everything(rubbish: str) -> None:
-    assert notifications.decode(rubbish) == Notice("", words=frozenset({EVERYTHING}))
+    assert notifications.decode(rubbish) == Notification("", words=frozenset({EVERYTHING}))
 
 
 _json = st.recursive(

@@ -10,7 +10,7 @@ import pytest
 from popserver.database import states_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import TagFilter
-from popserver.inspection import evidence
+from popserver.inspection import message_facts
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.message import Delivery, id_from_bytes
@@ -218,7 +218,7 @@ def test_a_group_that_has_not_met_the_topic_has_no_state(store: OpenStore) -> No
     key = message_key(topic.queues[0].queue_id, 0)
     assert states_of.state_of(store.conn, group.group_id, key) is None
     assert store.states(group) == {}
-    assert evidence.of_stored(store.conn, group, key).state is None
+    assert message_facts.of_stored(store.conn, group, key).state is None
 
 
 def test_a_dead_letter_is_known_by_its_first_place(store: OpenStore) -> None:
@@ -262,7 +262,7 @@ def _asked(store: OpenStore, group: Group, key: int) -> State | None:
 def _explained(store: OpenStore, topic: Topic, group: Group) -> list[State | None]:
     rows = store.rows("SELECT message_id FROM message WHERE topic_id = :id ORDER BY message_key", id=topic.topic_id)
     ids = [id_from_bytes(bytes(row.message_id)) for row in rows]
-    return [evidence.evidence(store.conn, group.name, topic.name, each)[0].state for each in ids]
+    return [message_facts.message_facts(store.conn, group.name, topic.name, each)[0].state for each in ids]
 
 
 def _refused_with(store: OpenStore, group: Group, key: int) -> State:

@@ -7,9 +7,9 @@ import pytest
 from popserver.catalog import groups, topics
 from popserver.dead_letters import plan_requests, plans
 from popserver.dead_letters import purge as dead_letters_purge
-from popserver.dead_letters.rules import Order, Repair
-from popserver.delivery.retry_topic import lineage_of
-from popserver.inspection import evidence, why
+from popserver.dead_letters.rules import RedriveItem, Repair
+from popserver.delivery.retry_topic import retry_origin_of
+from popserver.inspection import message_facts, why
 from popserver.maintenance import retention
 from popserver.model.errors import MessageNotFound, PopError
 from popserver.model.group import Group, Mode
@@ -48,7 +48,9 @@ def group(store: OpenStore, topic: Topic) -> Group:
 
 
 def purge(store: OpenStore, group: Group, *more: int) -> int:
-    return store.one(dead_letters_purge.purge, dead_letters_purge.Purge(group, more or letter_ids(store, group)))
+    return store.one(
+        dead_letters_purge.purge_letters, dead_letters_purge.PurgeLetters(group, more or letter_ids(store, group))
+    )
 
 
 class TestAGroupOfModePull:
@@ -64,10 +66,10 @@ class TestAGroupOfModePull:
         assert again.message.message_id == sent.message_id
         properties = again.message.properties
         assert (properties["p"], properties[REDRIVE_OF], properties[REDRIVE_PLAN]) == ("v", sent.message_id, "p1")
-        assert lineage_of(properties)[:2] == ("orders", 0)
+        assert retry_origin_of(properties)[:2] == ("orders", 0)
         assert store.rows("SELECT 1 FROM delivery") == []
         assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
-        found, _ = evidence.evidence(store.conn, pulls.name, topic.name, sent.message_id)
+        found, _ = message_facts.message_facts(store.conn, pulls.name, topic.name, sent.message_id)
         words = why.sentence(found, str)
         assert words.startswith(f"redriven by plan 'p1' {store.now_ms}, it is at offset 0 of topic '%RETRY%pulling'")
         assert "READY" in words
@@ -76,7 +78,7 @@ class TestAGroupOfModePull:
         store.send(topic)
         hand_back(store, pulls, topic, 0, -1)
         (before,) = letters(store, pulls)
-        order(store, pulls, [Order(before.id, "", Repair(b"mended"))])
+        order(store, pulls, [RedriveItem(before.id, "", Repair(b"mended"))])
         assert [each.message.body for each in retries(store, pulls)] == [b"mended"]
         place = topics.find_topic(store.conn, retry_topic(pulls.name))
         assert place is not None
@@ -93,13 +95,13 @@ class TestAGroupOfModePull:
 def test_a_pop_group_that_reads_its_retry_topic_has_it_there(store: OpenStore, topic: Topic, group: Group) -> None:
     die(store, group, topic, 2)
     first, second = letter_ids(store, group)
-    order(store, group, [Order(first, "", Repair(b"mended"))])
+    order(store, group, [RedriveItem(first, "", Repair(b"mended"))])
     store.ack(group, *store.receive(group, topic))
     place = topics.find_topic(store.conn, retry_topic(group.name))
     assert place is not None
     store.meet(group, place)
     store.ack(group, *store.receive(group, place))
-    assert order(store, group, [Order(second)], "p2") == (1, 0)
+    assert order(store, group, [RedriveItem(second)], "p2") == (1, 0)
     assert [row.outcome for row in lineage(store, "p2")] == ["READY"]
     assert list(store.states(group).values()) == [State.COMMIT, State.READY]
     store.ack(group, *store.receive(group, place))
@@ -154,7 +156,7 @@ def test_a_clone_begins_no_later_than_where_it_stood_first(store: OpenStore, top
 
 def test_a_clone_of_what_is_done_begins_behind_it(store: OpenStore, topic: Topic, group: Group) -> None:
     die(store, group, topic)
-    order(store, group, [Order(each, "", Repair(b"x")) for each in letter_ids(store, group)])
+    order(store, group, [RedriveItem(each, "", Repair(b"x")) for each in letter_ids(store, group)])
     store.ack(group, *store.receive(group, topic))
     source = groups.groups_by_id(store.conn, [group.group_id])[group.group_id].group
     (moved,) = store.one(clone.clone, clone.Clone(source, store.group("others"), [topic]))
@@ -172,7 +174,7 @@ def test_the_lag_of_a_queue_counts_it_where_it_stood_first(store: OpenStore, top
 
 def test_retention_keeps_what_has_a_delivery(store: OpenStore, topic: Topic, group: Group) -> None:
     die(store, group, topic, 2)
-    orders = [Order(each, "", Repair(b"mended")) for each in letter_ids(store, group)]
+    orders = [RedriveItem(each, "", Repair(b"mended")) for each in letter_ids(store, group)]
     order(store, group, orders)
     store.now_ms += HOUR
     while store.one(retention.retain, retention.Retain(store.now_ms)).removed:
@@ -196,7 +198,7 @@ def test_retention_keeps_what_has_a_delivery(store: OpenStore, topic: Topic, gro
 def test_it_goes_with_its_topic(store: OpenStore, topic: Topic, group: Group) -> None:
     die(store, group, topic, 3)
     one, two, _three = letter_ids(store, group)
-    order(store, group, [Order(one), Order(two, "", Repair(b"mended"))])
+    order(store, group, [RedriveItem(one), RedriveItem(two, "", Repair(b"mended"))])
     store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
     assert store.rows("SELECT 1 FROM delivery") == []
@@ -221,7 +223,7 @@ def test_what_goes_with_its_dead_letter_topic_is_skipped(store: OpenStore, topic
     write_plan(store, group)
     store.one(topics.delete_topic, topics.DeleteTopic(dead_letter_topic(group.name)))
     with pytest.raises(MessageNotFound, match="'%DLQ%billing', which is deleted"):
-        order(store, group, [Order(letter_ids(store, group)[0])], "p2")
+        order(store, group, [RedriveItem(letter_ids(store, group)[0])], "p2")
     assert run(store) == (0, 2)
     assert {row.note for row in lineage(store, "p1")} == {
         "its group's dead-letter topic is deleted, and the message with it"
@@ -252,7 +254,7 @@ class TestAPurge:
     def test_leaves_what_is_redriven_and_not_done(self, store: OpenStore, topic: Topic, group: Group) -> None:
         die(store, group, topic, 3)
         one, two, three = letter_ids(store, group)
-        order(store, group, [Order(one), Order(two, "", Repair(b"mended"))])
+        order(store, group, [RedriveItem(one), RedriveItem(two, "", Repair(b"mended"))])
         assert purge(store, group) == 1
         assert letter_ids(store, group) == [one, two]
         store.check()
@@ -336,7 +338,7 @@ class TestWhatCannotGoBack:
         die(store, group, other)
         one, two, _three, _four = letter_ids(store, group)
         write_plan(store, group)
-        redriven = order(store, group, [Order(one)], "p0")
+        redriven = order(store, group, [RedriveItem(one)], "p0")
         assert redriven == (1, 0)
         assert purge(store, group, two) == 1
         store.one(topics.delete_topic, topics.DeleteTopic(other.name))
@@ -353,8 +355,11 @@ class TestWhatCannotGoBack:
         (one,) = letter_ids(store, group)
         store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
         before = store.digest()
-        for orders, words in (([Order(one)], "is deleted"), ([Order(99), Order(one)], "no dead letter 99")):
-            (refusal,) = store.do(plans.redrive_now, plan_requests.Orders(a_plan(group), orders))
+        for orders, words in (
+            ([RedriveItem(one)], "is deleted"),
+            ([RedriveItem(99), RedriveItem(one)], "no dead letter 99"),
+        ):
+            (refusal,) = store.do(plans.redrive_now, plan_requests.RedriveNow(a_plan(group), orders))
             assert isinstance(refusal, PopError)
             assert words in refusal.sentence
         assert store.digest() == before

@@ -23,7 +23,7 @@ def test_two_dead_letters_are_not_a_stretch(store: OpenStore) -> None:
             store.ack(group, each)
     plans = Plans(store)
     with plans.caught():
-        assert store.one(purge.purge, purge.Purge(group, [first, last])) == 2
+        assert store.one(purge.purge_letters, purge.PurgeLetters(group, [first, last])) == 2
     looks = {
         statement: plan
         for statement, plan in plans.explained().items()

@@ -9,7 +9,7 @@ import pytest
 
 from popserver.dead_letters import plan_requests, plans
 from popserver.dead_letters import purge as dead_letters_purge
-from popserver.dead_letters.rules import Order, Repair
+from popserver.dead_letters.rules import RedriveItem, Repair
 from popserver.model.errors import PopError
 from popserver.model.message import Delivery
 from popserver.model.states import State
@@ -66,22 +66,22 @@ class Lives:
     def run(self) -> None:
         if self.plans:
             plan_id = f"p{self.chance.randrange(self.plans) + 1}"
-            self.store.do(plans.run, plan_requests.Run(plan_id, self.chance.randrange(1, 4)))
+            self.store.do(plans.run_plan, plan_requests.RunPlan(plan_id, self.chance.randrange(1, 4)))
 
     def order(self) -> None:
         known = letter_ids(self.store, self.group)
         some = self.chance.sample(known, min(len(known), 3))
         repairs = (None, Repair(b"mended"))
-        orders = [Order(each, "", self.chance.choice(repairs)) for each in some]
+        orders = [RedriveItem(each, "", self.chance.choice(repairs)) for each in some]
         if orders:
             name = f"o{self.chance.randrange(5)}"
-            (done,) = self.store.do(plans.redrive_now, plan_requests.Orders(a_plan(self.group, name), orders))
+            (done,) = self.store.do(plans.redrive_now, plan_requests.RedriveNow(a_plan(self.group, name), orders))
             assert not isinstance(done, PopError)
 
     def purge(self) -> None:
         known = {row.id: bytes(row.message_id) for row in letters(self.store, self.group)}
         some = [each for each in known if self.chance.random() < 0.2]
-        self.store.one(dead_letters_purge.purge, dead_letters_purge.Purge(self.group, some))
+        self.store.one(dead_letters_purge.purge_letters, dead_letters_purge.PurgeLetters(self.group, some))
         left = set(letter_ids(self.store, self.group))
         self.purged |= {known[each].hex().upper() for each in known.keys() - left}
 

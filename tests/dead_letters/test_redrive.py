@@ -6,8 +6,8 @@ import pytest
 
 from popserver.catalog import topics
 from popserver.dead_letters import plan_facts
-from popserver.dead_letters.rules import Order, Repair
-from popserver.inspection import evidence
+from popserver.dead_letters.rules import RedriveItem, Repair
+from popserver.inspection import message_facts
 from popserver.model.group import Group
 from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
 from popserver.model.retry import Holder
@@ -135,7 +135,10 @@ class TestARepair:
         first, second = die(store, group, topic, 2, tag="A", keys=("k",), properties={"p": "v", "q": "w"})
         one, two = letter_ids(store, group)
         repair = Repair(b"whole", "B", ("k1", "k2"), {"p": "new"})
-        assert order(store, group, [Order(one, "no origin", repair), Order(two, "", Repair(tag=""))]) == (2, 0)
+        assert order(store, group, [RedriveItem(one, "no origin", repair), RedriveItem(two, "", Repair(tag=""))]) == (
+            2,
+            0,
+        )
         held = sorted(store.receive(group, topic), key=lambda each: each.stored.offset)
         assert ids(held) == [first, second]
         assert bodies(held) == [b"whole", b"body"]
@@ -155,18 +158,18 @@ class TestARepair:
     def test_that_dies_again_is_the_same_dead_letter(self, store: OpenStore, topic: Topic, group: Group) -> None:
         (dead,) = die(store, group, topic)
         (before,) = letters(store, group)
-        order(store, group, [Order(before.id, "", Repair(b"still wrong"))])
+        order(store, group, [RedriveItem(before.id, "", Repair(b"still wrong"))])
         give_up(store, group, store.receive(group, topic))
         (after,) = letters(store, group)
         assert (after.copy_key, after.origin_key, bytes(after.body)) == (before.copy_key, before.origin_key, b"body")
         assert store.states(group)[dead] is State.DLQ
-        order(store, group, [Order(after.id, "", Repair(b"right"))], "p2")
+        order(store, group, [RedriveItem(after.id, "", Repair(b"right"))], "p2")
         assert bodies(store.receive(group, topic)) == [b"right"]
 
     def test_may_be_repeated(self, store: OpenStore, topic: Topic, group: Group) -> None:
         die(store, group, topic)
         (one,) = letter_ids(store, group)
-        orders = [Order(one, "", Repair(b"whole"))]
+        orders = [RedriveItem(one, "", Repair(b"whole"))]
         assert order(store, group, orders) == (1, 0)
         before = store.digest()
         assert order(store, group, orders) == (0, 0)
@@ -234,6 +237,6 @@ def test_it_is_waited_for_by_a_holder_that_comes_back(store: OpenStore, topic: T
 def test_why_and_its_history_name_the_plan(store: OpenStore, topic: Topic, group: Group) -> None:
     (dead,) = die(store, group, topic)
     redrive_all(store, group)
-    found, steps = evidence.evidence(store.conn, group.name, topic.name, dead)
+    found, steps = message_facts.message_facts(store.conn, group.name, topic.name, dead)
     assert found.state is State.READY
     assert [(step.event, step.reason) for step in steps][-1] == ("REDRIVE", "redriven by plan p1: fixed")

@@ -10,10 +10,10 @@ import pytest
 
 from popserver.catalog import groups, lookup
 from popserver.dead_letters import plan_requests, plans
-from popserver.dead_letters.flow import Redrives, Selected
-from popserver.dead_letters.plan_requests import Run
-from popserver.delivery.dead_letter_topic import bury
-from popserver.delivery.leaving import Dying
+from popserver.dead_letters.flow import LetterSelection, Redrives
+from popserver.dead_letters.plan_requests import RunPlan
+from popserver.delivery.dead_letter_topic import move_to_dead_letters
+from popserver.delivery.leaving import DeadLetterCandidate
 from popserver.engine.transaction import Locks, Request, Transaction, lock
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
@@ -34,7 +34,9 @@ def kill(store: OpenStore, name: str) -> None:
     tx = Transaction(store.conn, store.now_ms)
     store.database.begin(store.conn)
     row = store.rows("SELECT message_key, topic_id FROM delivery WHERE group_id = :id LIMIT 1", id=group.group_id)[0]
-    bury(tx, group, [Dying(row.message_key, row.topic_id, 1, "c1")], Event.FORWARD_TO_DLQ, "test")
+    move_to_dead_letters(
+        tx, group, [DeadLetterCandidate(row.message_key, row.topic_id, 1, "c1")], Event.FORWARD_TO_DLQ, "test"
+    )
     tx.finish()
 
 
@@ -75,11 +77,11 @@ def test_who_changes_what_exists_beside_a_plan_waits_in_no_circle(postgres_url: 
     """One has the plan and creates a topic on its way; the other may fix a mode, and runs the plan too."""
     with open_store(postgres_url) as one, open_store(postgres_url) as other:
         beginning = [_begin(each) for each in (one, other)]
-        lock(beginning[0], [Run("p1", 1)])
+        lock(beginning[0], [RunPlan("p1", 1)])
         got: list[str] = []
 
         def second() -> None:
-            lock(beginning[1], [_MayFixMode(), Run("p1", 1)])
+            lock(beginning[1], [_MayFixMode(), RunPlan("p1", 1)])
             got.append("both")
 
         thread = threading.Thread(target=second)
@@ -109,7 +111,7 @@ def _begin(store: OpenStore) -> Transaction:
 async def test_both_run_one_plan_and_each_message_goes_back_once(servers: SeveralBrokers) -> None:
     await _fill(servers.a)
     redrives = [each.broker.redrives() for each in (servers.a, servers.b)]
-    plan = await redrives[0].plan("p1", Selected(GROUP), "", None, "")
+    plan = await redrives[0].plan("p1", LetterSelection(GROUP), "", None, "")
     assert plan.planned == COUNT
 
     async def run(mine: Redrives) -> int:
@@ -127,7 +129,7 @@ async def test_both_run_one_plan_and_each_message_goes_back_once(servers: Severa
 async def test_both_write_one_plan_down_and_each_message_stands_in_it_once(servers: SeveralBrokers) -> None:
     await _fill(servers.a)
     redrives = [each.broker.redrives() for each in (servers.a, servers.b)]
-    plans = await asyncio.gather(*(each.plan("p1", Selected(GROUP), "", None, "") for each in redrives))
+    plans = await asyncio.gather(*(each.plan("p1", LetterSelection(GROUP), "", None, "") for each in redrives))
     assert [(each.state, each.planned) for each in plans] == [("PLANNED", COUNT)] * 2
 
 
@@ -135,7 +137,7 @@ async def test_two_plans_at_two_servers_share_what_is_dead(servers: SeveralBroke
     await _fill(servers.a)
     redrives = [each.broker.redrives() for each in (servers.a, servers.b)]
     for mine, plan_id in zip(redrives, ("p1", "p2"), strict=True):
-        await mine.plan(plan_id, Selected(GROUP), "", None, "")
+        await mine.plan(plan_id, LetterSelection(GROUP), "", None, "")
     done = await asyncio.gather(*(each.run(plan_id, 0) for each, plan_id in zip(redrives, ("p1", "p2"), strict=True)))
     assert sum(each.redriven for each in done) == COUNT
     assert sum(each.skipped for each in done) == COUNT
@@ -159,13 +161,13 @@ def test_what_breaks_off_between_steps_goes_on(postgres_url: str) -> None:
         group = one.group(meets=[topic])
         die(one, group, topic, 10)
         write_plan(one, group)
-        assert one.one(plans.run, Run("p1", 4)) == (4, 0)
+        assert one.one(plans.run_plan, RunPlan("p1", 4)) == (4, 0)
         one.database.begin(one.conn)
         tx = Transaction(one.conn, one.now_ms)
         plan_requests.lock(tx, ["p1"])
-        assert plans.run(tx, [Run("p1", 4)]) == [(4, 0)]
+        assert plans.run_plan(tx, [RunPlan("p1", 4)]) == [(4, 0)]
         one.conn.exec_driver_sql("ROLLBACK")
-        assert other.one(plans.run, Run("p1", 4)) == (4, 0)
-        assert other.one(plans.run, Run("p1", 4)) == (2, 0)
+        assert other.one(plans.run_plan, RunPlan("p1", 4)) == (4, 0)
+        assert other.one(plans.run_plan, RunPlan("p1", 4)) == (2, 0)
         assert [row.state for row in lineage(other, "p1")] == ["REDRIVEN"] * 10
         assert len(letter_ids(other, group)) == len(other.receive(group, topic)) == 10

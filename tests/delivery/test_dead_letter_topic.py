@@ -200,7 +200,7 @@ def test_what_dies_while_its_topic_is_being_deleted(store: OpenStore, topic: Top
     store.receive(group, topic, invisible_ms=HOLD_MS)
     store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.now_ms += HOLD_MS
-    while store.one(purge.purge, purge.Purge()):
+    while store.one(purge.purge, purge.PurgeDeleted()):
         store.end_due()
         without_copy = "SELECT COUNT(*) FROM dead_letter WHERE copy_key NOT IN (SELECT message_key FROM message)"
         assert store.one_value(without_copy) == 0

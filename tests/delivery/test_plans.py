@@ -55,11 +55,11 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
         {"delivery_client"},
     ),
     "orphan a grant": (
-        lambda store, group, _: store.one(release.orphan, release.Orphan(receipts=_held(store, group))),
+        lambda store, group, _: store.one(release.abandon_holds, release.AbandonHolds(receipts=_held(store, group))),
         {"delivery_pk"},
     ),
     "withdraw a grant": (
-        lambda store, group, _: store.one(release.withdraw, release.Withdraw(_held(store, group))),
+        lambda store, group, _: store.one(release.cancel_delivery, release.CancelDelivery(_held(store, group))),
         {"delivery_pk"},
     ),
 }

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popserver.engine.clock import FASTER, SLOWER, SLOWER_AFTER_A_STEP, ManualClock, SystemClock, elapsed_s
-from popserver.engine.timers import Sleeper
+from popserver.engine.timers import DueTimer
 from tests.support.machine import START_MS, Machine
 
 
@@ -256,7 +256,7 @@ class TestTheManualClock:
         assert ended == [3_600_000]
 
 
-def a_sleeper(clock: ManualClock, *next_due_ms: int | None) -> tuple[Sleeper, list[int]]:
+def a_sleeper(clock: ManualClock, *next_due_ms: int | None) -> tuple[DueTimer, list[int]]:
     """One whose work notes its time and answers, in turn, what is due next; and the notes."""
     done: list[int] = []
     answers = iter(next_due_ms)
@@ -266,7 +266,7 @@ def a_sleeper(clock: ManualClock, *next_due_ms: int | None) -> tuple[Sleeper, li
         done.append(clock.now_ms())
         return next(answers, None)
 
-    return Sleeper(clock, work), done
+    return DueTimer(clock, work), done
 
 
 class TestTheSleeper:
@@ -302,7 +302,7 @@ class TestTheSleeper:
             done.append(clock.now_ms())
             return 30 if len(done) == 1 else None
 
-        sleeper = Sleeper(clock, work)
+        sleeper = DueTimer(clock, work)
         sleeper.tell(10)
         await clock.advance(100, sleeper.idle)
         assert done == [10, 15]

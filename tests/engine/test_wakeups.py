@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popserver.engine.clock import ManualClock
-from popserver.engine.wakeups import Seat, Wakeups
+from popserver.engine.wakeups import PollKey, Wakeups
 from popserver.filters import tags
 from popserver.model.states import State
 from tests.support.running_broker import running_broker, until
 
-SEAT = Seat(group_id=1, topic_id=1)
+SEAT = PollKey(group_id=1, topic_id=1)
 A, B = tags.parse("A"), tags.parse("B")
 
 
@@ -33,7 +33,7 @@ async def test_what_was_found_empty_is_known_until_the_next_ring() -> None:
     wakeups.found_empty(SEAT, A, wakeups.ring_number(1))
     assert wakeups.is_known_empty(SEAT, A)
     assert not wakeups.is_known_empty(SEAT, B)
-    assert not wakeups.is_known_empty(Seat(2, 1), A)
+    assert not wakeups.is_known_empty(PollKey(2, 1), A)
     wakeups.ring(2)
     assert wakeups.is_known_empty(SEAT, A)
     wakeups.ring(1)
@@ -60,7 +60,7 @@ async def test_a_look_that_a_ring_overtook_says_nothing() -> None:
 async def test_nothing_is_left_of_polls_that_have_gone() -> None:
     clock = ManualClock()
     wakeups = Wakeups(clock)
-    polls = [asyncio.ensure_future(wakeups.park(Seat(n % 3, n % 2), 0, clock.now_ms() + 9_000)) for n in range(30)]
+    polls = [asyncio.ensure_future(wakeups.park(PollKey(n % 3, n % 2), 0, clock.now_ms() + 9_000)) for n in range(30)]
     await asyncio.sleep(0)
     for poll in polls[:10]:
         poll.cancel()

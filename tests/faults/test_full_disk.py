@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
-from popserver.database.check import check_soundness
+from popserver.database.check import check_integrity
 from tests.support.aftermath import looking
 from tests.support.knocking import Knocker, assert_says, knocking
 from tests.support.server_process import served
@@ -33,7 +33,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
             await _lives_through(client, ballast.unlink)
             assert await server.stop() == 0
         with looking(url) as conn:
-            check_soundness(conn)
+            check_integrity(conn)
 
 
 async def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ async def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
         async with knocking(broker.endpoint) as client:
             await _lives_through(client, lambda: limit_pages(1_000_000))
     with looking(url) as conn:
-        check_soundness(conn)
+        check_integrity(conn)
 
 
 async def _lives_through(client: Knocker, make_space: Callable[[], None]) -> None:

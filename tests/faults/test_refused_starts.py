@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.database import migrate
-from popserver.database.check import check_soundness
+from popserver.database.check import check_integrity
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
 from tests.support.knocking import assert_is_a_sentence, knocking
@@ -94,7 +94,7 @@ async def test_a_page_that_is_damaged_elsewhere_is_met_later(tmp_path: Path) -> 
         database = Database(url, own_process=True)
         try:
             with database.read() as conn:
-                check_soundness(conn)
+                check_integrity(conn)
         finally:
             database.close()
 

@@ -176,7 +176,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
     @rule(several=st.lists(receipts, min_size=1, max_size=3))
     def withdraw(self, several: list[Receipt]) -> None:
         several = [each for each in several if self._is_stored(each)]
-        self.store.one(release.withdraw, release.Withdraw(several))
+        self.store.one(release.cancel_delivery, release.CancelDelivery(several))
         self.model.withdraw(several, self.store.now_ms)
 
     @rule(client_id=st.sampled_from(["a", "b"]))

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from popserver.front.front import Front, Limits
+from popserver.front.front import ConnectionLimits, Front
 from popserver.front.inner import InnerListeners, peer_address
 from popserver.front.resets import AT_ONCE, PER_S, RESET
 from popserver.front.turns import AT_ONCE as CONNECTIONS_AT_ONCE
@@ -83,10 +83,10 @@ async def echo_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 @asynccontextmanager
 async def standing(
-    serve: Serve = echo_once, *, host: str = "127.0.0.1", abstract: bool = True, limits: Limits | None = None
+    serve: Serve = echo_once, *, host: str = "127.0.0.1", abstract: bool = True, limits: ConnectionLimits | None = None
 ) -> AsyncIterator[Standing]:
     inner = InnerListeners(abstract=abstract)
-    here = Standing(Front(host, 0, inner, limits or Limits()))
+    here = Standing(Front(host, 0, inner, limits or ConnectionLimits()))
 
     def stub(name: str) -> Serve:
         async def behind(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,14 +145,14 @@ async def test_the_first_byte_may_come_alone() -> None:
     "words", [b"GET / HTTP/1.1\r\n\r\n", b"\x00", b"\x80\x2e\x01\x03", b"\xff\x00\x9d \x86\x83\t[\x9c\xff"]
 )
 async def test_rubbish_is_let_go_at_once(words: bytes) -> None:
-    async with standing(limits=Limits(silence_s=PATIENCE_S)) as here:
+    async with standing(limits=ConnectionLimits(silence_s=PATIENCE_S)) as here:
         assert await (await here.client()).exchange(words) == b""
         assert here.peers == []
         assert await (await here.client()).exchange(PREFACE) == b"plaintext:" + PREFACE
 
 
 async def test_silence_is_let_go_after_a_while() -> None:
-    async with standing(limits=Limits(silence_s=0.05)) as here:
+    async with standing(limits=ConnectionLimits(silence_s=0.05)) as here:
         silent = await here.client()
         assert await silent.rest() == b""
         assert here.peers == []
@@ -163,7 +163,7 @@ async def test_who_has_spoken_may_be_silent() -> None:
         await reader.read(1_000)
         writer.write(await reader.read(1_000))
 
-    async with standing(wait, limits=Limits(silence_s=0.05)) as here:
+    async with standing(wait, limits=ConnectionLimits(silence_s=0.05)) as here:
         client = await here.client()
         client.writer.write(PREFACE)
         assert await client.reader.read(1_000) == b"plaintext:"
@@ -173,7 +173,7 @@ async def test_who_has_spoken_may_be_silent() -> None:
 
 
 async def test_of_many_silent_ones_the_oldest_go() -> None:
-    async with standing(limits=Limits(silence_s=PATIENCE_S, silent_max=2)) as here:
+    async with standing(limits=ConnectionLimits(silence_s=PATIENCE_S, silent_max=2)) as here:
         first, second, third, fourth = [await here.client() for _ in range(4)]
         assert await first.rest() == b""
         assert await second.rest() == b""
@@ -182,7 +182,7 @@ async def test_of_many_silent_ones_the_oldest_go() -> None:
 
 
 async def test_more_than_there_is_room_for_are_turned_away_and_it_is_said_once() -> None:
-    async with standing(limits=Limits(connections_max=2, connections_per_address=2)) as here:
+    async with standing(limits=ConnectionLimits(connections_max=2, connections_per_address=2)) as here:
         stays = [await here.client() for _ in range(2)]
         with capture_logs() as said:
             for _ in range(3):
@@ -194,7 +194,7 @@ async def test_more_than_there_is_room_for_are_turned_away_and_it_is_said_once()
 
 
 async def test_one_address_gets_no_more_than_its_share() -> None:
-    async with standing(limits=Limits(connections_max=4)) as here:
+    async with standing(limits=ConnectionLimits(connections_max=4)) as here:
         stays = [await here.client() for _ in range(2)]
         assert await (await here.client()).rest() == b""
         assert (here.front.of_one_address.used, here.front.of_one_address.refused) == (2, 1)
@@ -205,7 +205,7 @@ async def test_one_address_gets_no_more_than_its_share() -> None:
 
 
 async def test_the_log_names_the_option_of_the_limit() -> None:
-    limits = Limits(connections_max=3, connections_per_address=2)
+    limits = ConnectionLimits(connections_max=3, connections_per_address=2)
     async with standing(limits=limits) as here:
         for local in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
             await here.client(local=local)
@@ -232,7 +232,9 @@ async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def test_where_callers_must_sign_the_oldest_that_did_not_goes_for_a_new_one() -> None:
-    async with standing(wait, limits=Limits(connections_max=8, connections_per_address=8, must_sign=True)) as here:
+    async with standing(
+        wait, limits=ConnectionLimits(connections_max=8, connections_per_address=8, must_sign=True)
+    ) as here:
         signed, number = await joined(here)
         here.front.signed(number)
         strangers = [await joined(here) for _ in range(4)]
@@ -246,7 +248,7 @@ async def test_where_callers_must_sign_the_oldest_that_did_not_goes_for_a_new_on
 
 
 async def test_signed_connections_of_one_address_leave_room_for_another() -> None:
-    async with standing(wait, limits=Limits(connections_max=8, must_sign=True)) as here:
+    async with standing(wait, limits=ConnectionLimits(connections_max=8, must_sign=True)) as here:
         for _ in range(4):
             _, number = await joined(here)
             here.front.signed(number)
@@ -260,7 +262,7 @@ async def test_signed_connections_of_one_address_leave_room_for_another() -> Non
 
 
 async def test_an_address_that_has_its_share_drives_no_other_out() -> None:
-    async with standing(wait, limits=Limits(connections_max=8, must_sign=True)) as here:
+    async with standing(wait, limits=ConnectionLimits(connections_max=8, must_sign=True)) as here:
         for _ in range(4):
             _, number = await joined(here)
             here.front.signed(number)
@@ -290,7 +292,7 @@ def test_a_peer_s_address_is_read_in_every_form() -> None:
 async def test_a_name_is_listened_at_under_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [socket.getaddrinfo(each, 0, type=socket.SOCK_STREAM)[0] for each in ("127.0.0.1", "::1", "192.0.2.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
-    front = Front("a-name", 0, InnerListeners(), Limits())
+    front = Front("a-name", 0, InnerListeners(), ConnectionLimits())
     monkeypatch.undo()
     places = [(each.getsockname()[0], each.getsockname()[1]) for each in front._sockets]
     front.close()
@@ -422,7 +424,7 @@ async def test_when_the_client_goes_the_server_hears_the_rest_and_the_end() -> N
 
 async def test_nobody_behind_is_the_client_s_loss_alone() -> None:
     inner = InnerListeners()
-    front = Front("127.0.0.1", 0, inner, Limits())
+    front = Front("127.0.0.1", 0, inner, ConnectionLimits())
     await front.start()
     here = Standing(front)
     assert await (await here.client()).exchange(PREFACE) == b""

@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from popserver.front.certificate import Files
-from popserver.front.source import Reloading
+from popserver.front.source import ReloadedCertificate
 from popserver.model.errors import CannotListen
 from tests.support.certificates import Authority
 
 
-def reloading(authority: Authority) -> Reloading:
+def reloading(authority: Authority) -> ReloadedCertificate:
     pair = authority.issue("server")
-    return Reloading(Files(pair.cert, pair.key, authority.ca), lambda: datetime.now(UTC))
+    return ReloadedCertificate(Files(pair.cert, pair.key, authority.ca), lambda: datetime.now(UTC))
 
 
 def test_nothing_new_is_nothing(authority: Authority) -> None:
@@ -79,4 +79,4 @@ def test_it_does_not_begin_with_bad_files(authority: Authority) -> None:
     pair = authority.issue("server")
     pair.cert.unlink()
     with pytest.raises(CannotListen):
-        Reloading(Files(pair.cert, pair.key), lambda: datetime.now(UTC))
+        ReloadedCertificate(Files(pair.cert, pair.key), lambda: datetime.now(UTC))

@@ -352,7 +352,7 @@ def reset(url: str, machine: Machine) -> int:
     database = Database(url)
     try:
         with database.connect_writer() as conn:
-            found = clock_reset.standing(conn, int(machine.wall_ms))
+            found = clock_reset.clock_state(conn, int(machine.wall_ms))
             return clock_reset.reset(database, conn, found) if found.ahead_ms else 0
     finally:
         database.close()

@@ -117,7 +117,7 @@ async def test_going_that_could_not_be_written_does_not_undo_coming_back(
     refuses = True
 
     async def refuse(request: Any, **more: Any) -> Any:
-        if refuses and isinstance(request, members_sql.Part):
+        if refuses and isinstance(request, members_sql.LeaveGroup):
             raise StoreUnavailable
         return await submit(request, **more)
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import text
 
-from popserver.database.notifications import EVERYTHING, Notice
+from popserver.database.notifications import EVERYTHING, Notification
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
 from popserver.members.notices import PAUSE_MS, Listener
-from popserver.members.rules import Standing
+from popserver.members.rules import GroupView
 from tests.support.builders import GROUP
 from tests.support.members import Heard, a_group, come
 from tests.support.running_broker import RunningBroker, until
@@ -57,7 +57,7 @@ async def test_what_is_known_is_not_told_again(broker: RunningBroker) -> None:
     await settled(broker)
     await until(lambda: len(heard.told) == 1)
     await come(broker)
-    broker.broker._hear(Notice("", words=frozenset({EVERYTHING})))
+    broker.broker._hear(Notification("", words=frozenset({EVERYTHING})))
     await settled(broker)
     assert len(heard.told) == 1
 
@@ -129,7 +129,7 @@ class Slow:
         self.may = asyncio.Semaphore(0)
         self.listener = Listener(GROUP)
 
-    async def tell(self, standing: Standing) -> None:
+    async def tell(self, standing: GroupView) -> None:
         await self.may.acquire()
         self.told.append(standing.members)
 
@@ -137,15 +137,15 @@ class Slow:
 async def test_what_came_before_the_answer_is_told_after_it() -> None:
     stream = Slow()
     stream.may.release()
-    stream.listener.hear(Standing(2, 0))
-    stream.listener.open(Standing(1, 0), stream.tell)
+    stream.listener.hear(GroupView(2, 0))
+    stream.listener.open(GroupView(1, 0), stream.tell)
     await until(lambda: stream.told == [2])
 
 
 async def test_what_the_answer_said_is_not_told_again() -> None:
     stream = Slow()
-    stream.listener.hear(Standing(1, 0))
-    stream.listener.open(Standing(1, 0), stream.tell)
+    stream.listener.hear(GroupView(1, 0))
+    stream.listener.open(GroupView(1, 0), stream.tell)
     assert stream.listener._telling is None
 
 
@@ -153,7 +153,7 @@ async def test_a_slow_stream_is_told_the_latest_alone() -> None:
     stream = Slow()
     stream.listener.open(None, stream.tell)
     for number in range(5):
-        stream.listener.hear(Standing(number, 0))
+        stream.listener.hear(GroupView(number, 0))
         await asyncio.sleep(0)
     stream.may.release()
     stream.may.release()
@@ -162,11 +162,11 @@ async def test_a_slow_stream_is_told_the_latest_alone() -> None:
 
 
 async def test_a_broken_stream_harms_nobody() -> None:
-    async def broken(_: Standing) -> None:
+    async def broken(_: GroupView) -> None:
         raise ConnectionResetError
 
     listener = Listener(GROUP)
     listener.open(None, broken)
-    listener.hear(Standing(1, 0))
+    listener.hear(GroupView(1, 0))
     await until(lambda: listener._telling is None)
     listener.close()

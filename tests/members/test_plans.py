@@ -10,7 +10,7 @@ from popserver.catalog import subscriptions
 from popserver.members import locks
 from popserver.members import sql as members_sql
 from popserver.members.locks import Lock, Unlock
-from popserver.members.sql import Join, Part
+from popserver.members.sql import JoinGroup, LeaveGroup
 from popserver.model.group import Group, Mode, Model
 from popserver.model.topic import Topic
 from tests.support.builders import GROUP
@@ -21,13 +21,13 @@ OTHERS = 20_000
 NUMBERS = f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {OTHERS})"
 
 ACTS: dict[str, Callable[[OpenStore, Group, Topic], object]] = {
-    "join": lambda store, group, _: store.one(members_sql.attend, Join(group, "new", "a", Model.CLUSTERING, ())),
+    "join": lambda store, group, _: store.one(members_sql.attend, JoinGroup(group, "new", "a", Model.CLUSTERING, ())),
     "want something else": lambda store, group, _: store.one(
-        members_sql.attend, Join(group, "new", "b", Model.BROADCASTING, ())
+        members_sql.attend, JoinGroup(group, "new", "b", Model.BROADCASTING, ())
     ),
-    "part": lambda store, group, _: store.one(members_sql.attend, Part(group, "new", "b")),
+    "part": lambda store, group, _: store.one(members_sql.attend, LeaveGroup(group, "new", "b")),
     "list": lambda store, _group, _topic: members_sql.members_of(store.conn, GROUP),
-    "number": lambda store, _group, _topic: members_sql.standing_of(store.conn, GROUP),
+    "number": lambda store, _group, _topic: members_sql.group_view_of(store.conn, GROUP),
     "lock": lambda store, group, topic: store.one(locks.lock, Lock(group, "c1", topic.queues)),
     "lock in vain": lambda store, group, topic: store.one(locks.lock, Lock(group, "c2", topic.queues)),
     "unlock": lambda store, group, topic: store.one(locks.unlock, Unlock(group, "c1", topic.queues)),
@@ -38,7 +38,7 @@ ACTS: dict[str, Callable[[OpenStore, Group, Topic], object]] = {
 def filled(store: OpenStore) -> tuple[Group, Topic]:
     """A group of mode PULL and a topic of eight queues; other groups with members, locks and progress, and topics."""
     topic, group = store.topic(queues=8), store.group()
-    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
+    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
     for number in range(200):
         store.topic(f"t{number}", queues=4)
         store.group(f"g{number}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from popserver.database.notifications import EVERYTHING, Notice
+from popserver.database.notifications import EVERYTHING, Notification
 from popserver.engine.timers import RETRY_MS
 from popserver.members import sql as members_sql
 from popserver.members.notices import PAUSE_MS
@@ -75,7 +75,7 @@ async def test_a_member_of_a_deleted_group_is_written_once_and_hinders_nothing(
 
     async def count(request: Any, **more: Any) -> Any:
         nonlocal joins
-        joins += isinstance(request, members_sql.Join)
+        joins += isinstance(request, members_sql.JoinGroup)
         return await submit(request, **more)
 
     monkeypatch.setattr(broker.broker.writer, "submit", count)
@@ -147,7 +147,7 @@ async def test_a_notice_that_was_missed_is_made_up_for(servers: SeveralBrokers) 
     conn.exec_driver_sql("DELETE FROM member")
     a.broker.database.commit(conn)
     conn.close()
-    a.broker._hear(Notice("", words=frozenset({EVERYTHING})))
+    a.broker._hear(Notification("", words=frozenset({EVERYTHING})))
     await servers.advance(PAUSE_MS)
     await servers.settle()
     assert await listed(a) == ["c1"]

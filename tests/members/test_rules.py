@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popserver.filters import tags
-from popserver.filters.subscription import wants
+from popserver.filters.subscription import topic_filters
 from popserver.members.rules import Member, averagely, idle, share_of
 from popserver.model.group import Model
 from popserver.model.names import Resource
@@ -24,7 +24,7 @@ def a_topic(queues: int, name: Resource = ORDERS) -> Topic:
 
 
 def a_member(client_id: str, *topics: Resource, model: Model = Model.CLUSTERING) -> Member:
-    return Member(client_id, model, wants((each, tags.parse("*")) for each in topics or (ORDERS,)), 0)
+    return Member(client_id, model, topic_filters((each, tags.parse("*")) for each in topics or (ORDERS,)), 0)
 
 
 @pytest.mark.row("J3")
@@ -89,7 +89,7 @@ def test_who_is_idle_has_no_share_of_anything(
 ) -> None:
     topics = [a_topic(size, name) for size, name in zip(sizes, (ORDERS, REFUNDS), strict=True)]
     members = [
-        Member(name, model, wants((each, tags.parse("*")) for each in sorted(wanted)), 0)
+        Member(name, model, topic_filters((each, tags.parse("*")) for each in sorted(wanted)), 0)
         for name, (model, wanted) in asked.items()
     ]
     without = [

@@ -9,14 +9,14 @@ import pytest
 
 from popserver.catalog import groups
 from popserver.cluster import sql as cluster_sql
-from popserver.cluster.sql import Beat
-from popserver.database.notifications import MEMBERS, Outdated
+from popserver.cluster.sql import Heartbeat
+from popserver.database.notifications import MEMBERS, Invalidation
 from popserver.filters import sql as filters_sql
 from popserver.filters import tags
-from popserver.filters.subscription import wants
+from popserver.filters.subscription import topic_filters
 from popserver.members import sql as members_sql
 from popserver.members.rules import Member
-from popserver.members.sql import Empty, Join, Part
+from popserver.members.sql import ClearMembers, JoinGroup, LeaveGroup
 from popserver.model.errors import ConsumerGroupNotFound, TooManyRequests
 from popserver.model.group import Group, Mode, Model
 from popserver.model.names import Resource
@@ -24,8 +24,8 @@ from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import SECOND, START_MS, OpenStore
 
 LONG = "a IS NULL AND " * 100 + "b = 'x\"y'"
-WANTS = wants([(TOPIC, tags.parse("a || b")), (Resource("north", "refunds"), filters_sql.parse(LONG))])
-TOLD = {Outdated(MEMBERS, *GROUP)}
+WANTS = topic_filters([(TOPIC, tags.parse("a || b")), (Resource("north", "refunds"), filters_sql.parse(LONG))])
+TOLD = {Invalidation(MEMBERS, *GROUP)}
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def group(store: OpenStore) -> Group:
 
 def join(store: OpenStore, group: Group, client_id: str = "c1", server_id: str = "a", **more: Any) -> None:
     wish = {"model": Model.CLUSTERING, "wants": WANTS} | more
-    store.one(members_sql.attend, Join(group, client_id, server_id, **wish))
+    store.one(members_sql.attend, JoinGroup(group, client_id, server_id, **wish))
 
 
 def part(store: OpenStore, group: Group, client_id: str = "c1", server_id: str = "a") -> None:
-    store.one(members_sql.attend, Part(group, client_id, server_id))
+    store.one(members_sql.attend, LeaveGroup(group, client_id, server_id))
 
 
 def listed(store: OpenStore) -> list[str]:
@@ -65,7 +65,7 @@ def test_what_all_members_say_has_a_limit(store: OpenStore, group: Group, monkey
     size = store.one_value("SELECT LENGTH(client_id) + LENGTH(subscription) FROM member")
     monkeypatch.setattr(members_sql, "MEMBERS_BYTES_MAX", 3 * size)
     join(store, group, "c2")
-    others = [Join(group, name, "a", Model.CLUSTERING, WANTS) for name in ("c3", "c4")]
+    others = [JoinGroup(group, name, "a", Model.CLUSTERING, WANTS) for name in ("c3", "c4")]
     taken, refused = store.do(members_sql.attend, *others)
     assert taken is None
     assert isinstance(refused, TooManyRequests)
@@ -110,9 +110,9 @@ def test_another_subscription_or_model_is_told(store: OpenStore, group: Group) -
 
 
 def test_several_in_one_transaction_are_taken_in_turn(store: OpenStore, group: Group) -> None:
-    came = Join(group, "c1", "a", Model.CLUSTERING, WANTS)
-    gone = Part(group, "c1", "a")
-    store.do(members_sql.attend, came, gone, came, replace(came, client_id="c2"), Part(group, "c3", "a"))
+    came = JoinGroup(group, "c1", "a", Model.CLUSTERING, WANTS)
+    gone = LeaveGroup(group, "c1", "a")
+    store.do(members_sql.attend, came, gone, came, replace(came, client_id="c2"), LeaveGroup(group, "c3", "a"))
     assert listed(store) == ["c1", "c2"]
     store.do(members_sql.attend, gone, came)
     assert (listed(store), store.outdated) == (["c1", "c2"], set())
@@ -125,23 +125,23 @@ def test_a_group_that_is_gone_has_no_members(store: OpenStore, group: Group) -> 
         join(store, group, "c2")
     with pytest.raises(ConsumerGroupNotFound):
         listed(store)
-    assert members_sql.standing_of(store.conn, GROUP) is None
+    assert members_sql.group_view_of(store.conn, GROUP) is None
     store.purge()
     assert store.one_value("SELECT COUNT(*) FROM member") == 0
 
 
 def test_the_numbers_change_with_the_members_and_with_resets(store: OpenStore, group: Group) -> None:
-    seen = [members_sql.standing_of(store.conn, GROUP)]
+    seen = [members_sql.group_view_of(store.conn, GROUP)]
     join(store, group)
-    seen.append(members_sql.standing_of(store.conn, GROUP))
+    seen.append(members_sql.group_view_of(store.conn, GROUP))
     join(store, group, "c2")
-    seen.append(members_sql.standing_of(store.conn, GROUP))
+    seen.append(members_sql.group_view_of(store.conn, GROUP))
     assert len(set(seen)) == 3
     part(store, group, "c2")
-    assert members_sql.standing_of(store.conn, GROUP) == seen[1]
+    assert members_sql.group_view_of(store.conn, GROUP) == seen[1]
     store.meet(group, store.topic(queues=2), Mode.PULL)
     store.conn.exec_driver_sql("UPDATE progress SET resets = 2")
-    standing = members_sql.standing_of(store.conn, GROUP)
+    standing = members_sql.group_view_of(store.conn, GROUP)
     assert standing is not None
     assert seen[1] is not None
     assert (standing.members, standing.resets) == (seen[1].members, 4)
@@ -149,22 +149,22 @@ def test_the_numbers_change_with_the_members_and_with_resets(store: OpenStore, g
 
 def test_who_has_the_database_for_itself_begins_without_members(store: OpenStore, group: Group) -> None:
     join(store, group)
-    store.one(members_sql.empty, Empty())
+    store.one(members_sql.clear_members, ClearMembers())
     assert listed(store) == []
 
 
 def test_members_of_a_server_that_is_gone_are_forgotten(store: OpenStore, group: Group) -> None:
     for server_id in ("a", "b"):
-        store.one(cluster_sql.beat, Beat(server_id, "", judges=True))
+        store.one(cluster_sql.heartbeat, Heartbeat(server_id, "", judges=True))
         join(store, group, f"at-{server_id}", server_id)
     join(store, group, "at-nowhere", "c")
-    store.one(cluster_sql.beat, Beat("a", "", judges=False))
+    store.one(cluster_sql.heartbeat, Heartbeat("a", "", judges=False))
     assert listed(store) == ["at-a", "at-b", "at-nowhere"]
-    store.one(cluster_sql.beat, Beat("a", "", judges=True))
+    store.one(cluster_sql.heartbeat, Heartbeat("a", "", judges=True))
     assert (listed(store), store.outdated) == (["at-a", "at-b"], TOLD)
     store.now_ms += 35 * SECOND - 1
-    store.one(cluster_sql.beat, Beat("a", "", judges=True))
+    store.one(cluster_sql.heartbeat, Heartbeat("a", "", judges=True))
     assert (listed(store), store.outdated) == (["at-a", "at-b"], set())
     store.now_ms += 1
-    store.one(cluster_sql.beat, Beat("a", "", judges=True))
+    store.one(cluster_sql.heartbeat, Heartbeat("a", "", judges=True))
     assert (listed(store), store.outdated) == (["at-a"], TOLD)

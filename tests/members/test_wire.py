@@ -17,7 +17,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
-from popserver.inspection.flow import Operations
+from popserver.inspection.flow import Inspection
 from popserver.members.flow import Membership
 from popserver.members.notices import PAUSE_MS
 from popserver.model.errors import StoreUnavailable
@@ -31,7 +31,7 @@ from tests.support.signing import signed
 SECOND = 1_000
 
 
-def operations_of(door: Door) -> Operations:
+def operations_of(door: Door) -> Inspection:
     return Services(door.broker, LIMITS, "", "", pb.Endpoints()).operations()
 
 

@@ -13,7 +13,7 @@ from popserver.filters import sql as filters_sql
 from popserver.inspection import filter_trial
 from popserver.inspection.filter_trial import STEP_MESSAGES
 from popserver.messages.ranges import WINDOW_OFFSETS, Work
-from popserver.pulling import look
+from popserver.pulling import read
 from popserver.receiving import grant, receive
 from tests.support.builders import a_message
 from tests.support.open_store import OpenStore, a_receive
@@ -99,11 +99,11 @@ def test_work_ends_after_its_units_and_always_does_something() -> None:
 
 def test_a_pull_by_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenStore) -> None:
     topic = fill(store, 1, 40, LARGE).topic
-    pull = look.QueueRead(topic, topic.queues[0], 0, 32, HEAVY)
+    pull = read.QueueRead(topic, topic.queues[0], 0, 32, HEAVY)
     offsets = []
     while pull.offset < 40:
-        (found,) = look.look(store.conn, [pull])
-        assert isinstance(found, look.Pulled)
+        (found,) = read.read_queues(store.conn, [pull])
+        assert isinstance(found, read.Pulled)
         offsets.append(found.next_offset)
         assert found.next_offset > pull.offset
         pull = pull._replace(offset=found.next_offset)

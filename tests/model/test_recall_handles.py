@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popserver.model.errors import BadRequest
-from popserver.model.handles import Recall, decode_recall, encode_recall
+from popserver.model.handles import RecallHandle, decode_recall, encode_recall
 
 WORDS = st.text(alphabet=st.characters(blacklist_categories=("Cs",), blacklist_characters=" "), max_size=50)
 
 
 @given(
-    st.builds(Recall, WORDS, WORDS, st.integers(0, 253_402_300_799_999), st.text(max_size=80).filter(str.isprintable))
+    st.builds(
+        RecallHandle, WORDS, WORDS, st.integers(0, 253_402_300_799_999), st.text(max_size=80).filter(str.isprintable)
+    )
 )
-def test_there_and_back(recall: Recall) -> None:
+def test_there_and_back(recall: RecallHandle) -> None:
     assert decode_recall(encode_recall(recall)) == recall
 
 
@@ -30,12 +32,12 @@ def test_anything_else_is_refused_in_a_sentence(text: str) -> None:
 
 
 def test_an_id_may_hold_a_blank() -> None:
-    assert decode_recall(encode_recall(Recall("t", "b", 1, "a b c"))).message_id == "a b c"
+    assert decode_recall(encode_recall(RecallHandle("t", "b", 1, "a b c"))).message_id == "a b c"
 
 
 @pytest.mark.parametrize("time", ["-1", "1.5", "", "١٢", "0x1"])
 def test_a_time_is_digits(time: str) -> None:
-    handle = encode_recall(Recall("t", "b", 77, "m"))
+    handle = encode_recall(RecallHandle("t", "b", 77, "m"))
     forged = urlsafe_b64encode(urlsafe_b64decode(handle).replace(b" 77 ", f" {time} ".encode())).decode()
     with pytest.raises(BadRequest, match="no delivery time"):
         decode_recall(forged)

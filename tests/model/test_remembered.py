@@ -9,11 +9,11 @@ import pytest
 
 from popserver.filters import sql as filters_sql
 from popserver.filters import tags
-from popserver.model.remembered import BYTES_MAX, Remembered, remembered
+from popserver.model.cache import BYTES_MAX, LruCache, cached
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    kept: Remembered[str, int] = Remembered(30)
+    kept: LruCache[str, int] = LruCache(30)
     for number, name in enumerate("abc"):
         kept.put(name, number, 10)
     assert kept.get("a") == 0
@@ -24,14 +24,14 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 def test_what_is_larger_than_all_room_is_not_remembered() -> None:
-    kept: Remembered[str, int] = Remembered(30)
+    kept: LruCache[str, int] = LruCache(30)
     kept.put("a", 1, 10)
     kept.put("b", 2, 31)
     assert (kept.get("a"), kept.get("b")) == (1, None)
 
 
 def test_what_is_put_again_counts_once() -> None:
-    kept: Remembered[str, int] = Remembered(30)
+    kept: LruCache[str, int] = LruCache(30)
     for size in (10, 20, 5):
         kept.put("a", size, size)
     assert (kept.get("a"), kept.size) == (5, 5)
@@ -42,7 +42,7 @@ def test_what_is_put_again_counts_once() -> None:
 def test_a_function_is_asked_again_for_what_it_forgot() -> None:
     asked: list[str] = []
 
-    @remembered(size=lambda text: BYTES_MAX // 2 if len(text) > 1 else 10)
+    @cached(size=lambda text: BYTES_MAX // 2 if len(text) > 1 else 10)
     def length(text: str) -> int:
         asked.append(text)
         return len(text)

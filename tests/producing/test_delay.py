@@ -15,7 +15,7 @@ from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithT
 from popserver.model.message import Message, id_to_bytes
 from popserver.model.states import PendingKind, State
 from popserver.model.topic import MessageType
-from popserver.producing import enter, pending
+from popserver.producing import enqueue, pending
 from popserver.producing.pending import PENDING_COLUMNS
 from popserver.producing.pending_facts import After, pending_with_key, scheduled
 from tests.support.builders import TOPIC, a_message, messages_of
@@ -60,15 +60,15 @@ def test_many_enter_in_steps(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     pend(store, topic, *(a_delayed(store) for _ in range(STEP_ROWS_MAX + 5)))
     store.now_ms += MINUTE
-    first = store.one(enter.enter_due, enter.EnterDue(0))
+    first = store.one(enqueue.enqueue_due, enqueue.EnqueueDue(0))
     assert first == (STEP_ROWS_MAX, store.now_ms)
-    assert store.one(enter.enter_due, enter.EnterDue(1)) == (5, None)
+    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(1)) == (5, None)
     rows = store.rows("SELECT min_offset, next_offset FROM queue ORDER BY number")
     assert [tuple(row) for row in rows] == [(0, STEP_ROWS_MAX), (0, 5)]
 
 
 def test_a_step_carries_so_many_bytes(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enter, "STEP_BYTES_MAX", 25)
+    monkeypatch.setattr(enqueue, "STEP_BYTES_MAX", 25)
     topic = store.topic()
     pend(store, topic, *(a_delayed(store, body=bytes(10)) for _ in range(4)), a_delayed(store, HOUR))
     assert enter_due(store, after_ms=MINUTE) == 2
@@ -112,7 +112,7 @@ def test_one_that_was_stored_meanwhile_does_not_enter(store: OpenStore) -> None:
     pend(store, topic, late, other)
     _sneak_in(store)
     store.now_ms += MINUTE
-    store.do(enter.enter_due, enter.EnterDue(0), careful=True)
+    store.do(enqueue.enqueue_due, enqueue.EnqueueDue(0), careful=True)
     assert sorted(ids_in(store, "message")) == sorted([late.message_id, other.message_id])
     assert ids_in(store, "pending") == []
 
@@ -184,8 +184,8 @@ def test_cancel_takes_any_kind(store: OpenStore) -> None:
     topic = store.topic()
     late, half, kept = a_delayed(store), a_half(), a_delayed(store)
     pend(store, topic, late, half, kept)
-    wish = pending.Cancel(topic, [half.message_id, "unknown", late.message_id, half.message_id])
-    assert store.one(pending.cancel, wish) == [half.message_id, late.message_id]
+    wish = pending.CancelPending(topic, [half.message_id, "unknown", late.message_id, half.message_id])
+    assert store.one(pending.cancel_pending, wish) == [half.message_id, late.message_id]
     assert ids_in(store, "pending") == [kept.message_id]
 
 
@@ -272,7 +272,9 @@ def test_recall_and_cancel_take_all_of_an_id(store: OpenStore) -> None:
     for each in (recalled, cancelled):
         enqueued_too(store, each)
     assert recall(store, topic, recalled) is None
-    assert store.one(pending.cancel, pending.Cancel(topic, [cancelled.message_id])) == [cancelled.message_id]
+    assert store.one(pending.cancel_pending, pending.CancelPending(topic, [cancelled.message_id])) == [
+        cancelled.message_id
+    ]
     assert store.one_value("SELECT COUNT(*) FROM pending") == 0
 
 
@@ -293,5 +295,5 @@ def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> 
     store.now_ms += MINUTE
     rows = store.conn.execute(select(*PENDING_COLUMNS).order_by(schema.pending.c.pending_id)).all()
     step = [row for index, row in enumerate(rows) if index != 2]
-    found = enter._in_order(Transaction(store.conn, store.now_ms), step)
+    found = enqueue._in_order(Transaction(store.conn, store.now_ms), step)
     assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]

@@ -10,8 +10,8 @@ from popserver.broker import Broker
 from popserver.model.errors import IllegalDeliveryTime, StoreUnavailable
 from popserver.model.message import Message, SendResult
 from popserver.model.topic import MessageType
-from popserver.producing import enter, halves
-from popserver.producing.halves import Check
+from popserver.producing import enqueue, half_messages
+from popserver.producing.half_messages import Check
 from popserver.producing.rules import Resolution
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker, running_broker
@@ -64,7 +64,7 @@ async def test_a_store_that_is_gone_makes_it_late_by_a_second(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.send([delayed(broker)])
-    refuse(broker.broker, monkeypatch, enter.enter_due, 2)
+    refuse(broker.broker, monkeypatch, enqueue.enqueue_due, 2)
     await broker.advance(MINUTE)
     assert await broker.receive() == []
     await broker.advance(SECOND)
@@ -122,7 +122,7 @@ async def test_checks_wait_for_a_store_that_is_gone(broker: RunningBroker, monke
     await stream.join(broker, "p1")
     await send_as(broker, "p1")
     await broker.advance(0)
-    refuse(broker.broker, monkeypatch, halves.take_checks, 1)
+    refuse(broker.broker, monkeypatch, half_messages.claim_checks, 1)
     await broker.advance(6 * SECOND)
     assert stream.asked == []
     await broker.advance(SECOND)
@@ -136,7 +136,7 @@ async def test_a_queue_in_another_servers_hands_is_asked_for_again(
     submit, answers = broker.broker.writer.submit, [False, False]
 
     async def busy(request: Any, **more: Any) -> Any:
-        if request.operation is halves.end_transaction and answers:
+        if request.operation is half_messages.end_transaction and answers:
             return answers.pop()
         return await submit(request, **more)
 

@@ -105,7 +105,7 @@ class PendingAgainstModel(RuleBasedStateMachine):
 
     @rule(message=sent)
     def cancel(self, message: Message) -> None:
-        cancelled = self.store.one(pending.cancel, pending.Cancel(self.topic, [message.message_id]))
+        cancelled = self.store.one(pending.cancel_pending, pending.CancelPending(self.topic, [message.message_id]))
         assert cancelled == ([message.message_id] if self.waiting.pop(message.message_id, None) else [])
 
     @rule(message=sent, resolution=st.sampled_from(list(Resolution)), is_right=st.booleans())

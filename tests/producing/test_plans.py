@@ -9,7 +9,7 @@ import pytest
 
 from popserver.model.topic import Topic
 from popserver.producing import pending
-from popserver.producing.halves import topics_of_sender
+from popserver.producing.half_messages import topics_of_sender
 from popserver.producing.pending_facts import After, scheduled
 from tests.support.builders import TOPIC
 from tests.support.open_store import HOUR, MINUTE, SECOND, OpenStore
@@ -55,7 +55,7 @@ def _recall(store: OpenStore, topic: Topic) -> None:
 
 def _cancel(store: OpenStore, topic: Topic) -> None:
     (late,) = pend(store, topic, a_delayed(store, HOUR))
-    assert store.one(pending.cancel, pending.Cancel(topic, [late.message_id]))
+    assert store.one(pending.cancel_pending, pending.CancelPending(topic, [late.message_id]))
 
 
 ACTS: dict[str, tuple[Callable[[OpenStore, Topic], object], set[str]]] = {

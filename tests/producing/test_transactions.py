@@ -10,7 +10,13 @@ from sqlalchemy import update
 from popserver.database.schema import pending
 from popserver.model.errors import InvalidTransactionId
 from popserver.model.topic import MessageType
-from popserver.producing.halves import CHECKS_PER_STEP_MAX, GiveBack, end_transaction, give_back, topics_of_sender
+from popserver.producing.half_messages import (
+    CHECKS_PER_STEP_MAX,
+    ReturnChecks,
+    end_transaction,
+    return_checks,
+    topics_of_sender,
+)
 from popserver.producing.rules import CheckPolicy, Resolution
 from tests.support.builders import TOPIC
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore
@@ -209,7 +215,7 @@ def test_a_check_that_reached_nobody_does_not_count(store: OpenStore) -> None:
     topic = store.topic()
     pend(store, topic, a_half())
     (check,) = take_checks(store, topic, after_ms=MINUTE).checks
-    store.one(give_back, GiveBack([check.pending_id]))
+    store.one(return_checks, ReturnChecks([check.pending_id]))
     (again,) = take_checks(store, topic).checks
     assert again.checks_before == 0
 

@@ -8,7 +8,7 @@ from typing import Any
 from popserver.model.errors import InvalidTransactionId
 from popserver.model.message import Message
 from popserver.model.topic import MessageType, NewTopic
-from popserver.producing.halves import Check
+from popserver.producing.half_messages import Check
 from popserver.producing.rules import Resolution
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker, until

@@ -15,7 +15,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
 from popserver.model.errors import Forbidden
-from popserver.producing.halves import Check
+from popserver.producing.half_messages import Check
 from popserver.transport import convert
 from tests.support.door import CLIENT, TOPIC, Door, a_message, opened
 

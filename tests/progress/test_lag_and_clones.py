@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.catalog import groups
-from popserver.database.notifications import RESETS, Outdated
+from popserver.database.notifications import RESETS, Invalidation
 from popserver.members import locks
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, PopError
 from popserver.model.group import ConsumeFrom, Group
@@ -14,7 +14,7 @@ from popserver.model.topic import Topic
 from popserver.progress import clone, lag
 from popserver.progress.clone import Clone
 from popserver.progress.lag import QueueLag
-from popserver.pulling.rules import Progress
+from popserver.pulling.rules import QueueProgress
 from tests.support.builders import an_id, in_order
 from tests.support.open_store import HOUR, OpenStore
 from tests.support.progress import ORDERED, commit, from_to, offsets_of, pull_group, skip
@@ -97,7 +97,7 @@ def test_a_clone_begins_at_the_first_that_its_source_is_not_done_with(store: Ope
     held = store.receive(source, topic, 6)
     store.ack(source, *held[:2], *held[3:5])
     assert from_to(store.one(clone.clone, Clone(source, group, [topic]))) == [(-1, 2)]
-    assert store.outdated == {Outdated(RESETS, *group.name)}
+    assert store.outdated == {Invalidation(RESETS, *group.name)}
     assert store.rings == {topic.topic_id}
     assert offsets_of(store.receive(group, topic)) == [2, 3, 4, 5, 6, 7, 8, 9], "some repeat, none is lost"
     assert len(store.receive(source, topic)) == 4, "the source goes on"
@@ -119,7 +119,7 @@ def test_clones_of_pull_groups(store: OpenStore, topic: Topic) -> None:
     source, group = pull_group(store), pull_group(store, "other")
     commit(store, source, topic, 7)
     assert from_to(store.one(clone.clone, Clone(source, group, [topic]))) == [(-1, 7)], "where it has progress"
-    assert commit(store, group, topic, 3, resets=0).stored == Progress(7, 1)
+    assert commit(store, group, topic, 3, resets=0).stored == QueueProgress(7, 1)
 
 
 def test_what_members_have_handed_back_is_cloned(store: OpenStore) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from popserver.catalog import groups, topics
-from popserver.database.notifications import RESETS, Outdated
+from popserver.database.notifications import RESETS, Invalidation
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.model.errors import (
     BadRequest,
@@ -23,7 +23,7 @@ from popserver.model.group import HistoryLevel
 from popserver.model.retry import Holder
 from popserver.progress import reset as progress_reset
 from popserver.progress.rules import Edge, Since
-from popserver.pulling.rules import Progress
+from popserver.pulling.rules import QueueProgress
 from tests.support.builders import GROUP, TOPIC, in_order
 from tests.support.open_store import SECOND, OpenStore, receipt_of
 from tests.support.progress import (
@@ -119,10 +119,10 @@ def test_a_commit_from_before_is_refused(store: OpenStore) -> None:
     store.send(topic, 200)
     commit(store, group, topic, 150, resets=0)
     assert from_to(reset(store, group, topic, 20)) == [(150, 20)]
-    assert store.outdated == {Outdated(RESETS, *group.name)}, "members that are online hear of it"
+    assert store.outdated == {Invalidation(RESETS, *group.name)}, "members that are online hear of it"
     late = commit(store, group, topic, 151, resets=0)
     assert isinstance(late.refusal, TooLate)
-    assert late.stored == Progress(20, 1)
+    assert late.stored == QueueProgress(20, 1)
     assert commit(store, group, topic, 21, resets=1).refusal is None
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.database.notifications import RESETS, Outdated
+from popserver.database.notifications import RESETS, Invalidation
 from popserver.model.errors import TooLate
 from popserver.model.group import Group, HistoryLevel
 from popserver.model.retry import Holder
 from popserver.model.states import SHOWN, TRANSITIONS, Event, State
 from popserver.model.topic import Topic
-from popserver.progress.rules import way_out
-from popserver.pulling.rules import Progress
+from popserver.progress.rules import skip_hint
+from popserver.pulling.rules import QueueProgress
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore
 from tests.support.progress import (
@@ -48,7 +48,7 @@ def test_one_that_is_held_is_its_holders(store: OpenStore) -> None:
     assert done.found.state is State.INFLIGHT
     assert done.found.hold is not None
     assert (done.found.hold.client_id, done.found.hold.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
-    assert "end of its hold" in way_out(done.found)
+    assert "end of its hold" in skip_hint(done.found)
 
 
 def test_the_head_of_a_queue_needs_no_row(store: OpenStore) -> None:
@@ -58,7 +58,7 @@ def test_the_head_of_a_queue_needs_no_row(store: OpenStore) -> None:
     assert skip(store, group, topic, 0).is_done
     done = refused_skip(store, group, topic, 2)
     assert done.found.ahead == 1
-    assert "popmq group reset" in way_out(done.found)
+    assert "popmq group reset" in skip_hint(done.found)
     assert offsets_of(store.receive(group, topic)) == [1, 2]
 
 
@@ -109,7 +109,7 @@ def test_the_first_left_behind_of_a_message_group(store: OpenStore) -> None:
     assert states_by_offset(store, group, topic) == "IRRR"
     behind = refused_skip(store, group, topic, 2)
     assert behind.found.head is not None
-    assert way_out(behind.found) == f"skip {behind.found.head.message_id} first"
+    assert skip_hint(behind.found) == f"skip {behind.found.head.message_id} first"
     assert skip(store, group, topic, 1).is_done, "it is the next of its group, whatever is held before it"
     store.ack(group, head)
     assert skip(store, group, topic, 2).is_done
@@ -170,7 +170,7 @@ def _in_state(store: OpenStore, state: State) -> tuple[Topic, Group]:
 def test_what_the_group_never_met_has_nothing_to_skip(store: OpenStore) -> None:
     topic, group = store.topic(), store.group()
     store.send(topic, 1)
-    assert "popmq group reset" in way_out(refused_skip(store, group, topic, 0).found)
+    assert "popmq group reset" in skip_hint(refused_skip(store, group, topic, 0).found)
 
 
 @pytest.mark.row("H13")
@@ -181,7 +181,7 @@ def test_members_that_are_stuck_at_a_message_are_told(store: OpenStore) -> None:
     commit(store, group, topic, 4, resets=0)
     refused_skip(store, group, topic, 5)
     assert skip(store, group, topic, 4).is_done
-    assert store.outdated == {Outdated(RESETS, *group.name)}
+    assert store.outdated == {Invalidation(RESETS, *group.name)}
     late = commit(store, group, topic, 4, resets=0)
     assert isinstance(late.refusal, TooLate)
-    assert late.stored == Progress(5, 1)
+    assert late.stored == QueueProgress(5, 1)

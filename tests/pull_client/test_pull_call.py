@@ -33,7 +33,7 @@ from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from popserver.model.errors import Unsupported
-from popserver.pulling.rpc import Pulling
+from popserver.pulling.rpc import PullMethods
 from tests.support.queue_server import QueueServer, pull_frames
 from tests.support.scripted_server import status, until
 
@@ -203,7 +203,7 @@ def test_our_own_server_is_asked_in_one_piece(monkeypatch: pytest.MonkeyPatch, t
     async def refuse(*_: object) -> None:
         raise Unsupported("there is a call that costs less")
 
-    monkeypatch.setattr(Pulling, "pull_message", refuse)
+    monkeypatch.setattr(PullMethods, "pull_message", refuse)
     heard: SimpleQueue[str] = SimpleQueue()
 
     def listener(messages: Sequence[MessageView], _: object) -> ConsumeConcurrentlyStatus:

@@ -13,8 +13,8 @@ from popserver.filters import tags
 from popserver.model.errors import BadRequest, StoreUnavailable, TooManyRequests, TopicNotFound
 from popserver.model.message import SendResult
 from popserver.model.names import Resource
-from popserver.pulling import look as pulling_look
 from popserver.pulling import parked as pulling_parked
+from popserver.pulling import read as pulling_look
 from popserver.pulling.flow import Pull
 from popserver.pulling.rules import Pulled, PullStatus
 from tests.support.builders import GROUP, TOPIC, a_message

@@ -14,7 +14,7 @@ from popserver.filters import sql as filters_sql
 from popserver.messages import seek
 from popserver.model.errors import TopicNotFound
 from popserver.model.names import dead_letter_topic
-from popserver.pulling import look as pulling_look
+from popserver.pulling import read as pulling_look
 from popserver.pulling.rules import BATCH_BYTES_MAX, PullStatus
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.open_store import SECOND, OpenStore

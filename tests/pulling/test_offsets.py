@@ -11,7 +11,7 @@ from popserver.model.group import Group, Mode
 from popserver.model.topic import QueueName, Topic
 from popserver.pulling import commit as pulling_commit
 from popserver.pulling.flow import Pull
-from popserver.pulling.rules import NO_PROGRESS, Committed, Progress, QueueOffset
+from popserver.pulling.rules import NO_PROGRESS, Committed, QueueOffset, QueueProgress
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import OpenStore
 from tests.support.plans import Plans
@@ -30,7 +30,7 @@ def topic(store: OpenStore) -> Topic:
 
 def pull_group(store: OpenStore, name: str = GROUP.name) -> Group:
     group = store.group(name)
-    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
+    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
     return group
 
 
@@ -42,7 +42,7 @@ def commit(
     return store.one(pulling_commit.commit, pulling_commit.Commit(group, listed))
 
 
-def fetch(store: OpenStore, group: Group, topic: Topic) -> list[Progress]:
+def fetch(store: OpenStore, group: Group, topic: Topic) -> list[QueueProgress]:
     return pulling_commit.fetch(store.conn, group, topic.queues)
 
 
@@ -50,21 +50,21 @@ def fetch(store: OpenStore, group: Group, topic: Topic) -> list[Progress]:
 def test_what_is_stored_is_the_next_offset(store: OpenStore, topic: Topic) -> None:
     group = pull_group(store)
     assert fetch(store, group, topic) == [NO_PROGRESS] * 3
-    assert commit(store, group, topic, (1, 103)) == [Committed(None, Progress(103, 0))]
-    assert fetch(store, group, topic) == [NO_PROGRESS, Progress(103, 0), NO_PROGRESS]
+    assert commit(store, group, topic, (1, 103)) == [Committed(None, QueueProgress(103, 0))]
+    assert fetch(store, group, topic) == [NO_PROGRESS, QueueProgress(103, 0), NO_PROGRESS]
     assert store.lag(group).ready == END - 103
 
 
 def test_it_only_grows(store: OpenStore, topic: Topic) -> None:
     group = pull_group(store)
     for offset, stored in ((5, 5), (3, 5), (5, 5), (7, 7), (0, 7)):
-        assert commit(store, group, topic, (0, offset)) == [Committed(None, Progress(stored, 0))]
+        assert commit(store, group, topic, (0, offset)) == [Committed(None, QueueProgress(stored, 0))]
 
 
 def test_a_commit_of_0_is_progress(store: OpenStore, topic: Topic) -> None:
     group = pull_group(store)
-    assert commit(store, group, topic, (0, 0)) == [Committed(None, Progress(0, 0))]
-    assert fetch(store, group, topic)[0] == Progress(0, 0)
+    assert commit(store, group, topic, (0, 0)) == [Committed(None, QueueProgress(0, 0))]
+    assert fetch(store, group, topic)[0] == QueueProgress(0, 0)
 
 
 @pytest.mark.row("I1")
@@ -72,9 +72,9 @@ def test_of_two_members_that_begin_a_queue_the_first_one_counts(store: OpenStore
     group = pull_group(store)
     wishes = [pulling_commit.Commit(group, [QueueOffset(topic, topic.queues[0], each)], begins=True) for each in (5, 9)]
     in_one_batch = store.do(pulling_commit.commit, *wishes)
-    assert in_one_batch == [[Committed(None, Progress(5, 0))]] * 2
-    assert store.one(pulling_commit.commit, wishes[1]) == [Committed(None, Progress(5, 0))]
-    assert commit(store, group, topic, (0, 9)) == [Committed(None, Progress(9, 0))]
+    assert in_one_batch == [[Committed(None, QueueProgress(5, 0))]] * 2
+    assert store.one(pulling_commit.commit, wishes[1]) == [Committed(None, QueueProgress(5, 0))]
+    assert commit(store, group, topic, (0, 9)) == [Committed(None, QueueProgress(9, 0))]
 
 
 @pytest.mark.parametrize("offset", [-1, END + 1, 1 << 62, -(1 << 62)])
@@ -85,7 +85,7 @@ def test_beyond_its_queue_it_is_refused(store: OpenStore, topic: Topic, offset: 
     (refused,) = commit(store, group, topic, (0, offset))
     assert isinstance(refused.refusal, IllegalOffset)
     assert f"offset {offset} is not in queue 0 of topic 'orders', which ends at 200" in refused.refusal.sentence
-    assert refused.stored == Progress(9, 0)
+    assert refused.stored == QueueProgress(9, 0)
     assert store.digest() == before
 
 
@@ -108,9 +108,9 @@ def test_after_a_reset_a_commit_from_before_is_refused(store: OpenStore, topic: 
     assert "offset 60 of queue 0 of topic 'orders' stands on reset 1, and reset 2 came since; go on at 10" in str(
         late.refusal
     )
-    assert late.stored == Progress(10, 2)
-    assert commit(store, group, topic, (0, 11, 2)) == [Committed(None, Progress(11, 2))]
-    assert commit(store, group, topic, (0, 12, None)) == [Committed(None, Progress(12, 2))], "taken by its word"
+    assert late.stored == QueueProgress(10, 2)
+    assert commit(store, group, topic, (0, 11, 2)) == [Committed(None, QueueProgress(11, 2))]
+    assert commit(store, group, topic, (0, 12, None)) == [Committed(None, QueueProgress(12, 2))], "taken by its word"
 
 
 def test_several_requests_cost_as_many_statements_as_one(store: OpenStore, topic: Topic) -> None:
@@ -145,13 +145,13 @@ def test_a_group_that_consumes_message_by_message_is_refused_by_name(store: Open
     )
     assert isinstance(refused, BadRequest)
     assert "'popping' consumes in mode POP" in refused.sentence
-    assert done == [Committed(None, Progress(5, 0))]
+    assert done == [Committed(None, QueueProgress(5, 0))]
     with pytest.raises(BadRequest, match="'popping' consumes in mode POP"):
         fetch(store, popping, topic)
     with pytest.raises(BadRequest, match="'pulling' consumes in mode PULL, fixed at its first use; use another group"):
         store.meet(pulling, topic)
     with pytest.raises(BadRequest, match="'popping' consumes in mode POP"):
-        store.one(subscriptions.fix_mode, subscriptions.FixMode(popping, Mode.PULL))
+        store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(popping, Mode.PULL))
     assert len(store.receive(popping, topic)) == 32, "each its own progress"
 
 

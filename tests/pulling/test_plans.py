@@ -14,7 +14,7 @@ from popserver.messages import seek
 from popserver.model.group import Group, Mode
 from popserver.model.topic import Topic
 from popserver.pulling import commit
-from popserver.pulling.look import ends_of_topic
+from popserver.pulling.read import ends_of_topic
 from popserver.pulling.rules import QueueOffset
 from tests.delivery.test_plans import _fill
 from tests.support.open_store import OpenStore
@@ -52,7 +52,7 @@ def test_every_statement_finds_its_rows_by_a_key(store: OpenStore) -> None:
     topic, popping = store.topic(queues=4), store.group("popping")
     _fill(store, topic, popping)
     group = store.group("pulling")
-    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
+    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
     for number in range(4):
         store.send(topic, 50, tag="A", rotation=number)
     names = SQLITE if store.database.is_sqlite else POSTGRES

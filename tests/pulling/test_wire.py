@@ -16,7 +16,7 @@ from popserver.model.names import Resource
 from popserver.pulling.rpc import EXTRAS_HEADER
 from popserver.pulling.rules import PullFlag
 from popserver.transport import convert
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
 from tests.receiving.test_wire import FOREIGN_TYPE, FakeCaller, sql, tags
 from tests.support import builders, wire_pull
@@ -290,12 +290,12 @@ def test_the_polling_time_is_clamped_like_that_of_a_receive(
 ) -> None:
     request = wire.PullMessageRequest()
     request.long_polling_timeout.MergeFrom(receive_request(poll_ms=wanted_ms).long_polling_timeout)
-    assert poll_ms_of(request, FakeCaller(remaining_ms), Limits()) == expected_ms  # type: ignore[arg-type]
+    assert poll_ms_of(request, FakeCaller(remaining_ms), CallLimits()) == expected_ms  # type: ignore[arg-type]
 
 
 @pytest.mark.row("A12")
 async def test_a_deadline_that_leaves_no_time_to_be_held(pull: Pull, tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits()) as door:
+    async with opened(tmp_path, limits=CallLimits()) as door:
         await make_topic(door)
         newest = {"x-mq-client-version": "5.1.2"}
         answer = await pull(door, poll_ms=15_000, headers=newest, timeout=4)

@@ -10,7 +10,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popserver.engine.clock import ManualClock
 from popserver.model.errors import BadRequest, IllegalPollingTime, PopError
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
 from tests.receiving.test_wire import FakeCaller
 from tests.support.door import Door, a_message, opened, receive_request
@@ -47,7 +47,7 @@ KNOWS = "5.0.3"
 )
 def test_the_poll_time_is_clamped(wanted_ms: int | None, remaining_ms: int | None, expected_ms: int) -> None:
     request = receive_request(poll_ms=wanted_ms)
-    assert poll_ms_of(request, FakeCaller(remaining_ms), Limits()) == expected_ms  # type: ignore[arg-type]
+    assert poll_ms_of(request, FakeCaller(remaining_ms), CallLimits()) == expected_ms  # type: ignore[arg-type]
 
 
 @pytest.mark.row("A12")
@@ -65,11 +65,11 @@ def test_the_more_polls_are_open_the_earlier_before_its_deadline_one_ends(
     open_polls: int, remaining_ms: int, expected_ms: int
 ) -> None:
     request = receive_request(poll_ms=20_000)
-    assert poll_ms_of(request, FakeCaller(remaining_ms), Limits(), open_polls) == expected_ms  # type: ignore[arg-type]
+    assert poll_ms_of(request, FakeCaller(remaining_ms), CallLimits(), open_polls) == expected_ms  # type: ignore[arg-type]
 
 
 async def test_a_poll_beside_another_ends_earlier_before_its_deadline(tmp_path: Path) -> None:
-    limits, clock = Limits(poll_margin_us_each=15_000_000), ManualClock()
+    limits, clock = CallLimits(poll_margin_us_each=15_000_000), ManualClock()
     async with opened(tmp_path, limits=limits, clock=clock) as door:
         polls = []
         for number in range(2):
@@ -99,7 +99,7 @@ async def test_a_poll_beside_another_ends_earlier_before_its_deadline(tmp_path: 
 @pytest.mark.parametrize("wanted_ms", [5_000, None])
 def test_too_short_a_deadline_is_refused_by_version(wanted_ms: int | None, version: str, error: type[PopError]) -> None:
     with pytest.raises(PopError) as refused:
-        poll_ms_of(receive_request(poll_ms=wanted_ms), FakeCaller(4_999, version), Limits())  # type: ignore[arg-type]
+        poll_ms_of(receive_request(poll_ms=wanted_ms), FakeCaller(4_999, version), CallLimits())  # type: ignore[arg-type]
     assert type(refused.value) is error
     assert "4999 ms" in refused.value.sentence
     assert "5000 ms" in refused.value.sentence
@@ -108,7 +108,7 @@ def test_too_short_a_deadline_is_refused_by_version(wanted_ms: int | None, versi
 @pytest.mark.row("A12")
 @pytest.mark.parametrize(("version", "code"), [("5.0.2", pb.BAD_REQUEST), (KNOWS, pb.ILLEGAL_POLLING_TIME)])
 async def test_too_short_a_deadline_on_the_wire(tmp_path: Path, version: str, code: int) -> None:
-    async with opened(tmp_path, limits=Limits()) as door:
+    async with opened(tmp_path, limits=CallLimits()) as door:
         before = await door.digest()
         headers = {"x-mq-client-version": version}
         request = receive_request(poll_ms=5_000)
@@ -126,7 +126,7 @@ async def parked(door: Door, polls: int = 1) -> None:
 @pytest.mark.row("A4")
 async def test_an_empty_poll_ends_at_its_time_not_before(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, limits=Limits(), clock=clock) as door:
+    async with opened(tmp_path, limits=CallLimits(), clock=clock) as door:
         poll = asyncio.create_task(door.statuses("ReceiveMessage", receive_request(poll_ms=15_000)))
         await parked(door)
         await clock.advance(14_999, door.broker.settle)
@@ -140,7 +140,7 @@ async def test_an_empty_poll_ends_at_its_time_not_before(tmp_path: Path) -> None
 @pytest.mark.row("A6")
 async def test_a_new_message_ends_the_wait_at_once(tmp_path: Path) -> None:
     """The clock stands still: nothing but the message can have woken the poll."""
-    async with opened(tmp_path, limits=Limits(), clock=ManualClock()) as door:
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
         poll = asyncio.create_task(door.receive(poll_ms=20_000))
         await parked(door)
         await door.send(a_message())
@@ -149,7 +149,7 @@ async def test_a_new_message_ends_the_wait_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_poll(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(), clock=ManualClock()) as door:
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
         poll = asyncio.create_task(door.receive(poll_ms=20_000))
         await parked(door)
         poll.cancel()
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_frees_its_poll(tmp_path: Path) -> None:
 
 async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
     """It asks again 20 ms after any refusal (protocol 1.7)."""
-    async with opened(tmp_path, limits=Limits(push_refusal_pause_ms=100)) as door:
+    async with opened(tmp_path, limits=CallLimits(push_refusal_pause_ms=100)) as door:
         started = asyncio.get_running_loop().time()
         request = receive_request(push=True, batch_size=0)
         (status,) = await door.statuses("ReceiveMessage", request, headers={"x-mq-language": "GO"})
@@ -170,7 +170,7 @@ async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
 
 @pytest.mark.row("A7")
 async def test_a_message_of_another_tag_leaves_the_poll_waiting(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(), clock=ManualClock()) as door:
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
         wanted = pb.FilterExpression(expression="B")
         poll = asyncio.create_task(door.receive(poll_ms=20_000, expression=wanted))
         await parked(door)
@@ -185,7 +185,7 @@ async def test_a_message_of_another_tag_leaves_the_poll_waiting(tmp_path: Path) 
 
 @pytest.mark.row("A9")
 async def test_more_polls_than_a_group_may_hold_are_answered_at_once(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(), clock=ManualClock()) as door:
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
         polls = [asyncio.create_task(door.receive(poll_ms=20_000)) for _ in range(1_024)]
         await parked(door, 1_024)
         (status,) = await door.statuses("ReceiveMessage", receive_request(poll_ms=20_000))
@@ -198,7 +198,7 @@ async def test_more_polls_than_a_group_may_hold_are_answered_at_once(tmp_path: P
 @pytest.mark.row("A10")
 async def test_a_hold_that_ends_ends_the_wait(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, limits=Limits(), clock=clock) as door:
+    async with opened(tmp_path, limits=CallLimits(), clock=clock) as door:
         await door.send(a_message())
         assert len(await door.receive(invisible_ms=10_000)) == 1
         poll = asyncio.create_task(door.receive(poll_ms=20_000))

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from popserver.database import migrate
-from popserver.database.check import check_soundness
+from popserver.database.check import check_integrity
 from popserver.database.database import Database
-from popserver.dead_letters.flow import Redrives, Selected
-from popserver.dead_letters.rules import Order, Repair
+from popserver.dead_letters.flow import LetterSelection, Redrives
+from popserver.dead_letters.rules import RedriveItem, Repair
 from popserver.engine.clock import SystemClock
 from popserver.filters.tags import parse
 from popserver.model.errors import PopError
@@ -66,7 +66,7 @@ async def _hammer(*, turns: int) -> None:
             assert found == [], f"seed {seed}: {len(found)} circles"
             assert not (failed := [each for worker in workers for each in worker.failed]), f"seed {seed}: {failed[:5]}"
             await asyncio.gather(*(each.settle() for each in brokers))
-            await brokers[0].reader.read(check_soundness)
+            await brokers[0].reader.read(check_integrity)
 
 
 @asynccontextmanager
@@ -206,17 +206,17 @@ class _Worker:
     async def _redrive(self) -> None:
         group = self._chance.choice(GROUPS)
         plan_id, target = f"plan-{self._chance.randrange(20)}", self._chance.choice((None, None, *TOPICS))
-        page = await self._redrives.dead_letters(Selected(group), 0, 20, bodies=False)
+        page = await self._redrives.dead_letters(LetterSelection(group), 0, 20, bodies=False)
         repairs = (None, Repair(b"mended"))
-        orders = [Order(each.dead_letter_id, "", self._chance.choice(repairs)) for each in page.letters]
+        orders = [RedriveItem(each.dead_letter_id, "", self._chance.choice(repairs)) for each in page.letters]
         if orders and self._chance.random() < 0.5:
             await self._redrives.redrive(plan_id, group, orders, "", target, "")
             return
-        await self._redrives.plan(plan_id, Selected(group), "", target, "")
+        await self._redrives.plan(plan_id, LetterSelection(group), "", target, "")
         await self._redrives.run(plan_id, 10)
 
     async def _purge(self) -> None:
-        await self._redrives.purge(Selected(self._chance.choice(GROUPS), redriven_too=True), 0, 5)
+        await self._redrives.purge(LetterSelection(self._chance.choice(GROUPS), redriven_too=True), 0, 5)
 
     def _some(self, count: int) -> list[_Held]:
         """Some of what anybody was given, in any order; now and then it is left there for another one as well."""

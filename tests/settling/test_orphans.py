@@ -112,7 +112,7 @@ def test_a_grant_nobody_got_is_ready_after_a_second(store: OpenStore, holder: Ho
     group = store.group(meets=[topic])
     store.send(topic, 2)
     lost, kept = store.receive(group, topic, holder=holder, invisible_ms=HOUR)
-    store.one(release.orphan, release.Orphan(receipts=[receipt_of(lost)]))
+    store.one(release.abandon_holds, release.AbandonHolds(receipts=[receipt_of(lost)]))
     assert store.end_due(after_ms=SECOND) == 1
     assert store.ack(group, kept) == [None]
     assert store.receive(group, topic)[0].attempt == 2
@@ -123,7 +123,7 @@ def test_a_grant_nobody_got_never_lives_longer_for_it(store: OpenStore) -> None:
     group = store.group(meets=[topic])
     store.send(topic)
     (lost,) = store.receive(group, topic, invisible_ms=SECOND // 2)
-    store.one(release.orphan, release.Orphan(receipts=[receipt_of(lost)]))
+    store.one(release.abandon_holds, release.AbandonHolds(receipts=[receipt_of(lost)]))
     assert store.end_due(after_ms=SECOND // 2) == 1
 
 
@@ -134,7 +134,7 @@ def test_a_grant_nobody_got_is_not_given_back_to_its_client(store: OpenStore, ho
     group = store.group(meets=[topic])
     store.send(topic)
     (lost,) = store.receive(group, topic, holder=holder, invisible_ms=HOUR, client_id="c1")
-    store.one(release.orphan, release.Orphan(receipts=[receipt_of(lost)]))
+    store.one(release.abandon_holds, release.AbandonHolds(receipts=[receipt_of(lost)]))
     store.adopt("c1", store.now_ms + CAP_MS)
     assert store.end_due(after_ms=SECOND) == 1
 
@@ -146,7 +146,7 @@ def test_a_broken_answer_that_is_asked_for_again_is_held_as_long_as_the_first(st
     store.send(topic)
     wish: dict[str, Any] = {"holder": holder, "invisible_ms": MINUTE, "attempt_id": "a-1"}
     (lost,) = store.receive(group, topic, client_id="c1", **wish)
-    store.one(release.orphan, release.Orphan(receipts=[receipt_of(lost)]))
+    store.one(release.abandon_holds, release.AbandonHolds(receipts=[receipt_of(lost)]))
     store.now_ms += SECOND // 2
     (again,) = store.receive(group, topic, client_id="c2", **wish)
     assert (ids([again]), again.attempt) == (ids([lost]), 1)
@@ -164,7 +164,7 @@ def test_a_simple_consumer_may_prolong_what_it_got_of_a_broken_answer(store: Ope
     group = store.group(meets=[topic], max_attempts=max_attempts)
     store.send(topic)
     (got,) = store.receive(group, topic, invisible_ms=MINUTE)
-    store.one(release.orphan, release.Orphan(receipts=[receipt_of(got)]))
+    store.one(release.abandon_holds, release.AbandonHolds(receipts=[receipt_of(got)]))
     prolonged = store.change(group, got, MINUTE)
     assert set(store.states(group).values()) == {State.INFLIGHT}
     assert store.end_due(after_ms=MINUTE - 1) == 0
@@ -181,7 +181,7 @@ def test_a_withdrawn_grant_burns_no_attempt(store: OpenStore, holder: Holder, me
     for _ in range(3):
         lost = store.receive(group, topic, holder=holder, invisible_ms=HOUR)
         assert [each.attempt for each in lost] == [1, 1, 1]
-        store.one(release.withdraw, release.Withdraw([receipt_of(each) for each in lost]))
+        store.one(release.cancel_delivery, release.CancelDelivery([receipt_of(each) for each in lost]))
         assert set(store.states(group).values()) == {State.READY}
         assert store.rings == {topic.topic_id}
     assert None not in store.ack(group, *lost), "those handles are dead"
@@ -195,7 +195,7 @@ def test_a_withdrawn_grant_is_not_changed_again(store: OpenStore) -> None:
     store.send(topic)
     (old,) = store.receive(group, topic)
     changed = store.change(group, old, MINUTE)
-    store.one(release.withdraw, release.Withdraw([changed]))
+    store.one(release.cancel_delivery, release.CancelDelivery([changed]))
     with pytest.raises(InvalidReceiptHandle):
         store.change(group, old, MINUTE)
     assert set(store.states(group).values()) == {State.READY}
@@ -208,7 +208,7 @@ def test_a_hold_that_ended_or_was_replaced_is_not_withdrawn(store: OpenStore) ->
     (old,) = store.receive(group, topic, invisible_ms=SECOND)
     store.end_due(after_ms=SECOND)
     (new,) = store.receive(group, topic)
-    store.one(release.withdraw, release.Withdraw([receipt_of(old)]))
+    store.one(release.cancel_delivery, release.CancelDelivery([receipt_of(old)]))
     assert store.ack(group, new) == [None]
 
 

@@ -27,8 +27,8 @@ from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.streaming import DeadLetterStream
 from popserver.database.database import Database
 from popserver.database.schema import dead_letter
-from popserver.delivery.dead_letter_topic import bury
-from popserver.delivery.leaving import Dying
+from popserver.delivery.dead_letter_topic import move_to_dead_letters
+from popserver.delivery.leaving import DeadLetterCandidate
 from popserver.engine.transaction import Transaction
 from popserver.model.group import Group
 from popserver.model.retry import Holder
@@ -196,7 +196,9 @@ def bury_one(store: OpenStore, group: Group) -> None:
     tx = Transaction(store.conn, store.now_ms)
     store.database.begin(store.conn)
     [row] = store.rows("SELECT message_key, topic_id FROM delivery WHERE group_id = :id", id=group.group_id)
-    bury(tx, group, [Dying(row.message_key, row.topic_id, 1, "c1")], Event.FORWARD_TO_DLQ, "test")
+    move_to_dead_letters(
+        tx, group, [DeadLetterCandidate(row.message_key, row.topic_id, 1, "c1")], Event.FORWARD_TO_DLQ, "test"
+    )
     tx.finish()
 
 

@@ -76,7 +76,7 @@ async def held(running: RunningBroker, message_group: str | None, **more: Any) -
 
 
 async def orphan(running: RunningBroker) -> None:
-    await running.broker.writer.submit(release.Orphan(client_id="c1"))
+    await running.broker.writer.submit(release.AbandonHolds(client_id="c1"))
 
 
 async def woken(running: RunningBroker) -> None:
@@ -219,7 +219,7 @@ async def test_its_client_comes_back(postgres_url: str, user: Engine, message_gr
         await orphan(running)
         with user.begin() as conn:
             ack(conn, mine)
-            adopt = release.Adopt("c1", running.clock.now_ms() + HOLD_MS)
+            adopt = release.ExtendClientHolds("c1", running.clock.now_ms() + HOLD_MS)
             await promptly(running.broker.writer.submit(adopt))
             await promptly(running.advance(5_000))
             assert await promptly(running.receive(client_id="c2")) == []

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, create_engine, make_url, text
 
-from popserver.database.check import check_soundness
+from popserver.database.check import check_integrity
 from popserver.model.message import id_from_bytes
 from tests.support.checker import Final, Lag, StateRow, Stored
 from tests.support.load import digest
@@ -25,7 +25,7 @@ _UNFINISHED = "SELECT COALESCE(SUM(ready + inflight + waiting_retry), 0) FROM gr
 
 def final(conn: Connection, topic: str, *, max_attempts: int = 17) -> Final:
     """The state of one topic. Raises where the database itself is not sound (invariant I13)."""
-    check_soundness(conn)
+    check_integrity(conn)
     names = {"topic": topic}
     return Final(
         stored=[

@@ -24,7 +24,7 @@ from popserver.database import migrate, schema
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
 from popserver.transport import convert
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
 from tests.support.running_broker import TestedBroker
 
@@ -32,7 +32,7 @@ VERSION = "9.9.9"
 CLIENT = "test-client"
 TOPIC = pb.Resource(name="flights")
 GROUP = pb.Resource(name="counters")
-LIMITS = Limits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause_ms=0)
+LIMITS = CallLimits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause_ms=0)
 METHODS = list(services.MESSAGING.methods)
 
 
@@ -125,7 +125,7 @@ async def opened(
     folder: Path,
     *,
     auto_create: bool = True,
-    limits: Limits = LIMITS,
+    limits: CallLimits = LIMITS,
     clock: ManualClock | SystemClock | None = None,
     listening: Listening = PLAINTEXT,
     postgres_url: str = "",

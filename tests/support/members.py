@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from popserver.filters import tags
-from popserver.filters.subscription import Kind, Role, subscription, wants
+from popserver.filters.subscription import ClientKind, Role, subscription, topic_filters
 from popserver.members.flow import Membership
 from popserver.members.notices import PAUSE_MS, Listener
-from popserver.members.rules import Standing
+from popserver.members.rules import GroupView
 from popserver.model.group import Model
 from popserver.model.names import Resource
 from tests.support.builders import GROUP, TOPIC
@@ -25,9 +25,9 @@ async def come(
     """The client opens a stream with the server and says that it is a member."""
     inner, filters = broker.broker, [(topic, tags.parse("*"))]
     inner.clients.connected(client_id, stream)
-    membership = Membership(await inner.catalog.group(GROUP), model, wants(filters))
+    membership = Membership(await inner.catalog.group(GROUP), model, topic_filters(filters))
     await inner.group_members.join(client_id, membership)
-    role = Role(GROUP, Kind.PULL, subscription(filters), model=model)
+    role = Role(GROUP, ClientKind.PULL, subscription(filters), model=model)
     inner.clients.settled(client_id, works_in_order=False, role=role, membership=membership)
 
 
@@ -39,11 +39,11 @@ class Heard:
     """A member's stream, and the numbers it was told."""
 
     def __init__(self, broker: RunningBroker, group: Resource = GROUP) -> None:
-        self.told: list[Standing] = []
+        self.told: list[GroupView] = []
         self.listener: Listener = broker.broker.group_members.notices.listen(group)
         self.listener.open(None, self._tell)
 
-    async def _tell(self, standing: Standing) -> None:
+    async def _tell(self, standing: GroupView) -> None:
         self.told.append(standing)
 
 

@@ -13,9 +13,9 @@ from sqlalchemy import select, text
 from popserver.bulk import attempts
 from popserver.catalog import groups, subscriptions, topics
 from popserver.database import migrate, schema
-from popserver.database.check import check_soundness
+from popserver.database.check import check_integrity
 from popserver.database.database import Database
-from popserver.database.notifications import CHECKS, DUE, PENDING, Outdated
+from popserver.database.notifications import CHECKS, DUE, PENDING, Invalidation
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, lock
 from popserver.filters import SqlFilter, TagFilter
 from popserver.maintenance import purge as maintenance_purge
@@ -61,7 +61,7 @@ class OpenStore:
         self.enters_ms: int | None = None
         self.check_ms: int | None = None
         self.words: set[str] = set()
-        self.outdated: set[Outdated] = set()
+        self.outdated: set[Invalidation] = set()
 
     def do(
         self, verb: Callable[[Transaction, Sequence[R]], Sequence[S]], *requests: R, careful: bool = False
@@ -120,7 +120,7 @@ class OpenStore:
         return group
 
     def meet(self, group: Group, topic: Topic, mode: Mode = Mode.POP) -> None:
-        self.one(subscriptions.meet, subscriptions.Meet(group, topic, mode))
+        self.one(subscriptions.subscribe, subscriptions.Subscribe(group, topic, mode))
 
     # Using it.
 
@@ -144,10 +144,10 @@ class OpenStore:
         return self.do(settling_change.forward, settling_change.Forward(group, receipt_of(held)))[0]
 
     def orphan_client(self, client_id: str) -> None:
-        self.one(release.orphan, release.Orphan(client_id=client_id))
+        self.one(release.abandon_holds, release.AbandonHolds(client_id=client_id))
 
     def adopt(self, client_id: str, until_ms: int) -> None:
-        self.one(release.adopt, release.Adopt(client_id, until_ms))
+        self.one(release.extend_client_holds, release.ExtendClientHolds(client_id, until_ms))
 
     def end_due(self, *, after_ms: int = 0) -> int:
         """Let time pass, then end what is due until nothing is; the number of moves."""
@@ -168,7 +168,7 @@ class OpenStore:
     def purge(self) -> int:
         """Remove what is deleted, step by step; the number of steps."""
         steps = 0
-        while self.one(maintenance_purge.purge, maintenance_purge.Purge()):
+        while self.one(maintenance_purge.purge, maintenance_purge.PurgeDeleted()):
             steps += 1
         return steps
 
@@ -217,7 +217,7 @@ class OpenStore:
 
     def check(self) -> None:
         """Whatever a test does, it must leave a sound store."""
-        check_soundness(self.conn)
+        check_integrity(self.conn)
 
 
 @contextmanager

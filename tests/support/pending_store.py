@@ -8,7 +8,7 @@ from typing import Any
 from popserver.model.errors import PopError
 from popserver.model.message import Message, SendResult, id_from_bytes
 from popserver.model.topic import MessageType, Topic
-from popserver.producing import enter, halves, pending
+from popserver.producing import enqueue, half_messages, pending
 from popserver.producing.rules import CheckPolicy, Resolution
 from tests.support.builders import a_message
 from tests.support.open_store import MINUTE, OpenStore
@@ -25,21 +25,21 @@ def a_half(**more: Any) -> Message:
 
 
 def pend(store: OpenStore, topic: Topic, *batch: Message, client_id: str = "p1") -> list[SendResult]:
-    return store.one(pending.pend, pending.Pend(topic, batch, client_id, POLICY))
+    return store.one(pending.store_pending, pending.StorePending(topic, batch, client_id, POLICY))
 
 
 def recall(store: OpenStore, topic: Topic, sent: Message) -> PopError | None:
     assert sent.deliver_at_ms is not None
-    return store.do(pending.recall, pending.Recall(topic, sent.message_id, sent.deliver_at_ms))[0]
+    return store.do(pending.recall_pending, pending.RecallPending(topic, sent.message_id, sent.deliver_at_ms))[0]
 
 
-def decision(topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> halves.EndTransaction:
+def decision(topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> half_messages.EndTransaction:
     wish = {"message_id": half.message_id, "transaction_id": half.transaction_id, "rotation": 0}
-    return halves.EndTransaction(topic=topic, resolution=resolution, **(wish | more))  # type: ignore[arg-type]
+    return half_messages.EndTransaction(topic=topic, resolution=resolution, **(wish | more))  # type: ignore[arg-type]
 
 
 def decide(store: OpenStore, topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> PopError | bool:
-    return store.do(halves.end_transaction, decision(topic, half, resolution, **more))[0]
+    return store.do(half_messages.end_transaction, decision(topic, half, resolution, **more))[0]
 
 
 def commit(store: OpenStore, topic: Topic, half: SendResult, **more: Any) -> PopError | bool:
@@ -53,13 +53,15 @@ def roll_back(store: OpenStore, topic: Topic, half: SendResult, **more: Any) -> 
 def enter_due(store: OpenStore, *, after_ms: int = 0, rotation: int = 0) -> int:
     """Let time pass, then one step; the number of messages that entered."""
     store.now_ms += after_ms
-    return store.one(enter.enter_due, enter.EnterDue(rotation)).entered
+    return store.one(enqueue.enqueue_due, enqueue.EnqueueDue(rotation)).entered
 
 
-def take_checks(store: OpenStore, *topics: Topic, after_ms: int = 0, policy: CheckPolicy = POLICY) -> halves.Taken:
+def take_checks(
+    store: OpenStore, *topics: Topic, after_ms: int = 0, policy: CheckPolicy = POLICY
+) -> half_messages.ClaimedChecks:
     store.now_ms += after_ms
     ids = frozenset(topic.topic_id for topic in topics)
-    return store.one(halves.take_checks, halves.TakeChecks(ids, policy))
+    return store.one(half_messages.claim_checks, half_messages.ClaimChecks(ids, policy))
 
 
 def ids_in(store: OpenStore, table: str) -> Sequence[str]:

@@ -57,7 +57,7 @@ def refused_skip(store: OpenStore, group: Group, topic: Topic, offset: int) -> S
 
 def pull_group(store: OpenStore, name: str = "pulling", **more: Any) -> Group:
     group = store.group(name, **more)
-    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
+    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
     return group._replace(mode=Mode.PULL)
 
 

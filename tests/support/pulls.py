@@ -5,7 +5,7 @@ from __future__ import annotations
 from popserver.filters import Filter, TagFilter
 from popserver.model.errors import PopError
 from popserver.model.topic import Topic
-from popserver.pulling import look as pulling_look
+from popserver.pulling import read as pulling_look
 from popserver.pulling.rules import Pulled
 from tests.support.open_store import OpenStore
 
@@ -21,7 +21,7 @@ def look(
     wanted: Filter = EVERYTHING,
     queue: int = 0,
 ) -> Pulled:
-    (found,) = pulling_look.look(
+    (found,) = pulling_look.read_queues(
         store.conn, [pulling_look.QueueRead(topic, topic.queues[queue], offset, batch_size, wanted)]
     )
     if isinstance(found, PopError):

@@ -7,8 +7,8 @@ from typing import Any
 
 from popserver.dead_letters import plans
 from popserver.dead_letters.letters import page_of_letters
-from popserver.dead_letters.plan_requests import Cancel, Done, NewPlan, Orders, Run, Stretch
-from popserver.dead_letters.rules import Order, Selection
+from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
+from popserver.dead_letters.rules import RedriveItem, Selection
 from popserver.model.group import Group
 from popserver.model.message import Delivery
 from popserver.model.states import PlanState
@@ -55,32 +55,32 @@ def write_plan(
     store: OpenStore, group: Group, plan_id: str = "p1", target: Topic | None = None, selection: Selection = ALL
 ) -> None:
     """A plan of all that the selection has, written down in one step."""
-    store.one(plans.make, a_plan(group, plan_id, target))
+    store.one(plans.create_plan, a_plan(group, plan_id, target))
     found = page_of_letters(store.conn, group, selection, 0, 1_000)
     last = found.ids[-1] if found.ids else 0
-    store.one(plans.write_down, Stretch(plan_id, 0, last, found.ids, is_last=True))
+    store.one(plans.record_step, PlanStep(plan_id, 0, last, found.ids, is_last=True))
 
 
-def run(store: OpenStore, plan_id: str = "p1", limit: int = 1_000) -> Done:
-    return store.one(plans.run, Run(plan_id, limit))
+def run(store: OpenStore, plan_id: str = "p1", limit: int = 1_000) -> RedriveCounts:
+    return store.one(plans.run_plan, RunPlan(plan_id, limit))
 
 
 def cancel(store: OpenStore, plan_id: str = "p1") -> None:
-    store.one(plans.cancel, Cancel(plan_id))
+    store.one(plans.cancel_plan, CancelPlan(plan_id))
 
 
-def redrive_all(store: OpenStore, group: Group, plan_id: str = "p1", target: Topic | None = None) -> Done:
+def redrive_all(store: OpenStore, group: Group, plan_id: str = "p1", target: Topic | None = None) -> RedriveCounts:
     """All that are dead now, by a plan of that name."""
     write_plan(store, group, plan_id, target)
     return run(store, plan_id)
 
 
 def order(
-    store: OpenStore, group: Group, orders: Sequence[Order], plan_id: str = "p1", target: Topic | None = None
-) -> Done:
+    store: OpenStore, group: Group, orders: Sequence[RedriveItem], plan_id: str = "p1", target: Topic | None = None
+) -> RedriveCounts:
     """By name, with repairs."""
     new = a_plan(group, plan_id, target, state=PlanState.RUNNING)
-    return store.one(plans.redrive_now, Orders(new, orders))
+    return store.one(plans.redrive_now, RedriveNow(new, orders))
 
 
 def plan_state(store: OpenStore, plan_id: str = "p1") -> str:

@@ -11,7 +11,7 @@ from sqlalchemy import event, text
 
 from popserver.broker import Broker
 from popserver.database import migrate
-from popserver.database.check import check_soundness
+from popserver.database.check import check_integrity
 from popserver.database.database import Database
 from popserver.dead_letters.flow import Redrives
 from popserver.engine.clock import ManualClock
@@ -159,7 +159,7 @@ async def running_broker(
     try:
         yield RunningBroker(broker, clock)
         await broker.settle()
-        await broker.reader.read(check_soundness)
+        await broker.reader.read(check_integrity)
     finally:
         await broker.stop()
         database.close()

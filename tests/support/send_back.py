@@ -22,7 +22,7 @@ from tests.support.pulls import look
 
 def pull_group(store: OpenStore, name: Any = GROUP, *, history: HistoryLevel = HistoryLevel.ALL, **more: Any) -> Group:
     group = store.group(name, history=history, **more)
-    store.one(subscriptions.fix_mode, subscriptions.FixMode(group, Mode.PULL))
+    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
     return group
 
 

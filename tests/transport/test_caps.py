@@ -12,7 +12,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.clients.settings import EXPRESSIONS_LENGTH_MAX
 from popserver.model.errors import BadRequest
-from popserver.transport import caps
+from popserver.transport import entry_limits
 from popserver.transport.calls import reader
 from tests.support.door import GROUP, TOPIC, Door, a_message
 
@@ -29,7 +29,7 @@ def methods() -> Iterator[tuple[str, Any, Any]]:
 LISTS = [
     pytest.param(name, kind, each, id=f"{name}.{each.name}")
     for name, descriptor, kind in methods()
-    for each in caps.lists_of(descriptor)
+    for each in entry_limits.lists_of(descriptor)
 ]
 
 
@@ -68,9 +68,9 @@ def readable(request: Any) -> Any:
 
 
 @pytest.mark.parametrize(("method", "kind", "found"), LISTS)
-def test_one_entry_more_than_its_limit_is_refused(method: str, kind: Any, found: caps.List) -> None:
+def test_one_entry_more_than_its_limit_is_refused(method: str, kind: Any, found: entry_limits.ListField) -> None:
     """A list without a number in the table fails before: `lists_of` does not find it."""
-    read = reader(kind, 2**30, caps.check(method, kind.DESCRIPTOR))
+    read = reader(kind, 2**30, entry_limits.check(method, kind.DESCRIPTOR))
     good = filled(kind, found.path, found.entries_max)
     assert readable(read(good.SerializeToString())) == good
     with pytest.raises(BadRequest) as refused:
@@ -84,9 +84,9 @@ def test_the_table_names_nothing_that_is_not_there() -> None:
     found = {
         f"{each.path[-1].containing_type.name}.{each.path[-1].name}"
         for _, descriptor, _ in methods()
-        for each in caps.lists_of(descriptor)
+        for each in entry_limits.lists_of(descriptor)
     }
-    assert found == set(caps.ENTRIES_MAX)
+    assert found == set(entry_limits.ENTRIES_MAX)
 
 
 async def test_too_much_is_refused_on_the_wire_and_changes_nothing(door: Door) -> None:

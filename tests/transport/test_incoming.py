@@ -21,12 +21,12 @@ from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
 from popserver.front.certificate import Certificate
 from popserver.front.self_signed import make_certificate
-from popserver.front.source import Fixed
+from popserver.front.source import StaticCertificate
 from popserver.model.budget import Budget
 from popserver.services import MESSAGING
-from popserver.transport.caps import bytes_beside_bodies, has_more_fields
+from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
 from popserver.transport.incoming import SMALL_BYTES
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
 from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened
 from tests.support.running_broker import until
@@ -65,7 +65,7 @@ def budget(door: Door, name: str) -> Budget:
 
 
 @asynccontextmanager
-async def narrow(folder: Path, listening: Listening = PLAINTEXT, limits: Limits = NARROW) -> AsyncIterator[Door]:
+async def narrow(folder: Path, listening: Listening = PLAINTEXT, limits: CallLimits = NARROW) -> AsyncIterator[Door]:
     async with opened(folder, limits=limits, listening=listening) as door:
         await door.send(a_message("there"))
         yield door
@@ -124,7 +124,7 @@ def permissive(folder: Path) -> Listening:
     from datetime import UTC, datetime
 
     made: Certificate = make_certificate("127.0.0.1", datetime.now(UTC))
-    return Listening("permissive", Fixed(made))
+    return Listening("permissive", StaticCertificate(made))
 
 
 async def test_the_newest_of_too_many_late_requests_are_refused_and_others_are_served(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import services
 from popserver.front.certificate import Files
-from popserver.front.source import Reloading, Wishes, open_source
+from popserver.front.source import CertificateOptions, ReloadedCertificate, open_source
 from popserver.model.errors import CannotListen
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening, Mode
 from tests.receiving.test_wire_polling import parked
 from tests.support.certificates import Authority, Pair
@@ -47,7 +47,7 @@ def certified(authority: Authority, mode: Mode, client_ca: Path | None = None, *
     if mode == "plaintext":
         return PLAINTEXT
     pair = authority.issue("server", **issued)
-    return Listening(mode, Reloading(Files(pair.cert, pair.key, client_ca), lambda: datetime.now(UTC)))
+    return Listening(mode, ReloadedCertificate(Files(pair.cert, pair.key, client_ca), lambda: datetime.now(UTC)))
 
 
 class Caller:
@@ -189,7 +189,7 @@ async def test_many_come_at_once_of_both_kinds(tmp_path: Path, authority: Author
 
 @pytest.mark.parametrize("mode", ["permissive", "tls"])
 async def test_a_certificate_of_its_own_making_can_be_trusted(tmp_path: Path, mode: Mode) -> None:
-    source = open_source(Wishes("127.0.0.1", folder=tmp_path), lambda: datetime.now(UTC))
+    source = open_source(CertificateOptions("127.0.0.1", folder=tmp_path), lambda: datetime.now(UTC))
     async with opened(tmp_path, listening=Listening(mode, source)) as door:
         for host in ("127.0.0.1", "localhost"):
             assert await knock(door, tmp_path / "cert.pem", host=host) == "OK"
@@ -315,7 +315,7 @@ async def test_a_taken_port_is_said_plainly(tmp_path: Path, authority: Authority
 async def test_draining_answers_and_lets_go(tmp_path: Path, authority: Authority, mode: Mode) -> None:
     """As without TLS: health first, the parked poll empty, then nobody is let in."""
     async with (
-        opened(tmp_path, limits=Limits(), listening=certified(authority, mode)) as door,
+        opened(tmp_path, limits=CallLimits(), listening=certified(authority, mode)) as door,
         caller(door, authority.ca) as one,
     ):
         watch = HealthStub(one.channel).Watch(HealthCheckRequest())

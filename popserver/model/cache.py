@@ -12,7 +12,7 @@ V = TypeVar("V")
 BYTES_MAX = 4 * 1024 * 1024
 
 
-class Remembered(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """A mapping that forgets. May be used by several threads at once."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
@@ -62,13 +62,13 @@ class Remembered(Generic[K, V]):
             self.size -= found[1]
 
 
-class RememberedFunction(Generic[V]):
+class CachedFunction(Generic[V]):
     """A function of a text that remembers its results."""
 
     def __init__(self, function: Callable[[str], V], size: Callable[[str], int]) -> None:
         self._function = function
         self._size = size
-        self.results: Remembered[str, V] = Remembered()
+        self.results: LruCache[str, V] = LruCache()
 
     def __call__(self, text: str) -> V:
         known = self.results.get(text)
@@ -78,6 +78,6 @@ class RememberedFunction(Generic[V]):
         return known
 
 
-def remembered(size: Callable[[str], int]) -> Callable[[Callable[[str], V]], RememberedFunction[V]]:
+def cached(size: Callable[[str], int]) -> Callable[[Callable[[str], V]], CachedFunction[V]]:
     """Make a function remember its results; `size` says how many bytes the result of a text takes."""
-    return lambda function: RememberedFunction(function, size)
+    return lambda function: CachedFunction(function, size)

@@ -22,7 +22,7 @@ from popserver.transport.call import Call, Encodable, EndCode, EndStatus, Handle
 from popserver.transport.calls import reader
 from popserver.transport.half_sent import Read
 from popserver.transport.incoming import SMALL_BYTES, Incoming
-from popserver.transport.limits import Limits
+from popserver.transport.limits import CallLimits
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
@@ -30,10 +30,10 @@ _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].ful
 Request = TypeVar("Request", bound=Message)
 
 
-class Anybody:
+class PublicServices:
     """Both services. A refusal ends the call with a gRPC status, because their answers have no status field."""
 
-    def __init__(self, incoming: Incoming, budgets: Budgets, limits: Limits, names: Sequence[str]) -> None:
+    def __init__(self, incoming: Incoming, budgets: Budgets, limits: CallLimits, names: Sequence[str]) -> None:
         """`names` are the names of the other services; reflection lists them."""
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             POOL.AddSerializedFile(file.serialized_pb)

@@ -18,7 +18,7 @@ from popserver.database.schema import message, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.filters import Filter, SqlFilter
 from popserver.messages.ranges import WINDOW_OFFSETS, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
-from popserver.messages.read import BY_KEY, MessageRow, stored_messages
+from popserver.messages.read import BY_KEY, MessageRow, MessageSize, stored_messages
 from popserver.model.errors import PopError
 from popserver.model.topic import MessageQueue, Topic, message_key
 from popserver.pulling.rules import BATCH_BYTES_MAX, Pulled, PullStatus, correction
@@ -50,12 +50,7 @@ class Ends(NamedTuple):
     end_offset: int
 
 
-class _Size(NamedTuple):
-    message_key: int
-    size: int
-
-
-class _Stretch(NamedTuple):
+class _SizedRange(NamedTuple):
     """What lies between two keys: how many messages, of how many bytes together."""
 
     number: int
@@ -70,7 +65,7 @@ class _Reached(NamedTuple):
     offset: int
 
 
-def look(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | PopError]:
+def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | PopError]:
     """What each pull finds, all at the same moment; `TopicNotFound` for one whose topic is gone.
 
     Several cost little more than one: the ends of their queues, the sizes and the messages are a statement each.
@@ -161,7 +156,7 @@ def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequenc
     """
     bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if limits[number] is not None]
     counts = {number: to_key - from_key for number, from_key, to_key in bounds}
-    found = _STRETCHES.rows(conn, {"bounds": encode_rows(bounds)}) if bounds else []
+    found = _SIZED_RANGES.rows(conn, {"bounds": encode_rows(bounds)}) if bounds else []
     full = [each for each in found if each.messages == counts[each.number]]
     return {each.number for each in full if each.size <= (limits[each.number] or 0)}
 
@@ -181,7 +176,7 @@ def _chosen(conn: Connection, pull: QueueRead, span: Mapping[str, int]) -> tuple
     return keys, end_key if len(keys) == len(sizes) else keys[-1] + 1
 
 
-def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[_Size], int]:
+def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[MessageSize], int]:
     if isinstance(wanted, SqlFilter):
         keys, reached = judge(conn, _JUDGED, wanted, names, Work())
         return _BY_KEY.rows(conn, {"keys": encode_rows([(key,) for key in keys])}) if keys else [], reached
@@ -190,7 +185,7 @@ def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple
     return sizes, sizes[-1].message_key + 1 if is_full else names["to_key"]
 
 
-def _within_bytes(sizes: Sequence[_Size], room: int) -> list[int]:
+def _within_bytes(sizes: Sequence[MessageSize], room: int) -> list[int]:
     """The keys of as many leading messages as have `room` bytes, and always of one."""
     keys: list[int] = []
     for each in sizes:
@@ -201,15 +196,15 @@ def _within_bytes(sizes: Sequence[_Size], room: int) -> list[int]:
     return keys
 
 
-def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> RowQuery[_Size]:
+def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> RowQuery[MessageSize]:
     # The length of a body is known without reading it.
-    return RowQuery(_Size, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
+    return RowQuery(MessageSize, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
 
 
 _EVERY = _sized(narrowed())
 _BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key")
-_STRETCHES = RowQuery(
-    _Stretch,
+_SIZED_RANGES = RowQuery(
+    _SizedRange,
     select(
         _BOUNDS.c.number,
         func.count(message.c.message_key).label("messages"),

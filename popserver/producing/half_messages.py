@@ -22,7 +22,7 @@ from popserver.model.message import StoredMessage, id_from_bytes, id_to_bytes
 from popserver.model.names import Resource
 from popserver.model.states import PendingKind
 from popserver.model.topic import Topic
-from popserver.producing.enter import enter, within_a_step
+from popserver.producing.enqueue import enqueue, within_a_step
 from popserver.producing.pending import PendingRow, locked, remove
 from popserver.producing.pending_facts import stored_pending
 from popserver.producing.rules import CheckPolicy, Resolution
@@ -44,16 +44,16 @@ class EndTransaction(Request[bool]):
     rotation: int
 
 
-class Taken(NamedTuple):
+class ClaimedChecks(NamedTuple):
     """The checks to send now, the half messages given up, and when the next check of these topics is due."""
 
     checks: list[Check]
-    discarded: list[Discarded]
+    discarded: list[ExpiredHalf]
     next_check_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class TakeChecks(Request[Taken]):
+class ClaimChecks(Request[ClaimedChecks]):
     """Claim the due checks of half messages in these topics."""
 
     phase: ClassVar = Phase.CLAIM_CHECKS
@@ -82,7 +82,7 @@ class _DueRow(NamedTuple):
     size: int
 
 
-class Discarded(NamedTuple):
+class ExpiredHalf(NamedTuple):
     """A half message that was given up: it stayed undecided after `checks` checks."""
 
     topic: Resource
@@ -91,7 +91,7 @@ class Discarded(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack(Request[None]):
+class ReturnChecks(Request[None]):
     """Checks that reached no producer: they do not count and are due again at once."""
 
     phase: ClassVar = Phase.RETURN_CHECKS
@@ -112,8 +112,8 @@ def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list
     return [answers[index] for index in range(len(requests))]
 
 
-@carries_out(TakeChecks)
-def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken | PopError]:
+@carries_out(ClaimChecks)
+def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[ClaimedChecks | PopError]:
     """Claim the half messages to ask about now. They are due again after an interval and given up after the last check.
 
     The first request gets all of them.
@@ -130,16 +130,16 @@ def take_checks(tx: Transaction, requests: Sequence[TakeChecks]) -> list[Taken |
         ids = encode_rows([(row.pending_id,) for row in asked])
         tx.conn.execute(_COUNT, {"ids": ids, "at_ms": tx.now_ms + policy.interval_ms})
     next_check_ms = tx.conn.execute(_NEXT_CHECK, {"topics": topics}).scalar()
-    first = Taken(
+    first = ClaimedChecks(
         _checks(tx.conn, asked, names),
-        [_discarded(row, names) for row in discarded if row.topic_id in names],
+        [_expired(row, names) for row in discarded if row.topic_id in names],
         next_check_ms,
     )
-    return [first, *[Taken([], [], next_check_ms)] * (len(requests) - 1)]
+    return [first, *[ClaimedChecks([], [], next_check_ms)] * (len(requests) - 1)]
 
 
-@carries_out(GiveBack)
-def give_back(tx: Transaction, requests: Sequence[GiveBack]) -> list[PopError | None]:
+@carries_out(ReturnChecks)
+def return_checks(tx: Transaction, requests: Sequence[ReturnChecks]) -> list[PopError | None]:
     """Subtract the checks that reached no producer."""
     ids = encode_rows([(each,) for request in requests for each in request.pending_ids])
     tx.conn.execute(_UNCOUNT, {"ids": ids, "at_ms": tx.now_ms})
@@ -158,7 +158,7 @@ def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[b
     answers = [_decide(tx, each, rows, decided) for each in requests]
     remove(tx, (rows[each].pending_id for each, said in decided.items() if said is Resolution.ROLLBACK))
     committed = [rows[each] for each, said in decided.items() if said is Resolution.COMMIT]
-    if committed and enter(tx, committed, requests[0].rotation):
+    if committed and enqueue(tx, committed, requests[0].rotation):
         # With one rotation all of them go to the same queue, so none could enter.
         return [
             False if decided.get(id_to_bytes(each.message_id)) is Resolution.COMMIT else answer
@@ -223,8 +223,8 @@ def _checks(conn: Connection, asked: Sequence[_DueRow], topics: dict[int, Topic]
     ]
 
 
-def _discarded(row: _DueRow, topics: dict[int, Topic]) -> Discarded:
-    return Discarded(topics[row.topic_id].name, id_from_bytes(bytes(row.message_id)), row.checks)
+def _expired(row: _DueRow, topics: dict[int, Topic]) -> ExpiredHalf:
+    return ExpiredHalf(topics[row.topic_id].name, id_from_bytes(bytes(row.message_id)), row.checks)
 
 
 _STORED = select(message.c.message_key).where(

@@ -9,10 +9,10 @@ from typing import cast
 LINGER_S = 10.0
 
 
-class Side(asyncio.Protocol):
+class RelayProtocol(asyncio.Protocol):
     """One end of a splice."""
 
-    def __init__(self, other: Side | None = None) -> None:
+    def __init__(self, other: RelayProtocol | None = None) -> None:
         self.transport: asyncio.Transport
         self.other = other
         self._lingering: asyncio.TimerHandle | None = None

@@ -11,9 +11,9 @@ from popserver.database import states_of
 from popserver.database.schema import dead_letter, delivery, message, pending, progress, queue, redrive
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import history
-from popserver.delivery.history import Step
-from popserver.delivery.retry_topic import Copy, copies_of, first_place
-from popserver.inspection.why import Death, Evidence, Hold, Redriven, Retry, Scheduled
+from popserver.delivery.history import HistoryStep
+from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
+from popserver.inspection.why import DeathFacts, HoldFacts, MessageFacts, PendingFacts, RedrivenFacts, RetryFacts
 from popserver.messages import origins, read
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group, Mode
@@ -31,9 +31,9 @@ class _AtRow(NamedTuple):
     min_offset: int
 
 
-def evidence(
+def message_facts(
     conn: Connection, group_name: Resource, topic_name: Resource | None, message_id: str
-) -> tuple[Evidence, list[Step]]:
+) -> tuple[MessageFacts, list[HistoryStep]]:
     """What bears on that message in that group, and its steps there.
 
     Raises `MessageNotFound`, `ConsumerGroupNotFound`, `TopicNotFound`.
@@ -45,7 +45,7 @@ def evidence(
     except MessageNotFound:
         if scheduled is None:
             raise
-        return Evidence(group, None, scheduled=scheduled), []
+        return MessageFacts(group, None, scheduled=scheduled), []
     copies = _copies(conn, group, place.message_key)
     origin_key = _first_place(conn, group, place.message_key)
     back = _redriven(conn, group, origin_key)
@@ -59,11 +59,13 @@ def evidence(
     if copies:
         # From then on the copy stands for the message.
         newest = copies[-1]
-        found = found._replace(retry=Retry(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures))
+        found = found._replace(
+            retry=RetryFacts(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures)
+        )
     return found._replace(last_words=words), steps
 
 
-def _copies(conn: Connection, group: Group, key: int) -> list[Copy]:
+def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     """What stands for the message after it; nothing where an operator has let the group read it again since."""
     copies = copies_of(conn, group, key)
     at = _at(conn, group, key)
@@ -81,23 +83,23 @@ def _first_place(conn: Connection, group: Group, key: int) -> int:
     return first_place(conn, group, key) if now is None else now.origin_key
 
 
-def _redriven(conn: Connection, group: Group, origin_key: int) -> Redriven | None:
+def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts | None:
     """How it came back, where it has not died again since, nor been reset."""
     names = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == origin_key
     row = conn.execute(_BACK.where(*names)).first()
     if row is None:
         return None
-    return Redriven(row.plan_id, row.redriven_at_ms, row.target)
+    return RedrivenFacts(row.plan_id, row.redriven_at_ms, row.target)
 
 
-def _sent_back(conn: Connection, group: Group, origin_key: int, back: Redriven) -> Evidence:
+def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFacts) -> MessageFacts:
     """What bears on a message that was redriven in mode POP: it has a delivery of its own, or is done."""
     at = origins.delivered_at(conn, group, origin_key)
     hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
-    return Evidence(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
+    return MessageFacts(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
 
 
-def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
+def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     """What bears on a message that is in a queue."""
     at = _at(conn, group, key)
     names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
@@ -107,14 +109,14 @@ def of_stored(conn: Connection, group: Group, key: int) -> Evidence:
     state = states_of.state_of(conn, group.group_id, key, first_key)
     if at is None:
         # A group that owns whole queues may have committed nothing yet.
-        return Evidence(group, state, hold=hold, death=death, message_group=names.message_group)
+        return MessageFacts(group, state, hold=hold, death=death, message_group=names.message_group)
     ahead = head = None
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
         in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
         head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
-    return Evidence(group, state, ahead, hold, death, names.message_group, head)
+    return MessageFacts(group, state, ahead, hold, death, names.message_group, head)
 
 
 def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
@@ -124,29 +126,29 @@ def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
     return None if row is None else _AtRow._make(row)
 
 
-def _first_hold(conn: Connection, group: Group, *conditions: Any) -> Hold | None:
+def _first_hold(conn: Connection, group: Group, *conditions: Any) -> HoldFacts | None:
     rows = _HOLDS.where(delivery.c.group_id == group.group_id, *conditions).order_by(delivery.c.message_key).limit(1)
     row = conn.execute(rows).first()
     if row is None:
         return None
     message_id = id_from_bytes(row.message_id)
-    return Hold(message_id, State(row.state), row.attempt, row.client_id, row.visible_at_ms)
+    return HoldFacts(message_id, State(row.state), row.attempt, row.client_id, row.visible_at_ms)
 
 
-def _death(conn: Connection, group: Group, key: int) -> Death | None:
+def _death(conn: Connection, group: Group, key: int) -> DeathFacts | None:
     of_group = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == key
     row = conn.execute(select(dead_letter).where(*of_group, dead_letter.c.redrive_state.is_(None))).first()
-    return None if row is None else Death(row.dead_at_ms, row.attempt, row.reason)
+    return None if row is None else DeathFacts(row.dead_at_ms, row.attempt, row.reason)
 
 
-def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -> Scheduled | None:
+def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -> PendingFacts | None:
     wanted = [pending.c.message_id == id_to_bytes(message_id)]
     if topic_name is not None:
         wanted += [topic_table.c.namespace == topic_name.namespace, topic_table.c.name == topic_name.name]
     rows = select(pending.c.due_at_ms, pending.c.kind, pending.c.checks)
     rows = rows.join(topic_table, topic_table.c.topic_id == pending.c.topic_id)
     row = conn.execute(rows.where(topic_table.c.deleted_at_ms.is_(None), *wanted).limit(1)).first()
-    return None if row is None else Scheduled(row.due_at_ms, row.kind == PendingKind.HALF, row.checks)
+    return None if row is None else PendingFacts(row.due_at_ms, row.kind == PendingKind.HALF, row.checks)
 
 
 _BACK = (

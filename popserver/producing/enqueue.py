@@ -37,7 +37,7 @@ class _HasSize(Protocol):
 Sized = TypeVar("Sized", bound=_HasSize)
 
 
-class Entered(NamedTuple):
+class EnqueuedDue(NamedTuple):
     """How many messages are no longer pending, and when the next is due: now if some had to stay."""
 
     entered: int
@@ -45,7 +45,7 @@ class Entered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EnterDue(Request[Entered]):
+class EnqueueDue(Request[EnqueuedDue]):
     """A step of at most 1,000 due messages. `rotation` chooses their queues, as in `Append`. Idempotency keys of
     messages from users' transactions are kept for `key_window_ms` from now."""
 
@@ -54,18 +54,18 @@ class EnterDue(Request[Entered]):
     key_window_ms: int = WINDOW_MS
 
 
-@carries_out(EnterDue)
-def enter_due(tx: Transaction, requests: Sequence[EnterDue]) -> list[Entered | PopError]:
+@carries_out(EnqueueDue)
+def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[EnqueuedDue | PopError]:
     """Move due messages into their queues. Several requests in one transaction share one step."""
     due = _DUE.rows(tx.conn, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
-    entered = len(rows) - enter(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else 0
+    entered = len(rows) - enqueue(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else 0
     if entered < len(due) or len(due) == STEP_ROWS_MAX:
-        return [Entered(entered, tx.calendar_ms)] * len(requests)
+        return [EnqueuedDue(entered, tx.calendar_ms)] * len(requests)
     # Another server has locked what is still due. This looks only at later times, so that the database does not search
     # the index entries of the rows that this step removed.
     next_due_ms: int | None = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).scalar()
-    return [Entered(entered, next_due_ms)] * len(requests)
+    return [EnqueuedDue(entered, next_due_ms)] * len(requests)
 
 
 def next_due_ms(conn: Connection) -> int | None:
@@ -74,7 +74,7 @@ def next_due_ms(conn: Connection) -> int | None:
     return due_ms
 
 
-def enter(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> int:
+def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> int:
     """Give the messages their places in their queues. Returns how many rows have to stay pending.
 
     Two kinds of messages are only removed: those whose id or idempotency key is in a queue already, because they were
@@ -93,7 +93,7 @@ def enter(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
     placed = list(_placed(tx, topics, live, rotation))
     if placed:
-        tx.conn.execute(_ENTER, {"places": encode_rows(placed)})
+        tx.conn.execute(_ENQUEUE, {"places": encode_rows(placed)})
         remove(tx, (pending_id for pending_id, *_ in placed))
     return len(live) - len(placed)
 
@@ -223,7 +223,7 @@ _BECOMES = {
     "tag_hash": _PLACES.c.tag_hash,
     "message_type": case((IS_HALF, MessageType.NORMAL.value), else_=pending.c.message_type),
 }
-_ENTER = insert(message).from_select(
+_ENQUEUE = insert(message).from_select(
     [column.name for column in message.columns],
     select(*(_BECOMES[c.name] if c.name in _BECOMES else pending.c[c.name] for c in message.columns))
     .join_from(_PLACES, pending, pending.c.pending_id == _PLACES.c.pending_id)

@@ -48,7 +48,7 @@ ENTRIES_MAX = {
 }
 
 
-class List(NamedTuple):
+class ListField(NamedTuple):
     """A list in a request: the path of fields to it, and how many entries it may have."""
 
     path: tuple[FieldDescriptor, ...]
@@ -88,18 +88,18 @@ def check(method: str, request: Descriptor) -> ListLimits:
 
 def lists_of(
     message: Descriptor, path: tuple[FieldDescriptor, ...] = (), within: frozenset[str] = frozenset()
-) -> Iterator[List]:
+) -> Iterator[ListField]:
     """Every list in a request and in the messages inside it. Raises `KeyError` for a list without a number."""
     for field in message.fields:
         if field.is_repeated:
-            yield List((*path, field), ENTRIES_MAX[f"{message.name}.{field.name}"])
+            yield ListField((*path, field), ENTRIES_MAX[f"{message.name}.{field.name}"])
         inside = field.message_type
         is_map = inside is not None and inside.GetOptions().map_entry
         if inside is not None and not is_map and inside.full_name not in within:
             yield from lists_of(inside, (*path, field), within | {inside.full_name})
 
 
-def _entry_bytes_min(each: List) -> int:
+def _entry_bytes_min(each: ListField) -> int:
     """The fewest bytes of an entry: numbers may be packed, every other entry has a tag and a length."""
     field = each.path[-1]
     return 2 if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING, field.TYPE_BYTES) else 1
