@@ -162,7 +162,7 @@ def append_all(
         transactions = -(-count // per_transaction)
         for rotation in range(transactions):
             database.begin(conn)
-            tx = Transaction(conn, begun_ms + span_ms * (rotation + 1) // transactions)
+            tx = Transaction.at(conn, begun_ms + span_ms * (rotation + 1) // transactions)
             topic = topic or topics.ensure_topic(tx, NewTopic(name, accepts=accepts))
             batch = list(itertools.islice(made, per_transaction))
             append.append(tx, [append.Append(topic, batch, rotation)])
@@ -175,7 +175,7 @@ def _hold_all(database: Database, name: Resource, count: int) -> None:
         now_ms, request = time.time_ns() // 1_000_000, None
         for rotation in range(-(-count // STEP_ROWS_MAX)):
             database.begin(conn)
-            tx = Transaction(conn, now_ms)
+            tx = Transaction.at(conn, now_ms)
             request = request or _receive_all(tx, name)
             receive.receive(tx, [replace(request, rotation=rotation)])
             conn.exec_driver_sql("COMMIT")
@@ -206,7 +206,7 @@ def _pend_all(database: Database, name: Resource, made: Iterator[Message], count
         due = range(now_ms + HOUR_MS, now_ms + 30 * 24 * HOUR_MS)
         for start in range(0, count, _PER_TRANSACTION):
             database.begin(conn)
-            tx = Transaction(conn, now_ms)
+            tx = Transaction.at(conn, now_ms)
             topic = topic or topics.ensure_topic(tx, NewTopic(name, accepts=(MessageType.NORMAL, MessageType.DELAY)))
             batch = [
                 each._replace(message_type=MessageType.DELAY, deliver_at_ms=due[number * 7_919 % len(due)])

@@ -136,7 +136,7 @@ class InstantWriter:
 
     def _execute(self, request: Any) -> Any:
         self._database.begin(self._conn)
-        (result,) = request.operation(Transaction(self._conn, self._clock.now_ms()), [request])
+        (result,) = request.operation(Transaction.at(self._conn, self._clock.now_ms()), [request])
         self._conn.exec_driver_sql("COMMIT")
         return result
 

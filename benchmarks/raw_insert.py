@@ -53,7 +53,7 @@ def _measure(database_url: str, per_transaction: int, seconds: float) -> float:
     with database.connect_writer() as conn:
         database.begin(conn)
         now_ms = time.time_ns() // 1_000_000
-        topic = ensure_topic(Transaction(conn, now_ms), NewTopic(Resource("", _TOPIC)))
+        topic = ensure_topic(Transaction.at(conn, now_ms), NewTopic(Resource("", _TOPIC)))
         # Beyond what an earlier measurement has stored.
         first = message_key(topic.queues[0].queue_id, time.time_ns() & (1 << 39) - 1)
         conn.exec_driver_sql("COMMIT")

@@ -59,7 +59,7 @@ def fill_dead_letters(database_url: str, count: int, body_bytes: int) -> None:
 
 
 def _write_dead_letters(conn: Connection, dialect: str, count: int, body_bytes: int) -> None:
-    tx = Transaction(conn, time.time_ns() // 1_000_000)
+    tx = Transaction.at(conn, time.time_ns() // 1_000_000)
     topic = topics.ensure_topic(tx, NewTopic(Resource("", TOPIC)))
     copies = topics.ensure_topic(tx, NewTopic(dead_letter_topic(GROUP), SYSTEM_QUEUES))
     (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(GROUP), or_find=True)])

@@ -138,7 +138,7 @@ class Broker:
         self.retries = Retries(self.writer, self.catalog)
         self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, judging)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered)
-        self.writer.effects.on_ready(self.pulls.parked.ring)
+        self.writer.effects.on_ready(self.pulls.parked.ring, among=self.pulls.parked.topics)
         self.writer.effects.on_outdated(NEW_TOPIC, self.pulls.topic_was_made)
         if shared:
             self.writer.announcement = self.members.announcement

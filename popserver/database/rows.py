@@ -17,7 +17,6 @@ from sqlalchemy import (
     Executable,
     Select,
     Subquery,
-    Table,
     Text,
     TextClause,
     bindparam,
@@ -31,7 +30,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-from popserver.database.dialect import PerDialect, Rows, dialect_of
+from popserver.database.dialect import PerDialect
 
 
 def rows_parameter(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
@@ -79,17 +78,6 @@ def _rows_as_json_by_sqlite(rows: _RowsAsJson, compiler: SQLCompiler, **kw: Any)
 @compiles(_RowsAsJson, "postgresql")
 def _rows_as_json_by_postgres(rows: _RowsAsJson, compiler: SQLCompiler, **kw: Any) -> str:
     return f"CAST(jsonb_agg(jsonb_build_array({compiler.process(rows.clauses, **kw)})) AS text)"
-
-
-# Inserting whole rows, the fastest way each database has.
-
-
-def insert_rows(conn: Connection, table: Table, rows: Rows) -> None:
-    """Insert rows, each with all columns in the table's order, but for a key that the database draws.
-
-    Raises SQLAlchemy's errors, `IntegrityError` too.
-    """
-    dialect_of(conn).insert(conn, table, rows)
 
 
 # Statements with typed rows: their columns are the fields of a NamedTuple.

@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue, redrive
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery.history import Moved, record
@@ -183,7 +183,7 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
         tx.ring(own.topic_id)
     sent = [*as_it_is, *made]
     if not reads_retries:
-        insert_rows(tx.conn, delivery, [_delivery(tx, group, each) for each in sent])
+        dialect_of(tx.conn).insert(tx.conn, delivery, [_delivery(tx, group, each) for each in sent])
         for topic_id in {each.letter.origin_topic_id for each in sent}:
             tx.ring(topic_id)
     return sent

@@ -117,6 +117,7 @@ class Request(Generic[S_co]):
     phase: ClassVar[Phase]
     operation: ClassVar[Callable[..., Sequence[object]]]  # set by `carries_out`
     place: ClassVar[tuple[Phase, str]]  # sorts the operations of a transaction: phase, then name
+    names_locks: ClassVar[bool]  # whether it has locks at all
 
     def locks(self) -> Iterable[Locks]:
         """The locks that the transaction must take before its first operation."""
@@ -133,6 +134,7 @@ def carries_out(*kinds: type[Request[S]]) -> Callable[[Operation[R, S]], Operati
         for kind in kinds:
             kind.operation = staticmethod(operation)
             kind.place = (kind.phase, operation.__name__)
+            kind.names_locks = kind.locks is not Request.locks
         return operation
 
     return bind
@@ -177,10 +179,9 @@ class Transaction:
 
     conn: Connection
     now_ms: int
+    calendar_ms: int  # the time of day, for times from clients
+    aged_ms: int  # the time for judging age (`engine.clock`)
     careful: bool = False
-    # The time of day, for times from clients, and the time for judging age (`engine.clock`); 0: the same as `now_ms`.
-    calendar_ms: int = 0
-    aged_ms: int = 0
     rings: set[int] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)  # the earliest time for each word of `database.notifications`
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
@@ -189,9 +190,10 @@ class Transaction:
     # How many bytes of bodies operations may still read: they stay in memory until they are answered.
     answer_bytes: int = ANSWER_BYTES_MAX
 
-    def __post_init__(self) -> None:
-        self.calendar_ms = self.calendar_ms or self.now_ms
-        self.aged_ms = self.aged_ms or self.now_ms
+    @classmethod
+    def at(cls, conn: Connection, now_ms: int, careful: bool = False) -> Transaction:
+        """A transaction for which all three times are the same."""
+        return cls(conn, now_ms, now_ms, now_ms, careful)
 
     def at_end(self, kind: type[F]) -> F:
         """This transaction's finisher of that kind; the first call makes it."""

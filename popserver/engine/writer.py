@@ -14,7 +14,7 @@ import asyncio
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,13 +45,13 @@ class Effects:
     """Tells subscribers what committed transactions changed. Subscribers are called in the event loop."""
 
     def __init__(self) -> None:
-        self._ready: list[Callable[[int], None]] = []
+        self._ready: list[tuple[Callable[[int], None], Container[int] | None]] = []
         self._due: dict[str, Callable[[int], None]] = {}
         self._outdated: dict[str, Callable[[Resource], None]] = {}
 
-    def on_ready(self, tell: Callable[[int], None]) -> None:
-        """`tell` gets the id of each topic that has messages to deliver."""
-        self._ready.append(tell)
+    def on_ready(self, tell: Callable[[int], None], among: Container[int] | None = None) -> None:
+        """`tell` gets the id of each topic that has messages to deliver; only topics in `among`, if that is given."""
+        self._ready.append((tell, among))
 
     def on_due(self, word: str, tell: Callable[[int], None]) -> None:
         """`tell` gets the time (epoch ms) at which something of the kind `word` is due."""
@@ -63,8 +63,9 @@ class Effects:
 
     def ready(self, topic_ids: Iterable[int]) -> None:
         for topic_id in topic_ids:
-            for tell in self._ready:
-                tell(topic_id)
+            for tell, among in self._ready:
+                if among is None or topic_id in among:
+                    tell(topic_id)
 
     def due(self, moments: Mapping[str, int]) -> None:
         for word, at_ms in moments.items():
@@ -252,8 +253,7 @@ class Writer:
         except PopError as error:
             result.fail(batch, error)
             return
-        times = self._clock.times()
-        tx = Transaction(conn, times.now_ms, careful, times.calendar_ms, times.aged_ms)
+        tx = Transaction(conn, *self._clock.times(), careful=careful)
         if any(entry.answers for entry in batch):
             tx.answer_bytes = self._answer_room()
         try:
@@ -365,7 +365,8 @@ class BatchResult:
 
 def _execute(tx: Transaction, batch: Sequence[_Entry]) -> list[_Outcome]:
     """Call each operation once with all its requests, in the order of the phases."""
-    lock(tx, [entry.request for entry in batch])
+    if naming := [entry.request for entry in batch if entry.request.names_locks]:
+        lock(tx, naming)
     by_place: dict[tuple[Phase, str], list[_Entry]] = {}
     for entry in batch:
         by_place.setdefault(entry.request.place, []).append(entry)

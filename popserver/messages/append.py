@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, case, exists, func, select, update
 
-from popserver.database.rows import insert_rows
+from popserver.database.dialect import dialect_of
 from popserver.database.schema import KEY_SHIFT, message, pending, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
@@ -65,8 +65,13 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
     known = keys.known(tx, topic, batch) if tx.careful else {}
     new = [each for each in batch if each.message_id not in known] if known else batch
     new, alike = keys.firsts(new) if tx.careful else (new, {})
-    keys.claim(tx, topic, new, requests[0].key_window_ms)
-    for chosen, several in _by_queue(topic, new, requests[0].rotation):
+    if any(each.properties for each in new):
+        keys.claim(tx, topic, new, requests[0].key_window_ms)
+    by_queue: dict[MessageQueue, list[Message]] = {}
+    for each in new:
+        by_queue.setdefault(queue_for(topic, each.message_group, each.priority, requests[0].rotation), []).append(each)
+    # In one order: two servers must not wait for each other in a circle.
+    for chosen, several in sorted(by_queue.items()):
         taken, has_pending = _take_offsets_looking(tx, topic, chosen, len(several))
         if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, several):
             raise RepeatedId
@@ -76,7 +81,7 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
             )
             return [gone] * len(requests)
         first_key = message_key(chosen.queue_id, taken.first)
-        insert_rows(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
+        dialect_of(tx.conn).insert(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
         tx.ring(topic.topic_id)
         places = enumerate(several, start=taken.first)
         known |= {
@@ -85,14 +90,6 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
         }
     known |= {repeat: known[first] for repeat, first in alike.items()}
     return [[known[each.message_id] for each in request.messages] for request in requests]
-
-
-def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> Iterator[tuple[MessageQueue, list[Message]]]:
-    """The messages by the queue they go to, in the queues' one order: two servers must not wait in a circle."""
-    by_queue: dict[MessageQueue, list[Message]] = {}
-    for each in batch:
-        by_queue.setdefault(queue_for(topic, each.message_group, each.priority, rotation), []).append(each)
-    yield from sorted(by_queue.items())
 
 
 def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffsets | None:
@@ -122,7 +119,7 @@ def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Messa
             id_to_bytes(each.message_id),
             stored_at_ms,
             each.born_at_ms,
-            tag_hash(each.tag),
+            0 if each.tag is None else tag_hash(each.tag),
             *content(each),
         )
         for key, each in enumerate(batch, start=first_key)

@@ -16,7 +16,8 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import bindparam, delete, func, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
-from popserver.database.rows import encode_rows, insert_rows, rows_parameter
+from popserver.database.dialect import dialect_of
+from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import idempotency, pending
 from popserver.engine.transaction import (
     STEP_ROWS_MAX,
@@ -146,7 +147,7 @@ class KeyClaims:
             tx.conn.execute(_REMOVE_STALE, stale)
         rows = [(topic_id, key, *claimed) for (topic_id, key), claimed in sorted(self.claims.items())]
         try:
-            insert_rows(tx.conn, idempotency, rows)
+            dialect_of(tx.conn).insert(tx.conn, idempotency, rows)
         except IntegrityError as error:
             raise RepeatedId from error
 

@@ -109,8 +109,16 @@ def check(message: Message) -> None:
 
     Limits: body 1 byte to 4 MiB; at most 128 properties; properties, tag and keys together at most 16 KiB of UTF-8.
     """
-    _check_id(message.message_id)
-    _check_body(message.body)
+    message_id = message.message_id
+    if not message_id.strip() or len(message_id) > MESSAGE_ID_LENGTH_MAX or "\x00" in message_id:
+        raise _illegal_id(message_id)
+    if not message.body:
+        raise MessageBodyEmpty("the message's body is empty; send at least one byte")
+    if len(message.body) > BODY_BYTES_MAX:
+        raise MessageBodyTooLarge(
+            f"the message's body has {len(message.body)} bytes, at most {BODY_BYTES_MAX} are allowed; send a reference"
+            " instead"
+        )
     if message.tag is not None:
         _check_tag(message.tag)
     for key in message.keys:
@@ -120,7 +128,8 @@ def check(message: Message) -> None:
         check_key(message.properties)
     if message.priority is not None and not 0 <= message.priority <= PRIORITY_MAX:
         raise BadRequest(f"the priority is {message.priority}, allowed: 0 to {PRIORITY_MAX}, the highest first")
-    _check_size(message)
+    if message.tag is not None or message.keys or message.properties:
+        _check_size(message)
 
 
 def id_to_bytes(message_id: str) -> bytes:
@@ -148,24 +157,14 @@ def check_message_group(message_group: str) -> None:
         raise IllegalMessageGroup(f"message group {message_group!r} holds a control character")
 
 
-def _check_id(message_id: str) -> None:
+def _illegal_id(message_id: str) -> IllegalMessageId:
     if not message_id.strip():
-        raise IllegalMessageId("the message id is blank; a producer gives every message an id of its own")
+        return IllegalMessageId("the message id is blank; a producer gives every message an id of its own")
     if len(message_id) > MESSAGE_ID_LENGTH_MAX:
-        raise IllegalMessageId(
+        return IllegalMessageId(
             f"message id '{message_id[:32]}…' has {len(message_id)} characters, at most {MESSAGE_ID_LENGTH_MAX} may be"
         )
-    if "\x00" in message_id:
-        raise IllegalMessageId(f"message id {message_id!r} holds a zero byte, which not every database can keep")
-
-
-def _check_body(body: bytes) -> None:
-    if not body:
-        raise MessageBodyEmpty("the message's body is empty; send at least one byte")
-    if len(body) > BODY_BYTES_MAX:
-        raise MessageBodyTooLarge(
-            f"the message's body has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed; send a reference instead"
-        )
+    return IllegalMessageId(f"message id {message_id!r} holds a zero byte, which not every database can keep")
 
 
 def _check_tag(tag: str) -> None:

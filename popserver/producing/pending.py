@@ -14,8 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, delete, func, select
 
+from popserver.database.dialect import dialect_of
 from popserver.database.notifications import CHECKS, PENDING
-from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import message, pending
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
@@ -145,7 +146,7 @@ def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[l
                 row = _row(tx, request, each)
                 rows.append(row)
                 results[each.message_id] = SendResult(each.message_id, 0, 0, row[5] or "", each.deliver_at_ms)
-    insert_rows(tx.conn, pending, rows)
+    dialect_of(tx.conn).insert(tx.conn, pending, rows)
     results |= {repeat: results[first] for repeat, first in alike.items()}
     return [[results[each.message_id] for each in request.messages] for request in requests]
 

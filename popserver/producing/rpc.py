@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
@@ -40,12 +41,23 @@ class ProducerMethods:
     async def send_message(self, request: wire.SendMessageRequest, caller: Caller) -> wire.SendMessageResponse:
         """One entry per message, in order; a message that breaks a rule fails alone (protocol 1.5)."""
         sent = request.messages
-        self._check(sent)
-        read = self._read(sent, caller)
+        if not sent:
+            raise MessageCorrupted("the request holds no message; send at least one")
+        if len(sent) > self._limits.messages_max:
+            raise BadRequest(
+                f"the request holds {len(sent)} messages, at most {self._limits.messages_max} are allowed; split it"
+            )
+        topic = caller.resource(sent[0].topic)
+        read = self._read(sent, topic)
         good = [each for each in read if isinstance(each, Message)]
-        stored = iter(await self._store(good, caller.client_id))
+        stored: Iterator[Outcome] = iter(())
+        if good:
+            try:
+                stored = iter(await self._sending.send(good, caller.client_id))
+            except PopError as refusal:
+                stored = itertools.repeat(refusal)
         outcomes = [next(stored) if isinstance(each, Message) else each for each in read]
-        return _answer(sent, caller.resource(sent[0].topic), outcomes)
+        return _answer(sent, topic, outcomes)
 
     async def end_transaction(self, request: wire.EndTransactionRequest, caller: Caller) -> wire.EndTransactionResponse:
         """Idempotent, the first decision counts; an unspecified resolution decides nothing (protocol 1.11)."""
@@ -63,60 +75,43 @@ class ProducerMethods:
         message_id = await self._pending.recall(topic, request.recall_handle)
         return wire.RecallMessageResponse(status=status.OK, message_id=message_id)
 
-    def _check(self, sent: Sequence[pb.Message]) -> None:
-        if not sent:
-            raise MessageCorrupted("the request holds no message; send at least one")
-        if len(sent) > self._limits.messages_max:
-            raise BadRequest(
-                f"the request holds {len(sent)} messages, at most {self._limits.messages_max} are allowed; split it"
-            )
+    def _read(self, sent: Sequence[pb.Message], topic: Resource) -> list[Message | PopError]:
+        """Each message, or why it is refused. Raises `MessageCorrupted` for messages of several topics."""
         name, namespace = sent[0].topic.name, sent[0].topic.resource_namespace
-        for each in sent:
-            # Compares field by field: this is several times faster than comparing whole messages.
-            topic = each.topic
-            if topic.name != name or topic.resource_namespace != namespace:
-                raise MessageCorrupted(
-                    f"the request's messages are of the topics '{name}' and '{topic.name}'; send one request per topic"
-                )
-
-    def _read(self, sent: Sequence[pb.Message], caller: Caller) -> list[Message | PopError]:
-        topic = caller.resource(sent[0].topic)
         now_ms = self._clock.now_ms()
         read: list[Message | PopError] = []
         for each in sent:
+            # Compares field by field: this is several times faster than comparing whole messages.
+            named = each.topic
+            if named.name != name or named.resource_namespace != namespace:
+                raise MessageCorrupted(
+                    f"the request's messages are of the topics '{name}' and '{named.name}'; send one request per topic"
+                )
             try:
                 read.append(convert.message(each, topic, now_ms))
             except PopError as refusal:
                 read.append(refusal)
         return read
 
-    async def _store(self, batch: list[Message], client_id: str) -> Sequence[Outcome]:
-        if not batch:
-            return ()
-        try:
-            return await self._sending.send(batch, client_id)
-        except PopError as refusal:
-            return [refusal] * len(batch)
-
 
 def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outcome]) -> wire.SendMessageResponse:
-    entries, statuses = [], []
+    entries = []
     for each, outcome in zip(sent, outcomes, strict=True):
         message_id = each.system_properties.message_id
         if isinstance(outcome, PopError):
-            statuses.append(status.of(outcome))
-            entries.append(wire.SendResultEntry(status=statuses[-1], message_id=message_id))
-        else:
-            statuses.append(status.OK)
-            # For a repeated idempotency key this is the id of the first message.
-            message_id = outcome.message_id
-            entry = wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset)
-            if outcome.transaction_id:
-                entry.transaction_id = outcome.transaction_id
-            if outcome.deliver_at_ms is not None:
-                entry.recall_handle = recall_handle(topic, message_id, outcome.deliver_at_ms)
-            entries.append(entry)
-    return wire.SendMessageResponse(status=status.over_all(statuses), entries=entries)
+            entries.append(wire.SendResultEntry(status=status.of(outcome), message_id=message_id))
+            continue
+        # For a repeated idempotency key this is the id of the first message.
+        message_id = outcome.message_id
+        entry = wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset)
+        if outcome.transaction_id:
+            entry.transaction_id = outcome.transaction_id
+        if outcome.deliver_at_ms is not None:
+            entry.recall_handle = recall_handle(topic, message_id, outcome.deliver_at_ms)
+        entries.append(entry)
+    refused = any(isinstance(outcome, PopError) for outcome in outcomes)
+    said = status.over_all([entry.status for entry in entries]) if refused else status.OK
+    return wire.SendMessageResponse(status=said, entries=entries)
 
 
 _RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}

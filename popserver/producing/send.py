@@ -50,7 +50,15 @@ class Sending:
         Raises `TopicNotFound` if the topic may not be created, and `MessagePropertyConflictWithType` if the topic does
         not take messages of this type.
         """
-        refusals = [self._refusal(message) for message in batch]
+        refusals: list[PopError | None] = []
+        for message in batch:
+            try:
+                check(message)
+                if message.deliver_at_ms is not None:
+                    check_delivery_time(message.deliver_at_ms, self._clock.calendar_ms(), self._delay_ms_max)
+                refusals.append(None)
+            except PopError as refusal:
+                refusals.append(refusal)
         good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
         # The topic is looked up after the checks: a refused message must not create it.
         stored = iter(await self._store(await self._topic_for(good), good, client_id) if good else ())
@@ -77,25 +85,17 @@ class Sending:
                 f" create it with: popmq topic create {name.name} --type {' --type '.join(types)}"
             )
 
-    def _refusal(self, message: Message) -> PopError | None:
-        try:
-            check(message)
-            if message.deliver_at_ms is not None:
-                check_delivery_time(message.deliver_at_ms, self._clock.calendar_ms(), self._delay_ms_max)
-        except PopError as refusal:
-            return refusal
-        return None
-
     async def _store(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
         """Append the messages to their queues, or store them as pending."""
+        if all(each.deliver_at_ms is None and each.message_type is not MessageType.TRANSACTION for each in batch):
+            return await self._append(topic, batch)
         calendar_ms = self._clock.calendar_ms()
         waits = [is_pending(message, calendar_ms) for message in batch]
-        if not any(waits):
-            return await self._append(topic, batch)
         at_once = [message for message, is_waiting in zip(batch, waits, strict=True) if not is_waiting]
         later = [message for message, is_waiting in zip(batch, waits, strict=True) if is_waiting]
         appended, pended = await asyncio.gather(
-            self._append(topic, at_once) if at_once else _none(), self._pend(topic, later, client_id)
+            self._append(topic, at_once) if at_once else _none(),
+            self._pend(topic, later, client_id) if later else _none(),
         )
         results = {True: iter(pended), False: iter(appended)}
         return [next(results[is_waiting]) for is_waiting in waits]

@@ -60,7 +60,7 @@ class ParkedPulls:
         self._clock = clock
         self._ring_number = ring_number
         self._ends_of = ends_of
-        self._topics: dict[int, dict[int, ParkedQueue]] = {}
+        self.topics: dict[int, dict[int, ParkedQueue]] = {}
         self._seats: Counter[PollKey] = Counter()
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._rung_meanwhile: set[int] = set()
@@ -77,7 +77,7 @@ class ParkedPulls:
         """Wait until the queue has grown beyond `offset`; False when `until_ms` came first or the server is closing."""
         if self._closed:
             return False
-        lane = self._topics.setdefault(seat.topic_id, {}).setdefault(queue_id, ParkedQueue(offset))
+        lane = self.topics.setdefault(seat.topic_id, {}).setdefault(queue_id, ParkedQueue(offset))
         if lane.told_offset > offset:
             return True
         parked = ParkedPull(offset, asyncio.get_running_loop().create_future())
@@ -94,7 +94,7 @@ class ParkedPulls:
 
     def ring(self, topic_id: int) -> None:
         """A queue of the topic may have grown."""
-        if topic_id not in self._topics or self._closed:
+        if topic_id not in self.topics or self._closed:
             return
         if topic_id in self._looks:
             self._rung_meanwhile.add(topic_id)
@@ -103,7 +103,7 @@ class ParkedPulls:
 
     def ring_all(self) -> None:
         """Nobody knows what has grown: rings of other servers may have been missed."""
-        for topic_id in list(self._topics):
+        for topic_id in list(self.topics):
             self.ring(topic_id)
 
     async def idle(self) -> None:
@@ -114,14 +114,14 @@ class ParkedPulls:
     def close(self) -> None:
         """Answer every parked pull empty, and park none any more."""
         self._closed = True
-        for lanes in self._topics.values():
+        for lanes in self.topics.values():
             for lane in lanes.values():
                 lane.tell_all(rung=False)
 
     async def _look(self, topic_id: int) -> None:
         try:
             await self._tell_ends(topic_id)
-            while topic_id in self._rung_meanwhile and topic_id in self._topics:
+            while topic_id in self._rung_meanwhile and topic_id in self.topics:
                 self._rung_meanwhile.discard(topic_id)
                 await self._tell_ends(topic_id)
         finally:
@@ -134,7 +134,7 @@ class ParkedPulls:
         except PopError:
             # They look for themselves, and say what is wrong to those who wait.
             ends = {}
-        for queue_id, lane in self._topics.get(topic_id, {}).items():
+        for queue_id, lane in self.topics.get(topic_id, {}).items():
             if queue_id in ends:
                 lane.tell(ends[queue_id])
             else:
@@ -144,12 +144,12 @@ class ParkedPulls:
         self._seats[seat] -= 1
         if not self._seats[seat]:
             del self._seats[seat]
-        lanes = self._topics[seat.topic_id]
+        lanes = self.topics[seat.topic_id]
         lanes[queue_id].pulls.remove(parked)
         if not lanes[queue_id].pulls:
             del lanes[queue_id]
         if not lanes:
-            del self._topics[seat.topic_id]
+            del self.topics[seat.topic_id]
 
 
 def _wake(parked: ParkedPull, *, rung: bool) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import and_, bindparam, func, select, update
 from popserver.catalog import lookup, subscriptions, topics
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowStatement, encode_rows, insert_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
@@ -214,7 +214,9 @@ def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
     if not failed:
         return
     due_ms = [tx.now_ms + _wait_ms(each) for each in failed]
-    insert_rows(tx.conn, delivery, [_row(each, at_ms) for each, at_ms in zip(failed, due_ms, strict=True)])
+    dialect_of(tx.conn).insert(
+        tx.conn, delivery, [_row(each, at_ms) for each, at_ms in zip(failed, due_ms, strict=True)]
+    )
     tx.expect(DUE, min(due_ms))
     moved = (
         Moved(each.request.message_key, State.INFLIGHT, each.failures + 1, each.request.client_id) for each in failed

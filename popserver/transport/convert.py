@@ -170,7 +170,7 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
         message_group,
         encoding,
         _born_at_ms(system) if system.HasField("born_timestamp") else now_ms,
-        _text("born_host", system.born_host, BORN_HOST_LENGTH_MAX),
+        _text("born_host", system.born_host, BORN_HOST_LENGTH_MAX) if system.born_host else "",
         trace_context,
         _deliver_at_ms(system.delivery_timestamp) if message_type is MessageType.DELAY else None,
         priority,

@@ -150,7 +150,7 @@ class TestReceive:
         other = OpenStore(store.database)
         request = a_receive(asking.group, asking.topic, 2, attempt_id="a")
         store.database.begin(other.conn)
-        tx = Transaction(other.conn, other.now_ms)
+        tx = Transaction.at(other.conn, other.now_ms)
         (theirs,) = attempts.receive(tx, [attempts.ReceiveAttempt(request)])
         assert isinstance(theirs, Answer)
         assert asking.receive("a", 2) == Answer([], is_final=False), "not two others beside theirs"

@@ -267,4 +267,4 @@ def _explained(store: OpenStore, topic: Topic, group: Group) -> list[State | Non
 
 def _refused_with(store: OpenStore, group: Group, key: int) -> State:
     made_up = Receipt(group.group_id, key, 4711, store.now_ms + HOUR)
-    return refusals.state_of(Transaction(store.conn, store.now_ms, False), made_up)
+    return refusals.state_of(Transaction.at(store.conn, store.now_ms, False), made_up)

@@ -31,7 +31,7 @@ def kill(store: OpenStore, name: str) -> None:
     """In a transaction that stays open, a message of the group dies."""
     group = groups.find_group(store.conn, Resource("", name))
     assert group is not None
-    tx = Transaction(store.conn, store.now_ms)
+    tx = Transaction.at(store.conn, store.now_ms)
     store.database.begin(store.conn)
     row = store.rows("SELECT message_key, topic_id FROM delivery WHERE group_id = :id LIMIT 1", id=group.group_id)[0]
     move_to_dead_letters(
@@ -104,7 +104,7 @@ class _MayFixMode(Request[None]):
 
 def _begin(store: OpenStore) -> Transaction:
     store.database.begin(store.conn)
-    return Transaction(store.conn, store.now_ms)
+    return Transaction.at(store.conn, store.now_ms)
 
 
 @pytest.mark.row("L12")
@@ -163,7 +163,7 @@ def test_what_breaks_off_between_steps_goes_on(postgres_url: str) -> None:
         write_plan(one, group)
         assert one.one(plans.run_plan, RunPlan("p1", 4)) == (4, 0)
         one.database.begin(one.conn)
-        tx = Transaction(one.conn, one.now_ms)
+        tx = Transaction.at(one.conn, one.now_ms)
         plan_requests.lock(tx, ["p1"])
         assert plans.run_plan(tx, [RunPlan("p1", 4)]) == [(4, 0)]
         one.conn.exec_driver_sql("ROLLBACK")

@@ -222,7 +222,7 @@ def test_an_unlock_is_not_lost_to_somebody_who_asks_in_vain(postgres_url: str) -
         made = group, one.topic(queues=4)
         lock(one, made, "c1", 0, 1)
         other.database.begin(other.conn)
-        asking = Transaction(other.conn, other.now_ms)
+        asking = Transaction.at(other.conn, other.now_ms)
         assert locks.lock(asking, [a_lock(made, "c2", [1])]) == [[]]
         with ThreadPoolExecutor(1) as thread:
             given_up = thread.submit(one.one, locks.unlock, Unlock(group, "c1", made[1].queues))

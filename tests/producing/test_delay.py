@@ -295,5 +295,5 @@ def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> 
     store.now_ms += MINUTE
     rows = store.conn.execute(select(*PENDING_COLUMNS).order_by(schema.pending.c.pending_id)).all()
     step = [row for index, row in enumerate(rows) if index != 2]
-    found = enqueue._in_order(Transaction(store.conn, store.now_ms), step)
+    found = enqueue._in_order(Transaction.at(store.conn, store.now_ms), step)
     assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]

@@ -80,4 +80,4 @@ def test_what_is_being_handed_back_is_not_removed_beside_it(postgres_url: str) -
 
 
 def _handed_back(store: Any, request: send_back.SendBack) -> list[Any]:
-    return send_back.send_back(Transaction(store.conn, store.now_ms), [request])
+    return send_back.send_back(Transaction.at(store.conn, store.now_ms), [request])

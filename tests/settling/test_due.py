@@ -186,7 +186,7 @@ def test_what_another_has_in_its_hands_is_looked_at_again(store: OpenStore, due_
     store.send(topic)
     store.receive(group, topic)
     store.conn.execute(text("UPDATE delivery SET visible_at_ms = :due"), {"due": due_ms})
-    assert expire._when_to_check_again(Transaction(store.conn, START_MS)) == START_MS + again_ms
+    assert expire._when_to_check_again(Transaction.at(store.conn, START_MS)) == START_MS + again_ms
 
 
 def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) -> None:
@@ -201,7 +201,7 @@ def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) 
     store.database.begin(other)
     other.execute(text("SELECT 1 FROM progress FOR UPDATE"))
     store.database.begin(store.conn)
-    expire.end_due(Transaction(store.conn, store.now_ms + SECOND), [expire.EndDue()])
+    expire.end_due(Transaction.at(store.conn, store.now_ms + SECOND), [expire.EndDue()])
     assert other.execute(text("SELECT 1 FROM delivery FOR UPDATE SKIP LOCKED")).all() == [(1,)]
     for each in (other, store.conn):
         each.exec_driver_sql("ROLLBACK")

@@ -193,7 +193,7 @@ def test_a_slower_transaction_is_not_passed_over(postgres_url: str) -> None:
 
 def bury_one(store: OpenStore, group: Group) -> None:
     """A message of the group dies, in a transaction that stays open."""
-    tx = Transaction(store.conn, store.now_ms)
+    tx = Transaction.at(store.conn, store.now_ms)
     store.database.begin(store.conn)
     [row] = store.rows("SELECT message_key, topic_id FROM delivery WHERE group_id = :id", id=group.group_id)
     move_to_dead_letters(

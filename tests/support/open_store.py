@@ -68,7 +68,7 @@ class OpenStore:
     ) -> Sequence[S]:
         """All requests in one call and one transaction; a receive's SQL filter is asked before, as by the broker."""
         requests = tuple(self._judged(each) for each in requests)
-        tx = Transaction(self.conn, self.now_ms, careful)
+        tx = Transaction.at(self.conn, self.now_ms, careful)
         self.database.begin(self.conn)
         try:
             lock(tx, requests)
