@@ -68,7 +68,7 @@ class App:
             self.broker = Broker(
                 self.database,
                 self.clock,
-                auto_create=self.config.creates_on_the_way,
+                auto_create=self.config.auto_create_enabled,
                 retention_ms=self.config.retention,
                 clock_jump_ms_max=self.config.max_clock_jump,
                 key_window_ms=self.config.idempotency_window,
@@ -123,7 +123,7 @@ class App:
                 listening=listening,
                 access=self.access,
             )
-            await self.broker.members.list_at(self.config.advertise or self._own_address())
+            await self.broker.servers.list_at(self.config.advertise or self._own_address())
             await self.server.start()
             self._announce(listening)
             self._say_lowered(self.server.connections_max)

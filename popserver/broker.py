@@ -22,8 +22,8 @@ from popserver.engine.writer import Writer
 from popserver.filters.memory import Filters
 from popserver.maintenance.flow import Maintenance
 from popserver.maintenance.timekeeper import JUMP_MS_MAX, Timekeeper
-from popserver.members.flow import GroupMembers, QueueLocks
-from popserver.members.notices import GroupNotices
+from popserver.servers.flow import GroupMembers, QueueLocks
+from popserver.servers.notices import GroupNotices
 from popserver.model.budget import BrokerLimits, Budgets
 from popserver.model.message import WINDOW_MS
 from popserver.model.retry import HOUR_MS
@@ -72,48 +72,48 @@ class Broker:
         undelivered = budgets.add("undelivered", limits.undelivered_bytes, "bytes", "max_undelivered")
         self.undelivered = Undelivered(undelivered, clock)
         self.writer = Writer(database, clock, backlog, self.undelivered.room)
-        self.writer.effects.on_ready(self.wakeups.ring)
+        self.writer.effects.on_ready(self.wakeups.wake)
         self.reader = Reader(database, self.writer)
         self.timekeeper = Timekeeper(
             self.reader,
             self.writer,
             clock,
-            self._look_at_time,
+            self._on_clock_change,
             shared=shared,
             jump_ms_max=clock_jump_ms_max,
             retention_ms=retention_ms,
         )
         # A key is kept no longer than its message.
         key_window_ms = min(key_window_ms, retention_ms) if retention_ms else key_window_ms
-        self.heeds_keys = key_window_ms > 0
+        self.has_idempotency_keys = key_window_ms > 0
         self.maintenance = Maintenance(
             self.reader, self.writer, clock, retention_ms=retention_ms, key_window_ms=key_window_ms
         )
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
         self.pending = Pending(self.reader, self.writer, self.catalog, clock, key_window_ms)
         self.transactions = Transactions(self.reader, self.writer, self.catalog, clock, checks)
-        self.errands = BackgroundTasks(clock)
-        self.members = Servers(database, self.reader, self.writer, clock, shared=shared)
+        self.background = BackgroundTasks(clock)
+        self.servers = Servers(database, self.reader, self.writer, clock, shared=shared)
         self.commands = Commands()
-        self.orphans = HoldRelease(self.writer, clock, self.errands, self.members)
+        self.hold_release = HoldRelease(self.writer, clock, self.background, self.servers)
         self.group_members = GroupMembers(
             self.reader,
             self.writer,
             self.catalog,
-            self.errands,
-            GroupNotices(self.reader, self.errands, clock),
+            self.background,
+            GroupNotices(self.reader, self.background, clock),
             lambda client_id: self.clients.is_attached(client_id),
         )
         self.clients = Clients(
             clock,
-            self.errands,
-            self.orphans.orphan_client,
-            self.orphans.adopt,
-            self.orphans.adopt if shared else None,
+            self.background,
+            self.hold_release.abandon_client,
+            self.hold_release.extend_client_holds,
+            self.hold_release.extend_client_holds if shared else None,
             self.group_members,
         )
-        self.neighbours = Takeover(
-            self.reader, self.errands, self.maintenance, self.members, self.clients, self.orphans
+        self.takeover = Takeover(
+            self.reader, self.background, self.maintenance, self.servers, self.clients, self.hold_release
         )
         self.sending = Sending(
             self.writer, self.catalog, self.transactions, clock, key_window_ms=key_window_ms, delay_ms_max=delay_ms_max
@@ -126,7 +126,7 @@ class Broker:
             self.catalog,
             clock,
             self.wakeups,
-            self.orphans,
+            self.hold_release,
             self.redeliveries,
             judging,
             filters,
@@ -138,10 +138,10 @@ class Broker:
         self.retries = Retries(self.writer, self.catalog)
         self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, judging)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered)
-        self.writer.effects.on_ready(self.pulls.parked.ring, among=self.pulls.parked.topics)
-        self.writer.effects.on_outdated(NEW_TOPIC, self.pulls.topic_was_made)
+        self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
+        self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.topic_was_made)
         if shared:
-            self.writer.announcement = self.members.announcement
+            self.writer.announcement = self.servers.announcement
         # Told when another server has changed users or policies, or may have.
         self.users_changed: Callable[[], None] = lambda: None
 
@@ -160,15 +160,15 @@ class Broker:
 
     async def start(self) -> None:
         """Take up what the store holds, once the writer runs: what is due, and whose push holds are open."""
-        await self.group_members.start(self.members.server_id, shared=self.members.is_shared)
-        await self.members.start(
+        await self.group_members.start(self.servers.server_id, shared=self.servers.is_shared)
+        await self.servers.start(
             ServerEvents(
-                heard=self._hear,
-                missed=self._look_at_everything,
-                looks=self._look,
-                went=self.neighbours.take_up,
-                left_behind=self.neighbours.inherit,
-                was_away=self.clients.attend_again,
+                on_notification=self._on_notification,
+                on_missed=self._refresh_all,
+                on_heartbeat=self._check_due,
+                on_server_gone=self.takeover.take_up,
+                on_client_left_behind=self.takeover.inherit,
+                on_absence=self.clients.attend_again,
             )
         )
         for client_id in await self.maintenance.start():
@@ -178,8 +178,8 @@ class Broker:
     async def settle(self) -> None:
         """Return when everything that is due now has been done: with a manual clock, a state that stands still."""
         for _ in range(2):
-            await self.members.idle()
-            await self.errands.idle()
+            await self.servers.idle()
+            await self.background.idle()
             await self.maintenance.idle()
             await self.pending.idle()
             await self.transactions.idle()
@@ -197,43 +197,43 @@ class Broker:
         self.pulls.parked.close()
         self.clients.close()
         await self.pulls.parked.idle()
-        await self.errands.close()
+        await self.background.close()
         await self.maintenance.close()
         await self.pending.close()
         await self.transactions.close()
-        await self.members.close()
+        await self.servers.close()
         await self.timekeeper.close()
         await self.writer.close()
         self.reader.close()
 
-    def _hear(self, notice: Notification) -> None:
+    def _on_notification(self, notification: Notification) -> None:
         """Another server, or somebody's own transaction, has committed something."""
-        self.writer.effects.ready(notice.rings)
-        for what in notice.outdated:
-            self.catalog.outdated(what)
-        self.writer.effects.outdated(notice.outdated)
-        if EVERYTHING in notice.words:
-            self._look_at_everything()
+        self.writer.effects.ready(notification.ready_topics)
+        for what in notification.invalidations:
+            self.catalog.invalidations(what)
+        self.writer.effects.invalidations(notification.invalidations)
+        if EVERYTHING in notification.signals:
+            self._refresh_all()
             return
-        if notice.words & {DUE, PENDING}:
-            self._look()
-        if USERS in notice.words:
+        if notification.signals & {DUE, PENDING}:
+            self._check_due()
+        if USERS in notification.signals:
             self.users_changed()
 
-    def _look_at_everything(self) -> None:
+    def _refresh_all(self) -> None:
         self.catalog.forget_all()
         self.group_members.notices.all_changed()
-        self.wakeups.ring_all()
-        self.pulls.parked.ring_all()
+        self.wakeups.wake_all()
+        self.pulls.parked.wake_all()
         self.users_changed()
-        self._look()
+        self._check_due()
 
-    def _look(self) -> None:
-        self.maintenance.look()
-        self.pending.look()
-        self.transactions.look()
+    def _check_due(self) -> None:
+        self.maintenance.check_due()
+        self.pending.check_due()
+        self.transactions.check_due()
 
-    def _look_at_time(self) -> None:
+    def _on_clock_change(self) -> None:
         """The system's clock was set, or a jump of it is believed."""
-        self._look()
+        self._check_due()
         self.maintenance.age()

@@ -111,7 +111,7 @@ class Config(BaseSettings):
         return self
 
     @property
-    def creates_on_the_way(self) -> bool:
+    def auto_create_enabled(self) -> bool:
         return is_loopback(self.host) if self.auto_create is None else self.auto_create
 
     @classmethod

@@ -59,12 +59,12 @@ class Services:
             limits,
             version,
             address,
-            heeds_keys=broker.heeds_keys,
+            has_idempotency_keys=broker.has_idempotency_keys,
         )
         self.consuming = ConsumerMethods(
             broker.polls,
             broker.settling,
-            broker.orphans,
+            broker.hold_release,
             broker.clients,
             broker.clock,
             broker.reader,
@@ -88,7 +88,7 @@ class Services:
     def messaging(self) -> dict[str, AnyMethod]:
         """Every method of MessagingService."""
         broker = self._broker
-        routing = RouteMethods(broker.catalog, broker.clients, broker.members, broker.group_members, self._own)
+        routing = RouteMethods(broker.catalog, broker.clients, broker.servers, broker.group_members, self._own)
         producing = ProducerMethods(broker.sending, broker.transactions, broker.pending, broker.clock, self._limits)
         return messaging_methods(routing, self.session, producing, self.consuming, self.pulling, self.offsets)
 

@@ -77,33 +77,33 @@ class Acl(NamedTuple):
 
 @carries_out(CreateUser)
 def create_user(tx: Transaction, requests: Sequence[CreateUser]) -> list[User | PopError]:
-    tx.say(USERS)
+    tx.signal(USERS)
     return [_create_user(tx, request) for request in requests]
 
 
 @carries_out(ChangeUser)
 def change_user(tx: Transaction, requests: Sequence[ChangeUser]) -> list[User | PopError]:
-    tx.say(USERS)
+    tx.signal(USERS)
     return [_change_user(tx, request) for request in requests]
 
 
 @carries_out(DeleteUser)
 def delete_user(tx: Transaction, requests: Sequence[DeleteUser]) -> list[PopError | None]:
     """Remove users with their policies."""
-    tx.say(USERS)
+    tx.signal(USERS)
     return [_delete_user(tx, request) for request in requests]
 
 
 @carries_out(AddPolicy)
 def add_policy(tx: Transaction, requests: Sequence[AddPolicy]) -> list[Policy | PopError]:
     """Add policies. If a policy with the same user, effect and resource exists, it gets the actions."""
-    tx.say(USERS)
+    tx.signal(USERS)
     return [_add_policy(tx, request) for request in requests]
 
 
 @carries_out(RemovePolicy)
 def remove_policy(tx: Transaction, requests: Sequence[RemovePolicy]) -> list[Policy | PopError]:
-    tx.say(USERS)
+    tx.signal(USERS)
     return [_remove_policy(tx, request) for request in requests]
 
 

@@ -181,5 +181,5 @@ class Bulk:
             await asyncio.sleep(_PAUSE_S)
 
     async def _attempt(self, group_name: Resource, topic_name: Resource, attempt_id: str) -> Attempt:
-        group, topic = await self._catalog.of_a_hold(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         return Attempt(group, topic, attempt_id)

@@ -80,7 +80,7 @@ class Catalog:
             self._met.add((group.group_id, topic.topic_id))
         return group, topic
 
-    async def fix_mode(self, group: Group, mode: Mode) -> None:
+    async def set_group_mode(self, group: Group, mode: Mode) -> None:
         """The group is used in that mode; raises `BadRequest` for one that consumes in the other."""
         if group.mode is not mode and (group.group_id, mode) not in self._fixed:
             await self._writer.submit(subscriptions.SetGroupMode(group, mode))
@@ -92,7 +92,7 @@ class Catalog:
         if group.mode is None:
             self._groups.pop(group.name, None)
 
-    async def of_a_hold(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
+    async def for_receipt(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic of something held; what does not exist holds nothing, so nothing is made."""
         group = self._groups.get(group_name) or await self._find_group(group_name)
         if group is None:
@@ -155,7 +155,7 @@ class Catalog:
         """The topic was not there when it was used: look it up again."""
         self._topics.pop(name, None)
 
-    def outdated(self, what: Invalidation) -> None:
+    def invalidate(self, what: Invalidation) -> None:
         """Another server has changed or deleted it."""
         known: dict[str, dict[Resource, Any]] = {TOPIC: self._topics, GROUP: self._groups}
         if what.kind in known:

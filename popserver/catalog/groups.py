@@ -121,7 +121,7 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
     )
     assert row is not None, "an INSERT returns its row"
     # Who was a member of a group of that name, deleted meanwhile, is one of this.
-    tx.outdate(Invalidation(MEMBERS, *new.name))
+    tx.invalidate(Invalidation(MEMBERS, *new.name))
     return _group(row)
 
 
@@ -137,7 +137,7 @@ def _update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
         values["history"] = request.history.value
     if values:
         tx.conn.execute(update(consumer_group).where(*is_named(consumer_group, request.name)).values(**values))
-        tx.outdate(Invalidation(GROUP, *request.name))
+        tx.invalidate(Invalidation(GROUP, *request.name))
     return find_group(tx.conn, request.name) or group_not_found(request.name)
 
 
@@ -146,7 +146,7 @@ def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
     gone = tx.conn.execute(update(consumer_group).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
     if not gone:
         return group_not_found(request.name)
-    tx.outdate(Invalidation(GROUP, *request.name))
+    tx.invalidate(Invalidation(GROUP, *request.name))
     # Its dead letters and retries go with it: without the group nobody could name them.
     delete_one_topic(tx, dead_letter_topic(request.name))
     delete_one_topic(tx, retry_topic(request.name))

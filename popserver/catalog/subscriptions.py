@@ -61,7 +61,7 @@ def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     if ids:
         names = {"groups": encode_rows([(each,) for each in sorted(ids)]), "new_mode": mode.value}
         for group_id in tx.conn.execute(_FIX_MODES, names).scalars():
-            tx.outdate(Invalidation(GROUP, *ids[group_id]))
+            tx.invalidate(Invalidation(GROUP, *ids[group_id]))
 
 
 def subscribe_to_new_queues(tx: Transaction, topic_id: int) -> None:
@@ -93,7 +93,7 @@ def _set_group_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | Non
     if row.mode is None:
         fixed = update(consumer_group).where(consumer_group.c.group_id == group.group_id)
         tx.conn.execute(fixed.values(mode=mode.value))
-        tx.outdate(Invalidation(GROUP, *group.name))
+        tx.invalidate(Invalidation(GROUP, *group.name))
     elif row.mode != mode:
         return of_another_mode(group.name, Mode(row.mode))
     return None

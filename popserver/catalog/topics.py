@@ -124,7 +124,7 @@ def _insert_topic(tx: Transaction, new: NewTopic) -> Topic:
         },
     ).scalar_one()
     insert_queues(tx, topic_id, range(new.queue_count))
-    tx.outdate(Invalidation(NEW_TOPIC, *new.name))  # pulls may still be held at a deleted one of that name
+    tx.invalidate(Invalidation(NEW_TOPIC, *new.name))  # pulls may still be held at a deleted one of that name
     queues = message_queues(queue_rows(tx.conn, topic_id))
     return Topic(topic_id, new.name, queues, new.accepts, tx.now_ms, new.queue_count)
 
@@ -149,8 +149,8 @@ def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
     if request.accepts is not None:
         accepts = update(topic_table).where(topic_table.c.topic_id == found.topic_id)
         tx.conn.execute(accepts.values(accepts=",".join(request.accepts)))
-    tx.ring(found.topic_id)
-    tx.outdate(Invalidation(TOPIC, *found.name))
+    tx.wake(found.topic_id)
+    tx.invalidate(Invalidation(TOPIC, *found.name))
     return find_topic(tx.conn, request.name) or topic_not_found(request.name)
 
 
@@ -158,7 +158,7 @@ def delete_one_topic(tx: Transaction, name: Resource) -> PopError | None:
     named = is_named(topic_table, name)
     gone = tx.conn.execute(update(topic_table).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
     if gone:
-        tx.outdate(Invalidation(TOPIC, *name))
+        tx.invalidate(Invalidation(TOPIC, *name))
     return None if gone else topic_not_found(name)
 
 

@@ -61,14 +61,14 @@ class Clients:
     def __init__(
         self,
         clock: Clock,
-        errands: BackgroundTasks,
+        background: BackgroundTasks,
         orphan: Callable[[str, bool], Awaitable[None]],
         adopt: Callable[[str], Awaitable[None]],
         attend: Callable[[str], Awaitable[None]] | None,
         group_members: GroupMembers,
     ) -> None:
         self._clock = clock
-        self._errands = errands
+        self._background = background
         self._orphan = orphan
         self._adopt = adopt
         self._attend = attend
@@ -258,7 +258,7 @@ class Clients:
 
     def _do(self, deed: Callable[[str], Awaitable[None]], client_id: str) -> None:
         # By client: taken together, an orphaning and the adoption after it would be done in the store's order.
-        self._errands.do(client_id, lambda: deed(client_id))
+        self._background.submit(client_id, lambda: deed(client_id))
 
 
 def _cancel(client: Client) -> None:

@@ -38,7 +38,7 @@ class SessionMethods:
         version: str,
         store_host: str,
         *,
-        heeds_keys: bool,
+        has_idempotency_keys: bool,
     ) -> None:
         self._catalog = catalog
         self._clients = clients
@@ -48,7 +48,7 @@ class SessionMethods:
         self._limits = limits
         self._version = version
         self._store_host = store_host
-        self._capabilities = settings.capabilities(heeds_keys=heeds_keys)
+        self._capabilities = settings.capabilities(has_idempotency_keys=has_idempotency_keys)
         self._streams: dict[asyncio.Task[object], Caller] = {}
         self._closing = False
 

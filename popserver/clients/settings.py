@@ -58,11 +58,11 @@ _CONSUMERS = {
 }
 
 
-def capabilities(*, heeds_keys: bool) -> str:
+def capabilities(*, has_idempotency_keys: bool) -> str:
     """What this server does beyond RocketMQ's, for our own clients."""
     # Arrow is an extra: without it there is no bulk transfer (`bulk.rpc`).
     bulk = ["bulk"] if find_spec("pyarrow") is not None else []
-    return ",".join([*CAPABILITIES, *bulk, *(["idempotency"] if heeds_keys else [])])
+    return ",".join([*CAPABILITIES, *bulk, *(["idempotency"] if has_idempotency_keys else [])])
 
 
 async def merge(

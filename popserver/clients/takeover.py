@@ -19,14 +19,14 @@ class Takeover:
     def __init__(
         self,
         reader: Reader,
-        errands: BackgroundTasks,
+        background: BackgroundTasks,
         maintenance: Maintenance,
         members: Servers,
         clients: Clients,
         orphans: HoldRelease,
     ) -> None:
         self._reader = reader
-        self._errands = errands
+        self._background = background
         self._maintenance = maintenance
         self._members = members
         self._clients = clients
@@ -35,16 +35,16 @@ class Takeover:
     def take_up(self) -> None:
         """A server is gone: what it was at, and the holds of whom it alone has heard of, are anybody's now."""
         self._maintenance.purge()
-        self._errands.do(_TAKE_UP, self._expect_the_unattended)
+        self._background.submit(_TAKE_UP, self._expect_the_unattended)
 
     def inherit(self, client_id: str) -> None:
         """The client's server was killed: it is here by now, or gone."""
         if self._clients.has(client_id):
             # Though it may have done nothing here yet, this server answers for its holds from now on.
             self._clients.expect(client_id)
-            self._errands.do(client_id, lambda: self._members.come(client_id, inherits=True))
+            self._background.submit(client_id, lambda: self._members.attach(client_id, inherits=True))
         else:
-            self._errands.do(client_id, lambda: self._orphans.orphan_client(client_id, False, inherits=True))
+            self._background.submit(client_id, lambda: self._orphans.abandon_client(client_id, False, inherits=True))
 
     async def _expect_the_unattended(self) -> None:
         for client_id in await self._reader.read(unattended_push_clients):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
 
 
-LOOK_S = 1.0
+POLL_S = 1.0
 UNREADABLE_AGAIN_S = 60.0
 PAYLOAD_LOGGED_MAX = 64
 
@@ -37,7 +37,7 @@ class NotificationFeed:
         self._missed = missed
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._told_at: float | None = None  # of a notice that cannot be read
+        self._logged_at: float | None = None  # of a notice that cannot be read
         self.is_up = False
 
     async def start(self) -> None:
@@ -61,34 +61,34 @@ class NotificationFeed:
                 self.is_up = False
                 self._tried.set()
                 self._missed()
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     async def _listen(self) -> None:
         """Hear notices until the connection breaks."""
-        ear = await listen(self._database)
+        connection = await listen(self._database)
         try:
             self.is_up = True
             self._tried.set()
             # What was said before we listened.
             self._missed()
-            await self._read(ear)
+            await self._read(connection)
         finally:
-            await ear.close()
+            await connection.close()
 
-    async def _read(self, ear: NotificationConnection) -> None:
+    async def _read(self, connection: NotificationConnection) -> None:
         loop = asyncio.get_running_loop()
         broken: asyncio.Future[None] = loop.create_future()
 
         def read() -> None:
             try:
-                for payload in ear.heard():
+                for payload in connection.heard():
                     self._heard(self._decoded(payload))
             except StoreUnavailable as error:
                 loop.remove_reader(number)
                 if not broken.done():
                     broken.set_exception(error)
 
-        number = ear.fileno()
+        number = connection.fileno()
         loop.add_reader(number, read)
         try:
             await broken
@@ -96,14 +96,14 @@ class NotificationFeed:
             loop.remove_reader(number)
 
     def _decoded(self, payload: str) -> Notification:
-        notice = decode(payload)
-        if notice is UNREADABLE:
+        notification = decode(payload)
+        if notification is UNREADABLE:
             now = asyncio.get_running_loop().time()
             # Every user of the database can send any number of them.
-            if self._told_at is None or now - self._told_at >= UNREADABLE_AGAIN_S:
-                self._told_at = now
+            if self._logged_at is None or now - self._logged_at >= UNREADABLE_AGAIN_S:
+                self._logged_at = now
                 log.warning("a notice cannot be read; looking at everything", payload=payload[:PAYLOAD_LOGGED_MAX])
-        return notice
+        return notification
 
 
 # Hearing what other servers say: a Postgres connection of its own, read when its socket has something.
@@ -127,7 +127,7 @@ class NotificationConnection:
         try:
             self._conn.pgconn.consume_input()
         except Error as error:
-            raise _silent(self._name, error) from error
+            raise _unavailable(self._name, error) from error
         while (notify := self._conn.pgconn.notifies()) is not None:
             yield notify.extra.decode(errors="replace")
 
@@ -147,10 +147,10 @@ async def listen(database: Database) -> NotificationConnection:
             await conn.close()
             raise
     except Error as error:
-        raise _silent(database.name, error) from error
+        raise _unavailable(database.name, error) from error
     return NotificationConnection(conn, database.name)
 
 
-def _silent(name: str, error: Exception) -> StoreUnavailable:
-    words = str(error).strip().splitlines()
-    return StoreUnavailable(f"{name} tells nothing of other servers ({words[0] if words else type(error).__name__})")
+def _unavailable(name: str, error: Exception) -> StoreUnavailable:
+    lines = str(error).strip().splitlines()
+    return StoreUnavailable(f"{name} tells nothing of other servers ({lines[0] if lines else type(error).__name__})")

@@ -17,8 +17,8 @@ import structlog
 from popserver.cluster import sql
 from popserver.cluster.listen import NotificationFeed
 from popserver.cluster.sql import (
-    BEAT_MS,
-    LONE_BEAT_MS,
+    HEARTBEAT_MS,
+    LONE_HEARTBEAT_MS,
     SERVER_LAPSE_MS,
     AttachClient,
     DetachClient,
@@ -37,10 +37,10 @@ from popserver.engine.writer import Writer
 from popserver.model.errors import PopError
 from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS
 
-JUDGES_AFTER_MS = 10 * SECOND_MS
+JUDGE_OTHERS_AFTER_MS = 10 * SECOND_MS
 # After this without a beat the others may have taken the clients of this server for gone; a beat less, as their clocks
 # are not quite its own.
-AWAY_MS = CLIENT_LAPSE_MS - BEAT_MS
+ABSENT_MS = CLIENT_LAPSE_MS - HEARTBEAT_MS
 
 log = structlog.get_logger("popserver.members")
 
@@ -48,12 +48,12 @@ log = structlog.get_logger("popserver.members")
 class ServerEvents(NamedTuple):
     """What the broker does when it hears of the others."""
 
-    heard: Callable[[Notification], None]
-    missed: Callable[[], None]  # notices may have been lost
-    looks: Callable[[], None]  # a beat beside others: what they know to fall due may be ours to end
-    went: Callable[[], None]  # a server is not there any more: its duties are everybody's
-    left_behind: Callable[[str], None]  # a client of a server that has not been seen for long
-    was_away: Callable[[], None]  # this server was not seen for so long that its clients may not be listed any more
+    on_notification: Callable[[Notification], None]
+    on_missed: Callable[[], None]  # notices may have been lost
+    on_heartbeat: Callable[[], None]  # a beat beside others: what they know to fall due may be ours to end
+    on_server_gone: Callable[[], None]  # a server is not there any more: its duties are everybody's
+    on_client_left_behind: Callable[[str], None]  # a client of a server that has not been seen for long
+    on_absence: Callable[[], None]  # this server was not seen for so long that its clients may not be listed any more
 
 
 class Servers:
@@ -68,16 +68,16 @@ class Servers:
         self._clock = clock
         self._events: ServerEvents
         self._shared = shared
-        self._welcomed: set[str] = set()
-        self._strange_addresses: set[str] = set()
+        self._adopted: set[str] = set()
+        self._other_addresses: set[str] = set()
         self.address = ""
-        self._board = NotificationFeed(database, self._hear, self._miss) if shared else None
+        self._feed = NotificationFeed(database, self._on_notification, self._on_missed) if shared else None
         # Read by the writer's thread. Until it is known, somebody may be there.
         self._is_alone = not shared
-        self._there_since_ms: int | None = None
-        self._last_beat_ms = 0
+        self._present_since_ms: int | None = None
+        self._last_heartbeat_ms = 0
         self._alarm: Alarm | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
         self._again = False
         self._has_missed = False  # to be made up for as soon as the database answers
         self._closed = False
@@ -90,19 +90,19 @@ class Servers:
     async def start(self, events: ServerEvents) -> None:
         """Say that this server is there; from then on it hears of everything."""
         self._events = events
-        if self._board is not None:
-            await self._board.start()
-            await self._beat()
+        if self._feed is not None:
+            await self._feed.start()
+            await self._heartbeat()
 
     async def list_at(self, address: str) -> None:
         """Clients of the other servers may come to this address."""
         self.address = address
         if self._shared:
-            await self._beat()
+            await self._heartbeat()
 
     async def idle(self) -> None:
-        while self._beating is not None:
-            await asyncio.gather(self._beating, return_exceptions=True)
+        while self._heartbeat_task is not None:
+            await asyncio.gather(self._heartbeat_task, return_exceptions=True)
 
     async def close(self) -> None:
         """Leave, as far as the database still answers."""
@@ -110,9 +110,9 @@ class Servers:
         if self._alarm is not None:
             self._alarm.cancel()
         await self.idle()
-        if self._board is None:
+        if self._feed is None:
             return
-        await self._board.close()
+        await self._feed.close()
         try:
             await self._writer.submit(sql.Leave(self.server_id))
         except PopError as error:
@@ -126,110 +126,110 @@ class Servers:
 
     def is_elsewhere(self, address: str) -> bool:
         """Whether the address is, or was, another server's."""
-        return address != self.address and address in self._strange_addresses
+        return address != self.address and address in self._other_addresses
 
     def announcement(self, tx: Transaction) -> str:
         """What the others are to hear when the transaction is committed; empty for nothing. Called by the writer."""
-        if self._is_alone and not tx.words:
+        if self._is_alone and not tx.signals:
             return ""
-        return notifications.encode(self.server_id, tx.rings, tx.outdated, tx.words)
+        return notifications.encode(self.server_id, tx.ready_topics, tx.invalidations, tx.signals)
 
-    async def come(self, client_id: str, *, inherits: bool = False) -> None:
+    async def attach(self, client_id: str, *, inherits: bool = False) -> None:
         """A push consumer is here: its holds live as long as it does, whichever server granted them."""
         if self._shared:
             await self._writer.submit(AttachClient(client_id, self.server_id, inherits))
 
-    async def go(self, client_id: str, *, inherits: bool = False, everywhere: bool = False) -> bool:
+    async def detach(self, client_id: str, *, inherits: bool = False, everywhere: bool = False) -> bool:
         """A push consumer is gone here; says whether it is gone everywhere."""
         if not self._shared:
             return True
         return await self._writer.submit(DetachClient(client_id, self.server_id, inherits, everywhere))
 
-    def _hear(self, notice: Notification) -> None:
-        if notice.sender == self.server_id:
+    def _on_notification(self, notification: Notification) -> None:
+        if notification.sender == self.server_id:
             return
         # Whoever speaks is there, be its last beat late.
-        if SERVERS in notice.words or (notice.sender and notice.sender not in self._ids()):
+        if SERVERS in notification.signals or (notification.sender and notification.sender not in self._ids()):
             self._is_alone = False
-            self._begin_beat()
-        self._events.heard(notice)
+            self._begin_heartbeat()
+        self._events.on_notification(notification)
 
-    def _miss(self) -> None:
-        assert self._board is not None
-        if self._board.is_up:
+    def _on_missed(self) -> None:
+        assert self._feed is not None
+        if self._feed.is_up:
             self._has_missed = False
-            self._events.missed()
+            self._events.on_missed()
         else:
             # Who comes now cannot tell us.
             self._is_alone = False
             # While the database is away there is nothing to look at: polls wait on, and what is known is kept.
             self._has_missed = True
-        if self._last_beat_ms:
-            self._begin_beat()
+        if self._last_heartbeat_ms:
+            self._begin_heartbeat()
 
-    def _begin_beat(self) -> None:
+    def _begin_heartbeat(self) -> None:
         if self._closed:
             return
-        if self._beating is not None:
+        if self._heartbeat_task is not None:
             self._again = True
             return
-        self._beating = asyncio.get_running_loop().create_task(self._beat_on())
+        self._heartbeat_task = asyncio.get_running_loop().create_task(self._heartbeat_until_done())
 
-    async def _beat_on(self) -> None:
+    async def _heartbeat_until_done(self) -> None:
         try:
             self._again = True
             while self._again and not self._closed:
                 self._again = False
-                await self._beat()
+                await self._heartbeat()
         except PopError as error:
             log.warning("the others do not hear that this server is there", reason=error.sentence)
             self._set_alarm()
         finally:
-            self._beating = None
+            self._heartbeat_task = None
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         now_ms = self._clock.now_ms()
-        if self._there_since_ms is None or now_ms - self._last_beat_ms > SERVER_LAPSE_MS:
-            self._there_since_ms = now_ms
+        if self._present_since_ms is None or now_ms - self._last_heartbeat_ms > SERVER_LAPSE_MS:
+            self._present_since_ms = now_ms
         # Who was away, with the database perhaps, cannot say that others were not there.
-        judges = now_ms - self._there_since_ms >= JUDGES_AFTER_MS
-        beaten = await self._writer.submit(Heartbeat(self.server_id, self.address, judges, self._clock.ahead_ms()))
-        was_away = beaten.is_new or self._clock.now_ms() - self._last_beat_ms > AWAY_MS
-        self._last_beat_ms = now_ms
-        self._clock.start_at_least(beaten.newest_ms)
+        judges = now_ms - self._present_since_ms >= JUDGE_OTHERS_AFTER_MS
+        result = await self._writer.submit(Heartbeat(self.server_id, self.address, judges, self._clock.ahead_ms()))
+        was_away = result.is_new or self._clock.now_ms() - self._last_heartbeat_ms > ABSENT_MS
+        self._last_heartbeat_ms = now_ms
+        self._clock.start_at_least(result.newest_ms)
         if was_away:
-            self._events.was_away()
-        self._see(beaten)
+            self._events.on_absence()
+        self._update(result)
         await self._reader.read(lambda conn: self._clock.follow(lambda: clock_ms(conn)))
         self._set_alarm()
 
-    def _see(self, beaten: HeartbeatResult) -> None:
-        before, now = self._ids(), {each.server_id for each in beaten.others}
-        self.others = beaten.others
-        self._strange_addresses |= {each.address for each in beaten.others if each.address}
+    def _update(self, result: HeartbeatResult) -> None:
+        before, now = self._ids(), {each.server_id for each in result.others}
+        self.others = result.others
+        self._other_addresses |= {each.address for each in result.others if each.address}
         # The writer is one thread: what it committed untold came before the welcome, which tells it.
-        self._is_alone = not now and self._board is not None and self._board.is_up
-        if now - self._welcomed:
-            self._welcome(now)
-        for client_id in beaten.left_behind:
-            self._events.left_behind(client_id)
+        self._is_alone = not now and self._feed is not None and self._feed.is_up
+        if now - self._adopted:
+            self._adopt_clients(now)
+        for client_id in result.left_behind:
+            self._events.on_client_left_behind(client_id)
         if before or now:
-            self._events.looks()
+            self._events.on_heartbeat()
         if before - now:
-            self._events.went()
+            self._events.on_server_gone()
         if self._has_missed:
             self._has_missed = False
-            self._events.missed()
+            self._events.on_missed()
 
     def _ids(self) -> set[str]:
         return {each.server_id for each in self.others}
 
-    def _welcome(self, now: set[str]) -> None:
-        self._welcomed = now
+    def _adopt_clients(self, now: set[str]) -> None:
+        self._adopted = now
 
         def done(answer: asyncio.Future[None]) -> None:
             if not answer.cancelled() and answer.exception() is not None:
-                self._welcomed = set()  # so the next beat tries again
+                self._adopted = set()  # so the next beat tries again
 
         self._writer.submit(sql.AdoptClients()).add_done_callback(done)
 
@@ -237,5 +237,5 @@ class Servers:
         if self._alarm is not None:
             self._alarm.cancel()
         if not self._closed:
-            beat_ms = BEAT_MS if self.others else LONE_BEAT_MS
-            self._alarm = self._clock.call_at(self._clock.now_ms() + beat_ms, self._begin_beat)
+            interval_ms = HEARTBEAT_MS if self.others else LONE_HEARTBEAT_MS
+            self._alarm = self._clock.call_at(self._clock.now_ms() + interval_ms, self._begin_heartbeat)

@@ -20,8 +20,8 @@ from popserver.members import sql as members_sql
 from popserver.model.errors import PopError
 from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS, Holder
 
-BEAT_MS = 1 * SECOND_MS
-LONE_BEAT_MS = 3 * SECOND_MS  # when nobody else is there to read it
+HEARTBEAT_MS = 1 * SECOND_MS
+LONE_HEARTBEAT_MS = 3 * SECOND_MS  # when nobody else is there to read it
 SERVER_LAPSE_MS = 4 * SECOND_MS
 
 
@@ -98,13 +98,13 @@ def heartbeat(tx: Transaction, requests: Sequence[Heartbeat]) -> list[HeartbeatR
 def leave(tx: Transaction, requests: Sequence[Leave]) -> list[PopError | None]:
     for request in requests:
         tx.conn.execute(_UNLIST, {"its_id": request.server_id})
-        tx.say(SERVERS)
+        tx.signal(SERVERS)
     return [None] * len(requests)
 
 
 @carries_out(AdoptClients)
 def adopt_clients(tx: Transaction, requests: Sequence[AdoptClients]) -> list[PopError | None]:
-    tx.say(EVERYTHING)
+    tx.signal(EVERYTHING)
     return [None] * len(requests)
 
 
@@ -124,7 +124,7 @@ def attend(tx: Transaction, requests: Sequence[AttachClient | DetachClient]) -> 
     return answers
 
 
-def newest_beat_ms(conn: Connection) -> int:
+def newest_heartbeat_ms(conn: Connection) -> int:
     """The latest time at which a server was there; 0 for none. A clock that joins them does not start behind it."""
     newest: int | None = conn.execute(_NEWEST).scalar()
     return newest or 0
@@ -147,7 +147,7 @@ def _heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
         is_new = not tx.conn.execute(_ELSEWHERE, names).rowcount
         if is_new:
             tx.conn.execute(_FIRST, names)
-        tx.say(SERVERS)
+        tx.signal(SERVERS)
     left_behind = _left_behind(tx) if request.judges else ()
     if request.judges:
         members_sql.forget_unseen(tx, tx.now_ms - CLIENT_LAPSE_MS)
@@ -169,7 +169,7 @@ def _left_behind(tx: Transaction) -> tuple[str, ...]:
     clients = tuple(tx.conn.execute(_CLIENTS_OF, listed).scalars())
     if not clients:
         tx.conn.execute(_FORGET, listed)
-        tx.say(SERVERS)
+        tx.signal(SERVERS)
     return clients
 
 

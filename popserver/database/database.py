@@ -105,14 +105,14 @@ class Database:
         # SQLite: take the write lock at once, or two connections could each wait for the other's.
         conn.exec_driver_sql("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
 
-    def commit(self, conn: Connection, notice: str = "") -> None:
-        """End the transaction; the `notice` is told to who listens as soon as it is durable
+    def commit(self, conn: Connection, notification: str = "") -> None:
+        """End the transaction; the `notification` is told to who listens as soon as it is durable
         (`database.notifications`)."""
-        if not notice:
+        if not notification:
             conn.exec_driver_sql("COMMIT")
             return
         # In one trip, which takes no parameters: the payload holds no character that would end the text.
-        told = f"NOTIFY {CHANNEL}, '{notice}'; COMMIT"
+        told = f"NOTIFY {CHANNEL}, '{notification}'; COMMIT"
         conn.exec_driver_sql(told, execution_options={"no_parameters": True})
 
     def has_rolled_back(self, conn: Connection) -> bool:

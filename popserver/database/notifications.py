@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 CHANNEL = "popmq"
 PAYLOAD_BYTES_MAX = 7_999  # what Postgres takes
 
-EVERYTHING = "everything"  # ring every topic, forget every name
+EVERYTHING = "everything"  # wake every topic, forget every name
 SERVERS = "servers"  # one came, or went
 DUE = "due"  # something fell due earlier than anybody was told
 PENDING = "pending"  # something waits to enter its queue
@@ -38,38 +38,42 @@ class Invalidation(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """`sender` is a server's id, empty for a user's transaction; `rings` are topics with something to grant."""
+    """`sender` is a server's id, empty for a user's transaction; `ready_topics` are topics with something to grant."""
 
     sender: str
-    rings: frozenset[int] = frozenset()
-    outdated: frozenset[Invalidation] = frozenset()
-    words: frozenset[str] = frozenset()
+    ready_topics: frozenset[int] = frozenset()
+    invalidations: frozenset[Invalidation] = frozenset()
+    signals: frozenset[str] = frozenset()
 
 
-def encode(sender: str, rings: Collection[int], outdated: Collection[Invalidation], words: Collection[str]) -> str:
+def encode(
+    sender: str, ready_topics: Collection[int], invalidations: Collection[Invalidation], signals: Collection[str]
+) -> str:
     """A notice's payload: ASCII without quotation marks of SQL. Empty where there is nothing to say."""
-    if not (rings or outdated or words):
+    if not (ready_topics or invalidations or signals):
         return ""
-    payload = _as_json([sender, sorted(rings), sorted(outdated), sorted(words)])
+    payload = _as_json([sender, sorted(ready_topics), sorted(invalidations), sorted(signals)])
     if len(payload) > PAYLOAD_BYTES_MAX:
-        payload = _as_json([sender, [], [], sorted({EVERYTHING, *words})])
+        payload = _as_json([sender, [], [], sorted({EVERYTHING, *signals})])
     return payload
 
 
 # What a payload counts as that is none of ours. To look is never wrong.
-UNREADABLE = Notification("", words=frozenset({EVERYTHING}))
+UNREADABLE = Notification("", signals=frozenset({EVERYTHING}))
 
 
 def decode(payload: str) -> Notification:
     """The notice; `UNREADABLE` where the payload is none of ours."""
     if payload in SIGNALS:
-        return Notification("", words=frozenset({payload}))
+        return Notification("", signals=frozenset({payload}))
     try:
-        sender, rings, outdated, words = json.loads(payload)
-        changed = [Invalidation(*each) for each in outdated]
-        if not (_are(int, rings) and _are(str, [sender, *words, *(text for each in changed for text in each)])):
+        sender, ready_topics, invalidations, signals = json.loads(payload)
+        changed = [Invalidation(*each) for each in invalidations]
+        if not (
+            _are(int, ready_topics) and _are(str, [sender, *signals, *(text for each in changed for text in each)])
+        ):
             return UNREADABLE
-        return Notification(sender, frozenset(rings), frozenset(changed), frozenset(words))
+        return Notification(sender, frozenset(ready_topics), frozenset(changed), frozenset(signals))
     except (ValueError, TypeError, RecursionError):
         return UNREADABLE
 

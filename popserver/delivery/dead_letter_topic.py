@@ -123,7 +123,7 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[DeadLetterCand
         ]
     )
     tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms})
-    tx.ring(topic.topic_id)
+    tx.wake(topic.topic_id)
     return copies
 
 

@@ -241,9 +241,9 @@ class _SystemAlarm:
 
     def _set(self, left_ms: int) -> None:
         # One millisecond more, because a timer that fires early by rounding must be set again.
-        self._timer = self._loop.call_later(max(0, left_ms + 1) / 1_000, self._ring)
+        self._timer = self._loop.call_later(max(0, left_ms + 1) / 1_000, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         left_ms = self._left_ms()
         if left_ms > 0:
             self._set(left_ms)
@@ -303,7 +303,7 @@ class ManualClock:
         # Called at the earlier of both: a client's deadline ends in real time although this clock stands still.
         alarm = _ManualAlarm(callback)
         heapq.heappush(self._alarms, (at_ms, next(self._order), alarm))
-        alarm.real = asyncio.get_running_loop().call_later(max(0, at_ms - self._now_ms) / 1_000, alarm.ring)
+        alarm.real = asyncio.get_running_loop().call_later(max(0, at_ms - self._now_ms) / 1_000, alarm.fire)
         return alarm
 
     async def advance(self, by_ms: int, settle: Callable[[], Awaitable[None]]) -> None:
@@ -318,7 +318,7 @@ class ManualClock:
         while self._alarms and self._alarms[0][0] <= end_ms:
             at_ms, _, alarm = heapq.heappop(self._alarms)
             self._now_ms = max(self._now_ms, at_ms)
-            if alarm.ring():
+            if alarm.fire():
                 await settle()
         self._now_ms = end_ms
         await settle()
@@ -334,7 +334,7 @@ class _ManualAlarm:
         if self.real is not None:
             self.real.cancel()
 
-    def ring(self) -> bool:
+    def fire(self) -> bool:
         callback = self._callback
         self.cancel()
         if callback is None:

@@ -30,14 +30,14 @@ class DueTimer:
         self._idle.set()
         self._closed = False
 
-    def tell(self, due_ms: int | None) -> None:
+    def expect(self, due_ms: int | None) -> None:
         """Something is due at `due_ms`. Only the earliest due time counts; None changes nothing."""
         if due_ms is None or self._closed or (self._due_ms is not None and self._due_ms <= due_ms):
             return
         self._due_ms = due_ms
         self._set_alarm()
 
-    def look(self) -> None:
+    def check_due(self) -> None:
         """Run `work` now: something may be due that was not announced, or the clock was set and the alarm is late."""
         if not self._closed:
             self._due_ms = self._clock.now_ms()
@@ -56,20 +56,20 @@ class DueTimer:
     def _set_alarm(self) -> None:
         self._clear_alarm()
         if self._task is None and self._due_ms is not None:
-            self._alarm = self._clock.call_at(self._due_ms, self._wake)
+            self._alarm = self._clock.call_at(self._due_ms, self._start)
 
     def _clear_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _wake(self) -> None:
+    def _start(self) -> None:
         if self._closed or self._task is not None:
             return
         self._idle.clear()
-        self._task = asyncio.get_running_loop().create_task(self._work_off())
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def _work_off(self) -> None:
+    async def _run(self) -> None:
         try:
             while not self._closed:
                 # Cleared before the work, so that a due time that is told during the work is kept.
@@ -108,10 +108,10 @@ class BackgroundTasks:
         self._alarms: dict[Hashable, Alarm] = {}
         self._closed = False
 
-    def do(self, name: Hashable, deed: Task) -> None:
+    def submit(self, name: Hashable, task: Task) -> None:
         """Do it in the background, after earlier work with the same name."""
         waiting = self._waiting.setdefault(name, deque())
-        waiting.append(deed)
+        waiting.append(task)
         if len(waiting) == 1:
             self._start(name)
 
@@ -129,11 +129,11 @@ class BackgroundTasks:
 
     def _start(self, name: Hashable) -> None:
         self._alarms.pop(name, None)
-        task = asyncio.get_running_loop().create_task(self._work_off(name, self._waiting[name]))
+        task = asyncio.get_running_loop().create_task(self._run_all(name, self._waiting[name]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work_off(self, name: Hashable, waiting: deque[Task]) -> None:
+    async def _run_all(self, name: Hashable, waiting: deque[Task]) -> None:
         while waiting:
             try:
                 await waiting[0]()

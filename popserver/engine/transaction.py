@@ -182,11 +182,11 @@ class Transaction:
     calendar_ms: int  # the time of day, for times from clients
     aged_ms: int  # the time for judging age (`engine.clock`)
     careful: bool = False
-    rings: set[int] = field(default_factory=set)
+    ready_topics: set[int] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)  # the earliest time for each word of `database.notifications`
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
-    outdated: set[Invalidation] = field(default_factory=set)
-    words: set[str] = field(default_factory=set)
+    invalidations: set[Invalidation] = field(default_factory=set)
+    signals: set[str] = field(default_factory=set)
     # How many bytes of bodies operations may still read: they stay in memory until they are answered.
     answer_bytes: int = ANSWER_BYTES_MAX
 
@@ -207,21 +207,21 @@ class Transaction:
         while due := [kind for kind in self.finishers if kind.order <= last]:
             self.finishers.pop(min(due, key=lambda kind: kind.order)).finish(self)
 
-    def ring(self, topic_id: int) -> None:
+    def wake(self, topic_id: int) -> None:
         """After the commit, wake polls: the topic has messages to deliver."""
-        self.rings.add(topic_id)
+        self.ready_topics.add(topic_id)
 
-    def expect(self, word: str, at_ms: int) -> None:
+    def expect(self, kind: str, at_ms: int) -> None:
         """After the commit, set the timer of the kind `word` to `at_ms`, if that is earlier."""
-        self.due[word] = min(at_ms, self.due.get(word, at_ms))
+        self.due[kind] = min(at_ms, self.due.get(kind, at_ms))
 
-    def outdate(self, what: Invalidation) -> None:
+    def invalidate(self, what: Invalidation) -> None:
         """After the commit, make all servers drop what they remember about this topic or group."""
-        self.outdated.add(what)
+        self.invalidations.add(what)
 
-    def say(self, word: str) -> None:
+    def signal(self, kind: str) -> None:
         """After the commit, send this word to every other server (`database.notifications`)."""
-        self.words.add(word)
+        self.signals.add(kind)
 
 
 def lock(tx: Transaction, requests: Iterable[Request[object]]) -> None:

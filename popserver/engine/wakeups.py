@@ -1,9 +1,9 @@
 """Parked long polls, and how they are woken.
 
-Each topic has a ring number that grows with each wake-up. A poll reads the number *before* it asks the store, and parks
+Each topic has a wake number that grows with each wake-up. A poll reads the number *before* it asks the store, and parks
 only if the number is still the same. Otherwise a message became READY in between, and the poll would miss it. A wake-up
 wakes one parked poll of each group. If that poll leaves messages behind, it wakes the next one (`pass_on`). The room
-remembers that a group found nothing at a ring number, so that a repeated poll parks without asking the store.
+remembers that a group found nothing at a wake number, so that a repeated poll parks without asking the store.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Wakeups:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rings: dict[int, int] = {}
-        self._rings_of_all = 0
+        self._wake_numbers: dict[int, int] = {}
+        self._wakes_of_all = 0
         self._parked: dict[int, dict[int, deque[asyncio.Future[bool]]]] = {}
         self._empty: LruCache[tuple[PollKey, Filter], int] = LruCache()
         self._count = 0
@@ -44,28 +44,28 @@ class Wakeups:
     def parked(self) -> int:
         return self._count
 
-    def ring_number(self, topic_id: int) -> int:
-        return self._rings.get(topic_id, 0) + self._rings_of_all
+    def wake_number(self, topic_id: int) -> int:
+        return self._wake_numbers.get(topic_id, 0) + self._wakes_of_all
 
-    def found_empty(self, seat: PollKey, wanted: Filter, ring_number: int) -> None:
-        """Remember that the group found no message for its filter `wanted` at this ring number."""
-        self._empty.put((seat, wanted), ring_number, wanted.memory)
+    def found_empty(self, key: PollKey, wanted: Filter, wake_number: int) -> None:
+        """Remember that the group found no message for its filter `wanted` at this wake number."""
+        self._empty.put((key, wanted), wake_number, wanted.memory)
 
-    def is_known_empty(self, seat: PollKey, wanted: Filter) -> bool:
-        return self._empty.get((seat, wanted)) == self.ring_number(seat.topic_id)
+    def is_known_empty(self, key: PollKey, wanted: Filter) -> bool:
+        return self._empty.get((key, wanted)) == self.wake_number(key.topic_id)
 
-    def has_room(self, seat: PollKey) -> bool:
-        queue = self._parked.get(seat.topic_id, {}).get(seat.group_id, ())
+    def has_room(self, key: PollKey) -> bool:
+        queue = self._parked.get(key.topic_id, {}).get(key.group_id, ())
         return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
 
-    async def park(self, seat: PollKey, ring_number: int, until_ms: int) -> bool:
-        """Wait for a wake-up after `ring_number`. False if `until_ms` came first or the server is closing."""
+    async def park(self, key: PollKey, wake_number: int, until_ms: int) -> bool:
+        """Wait for a wake-up after `wake_number`. False if `until_ms` came first or the server is closing."""
         if self._closed:
             return False
-        if self.ring_number(seat.topic_id) != ring_number:
+        if self.wake_number(key.topic_id) != wake_number:
             return True
         poll: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        queue = self._parked.setdefault(seat.topic_id, {}).setdefault(seat.group_id, deque())
+        queue = self._parked.setdefault(key.topic_id, {}).setdefault(key.group_id, deque())
         queue.append(poll)
         self._count += 1
         alarm = self._clock.call_when_patience_ends(until_ms, lambda: _time_out(poll))
@@ -74,30 +74,30 @@ class Wakeups:
         except asyncio.CancelledError:
             # A wake-up may have chosen this poll just before its client left: wake the next poll.
             if poll.done() and not poll.cancelled() and poll.result():
-                self.pass_on(seat)
+                self.pass_on(key)
             raise
         finally:
             alarm.cancel()
-            self._leave(seat, queue, poll)
+            self._leave(key, queue, poll)
 
-    def ring(self, topic_id: int) -> None:
+    def wake(self, topic_id: int) -> None:
         """The topic has messages to deliver: wake one poll of each group."""
-        self._rings[topic_id] = self._rings.get(topic_id, 0) + 1
+        self._wake_numbers[topic_id] = self._wake_numbers.get(topic_id, 0) + 1
         for queue in list(self._parked.get(topic_id, {}).values()):
-            _wake_first(queue)
+            _wake_next(queue)
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         """Wake one poll of each group and topic: notifications of other servers may have been missed."""
-        self._rings_of_all += 1
+        self._wakes_of_all += 1
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
-                _wake_first(queue)
+                _wake_next(queue)
 
-    def pass_on(self, seat: PollKey) -> None:
+    def pass_on(self, key: PollKey) -> None:
         """A poll left messages behind: wake the group's next poll."""
-        queue = self._parked.get(seat.topic_id, {}).get(seat.group_id)
+        queue = self._parked.get(key.topic_id, {}).get(key.group_id)
         if queue:
-            _wake_first(queue)
+            _wake_next(queue)
 
     def close(self) -> None:
         """End every parked poll without messages, and park no more polls."""
@@ -105,30 +105,30 @@ class Wakeups:
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
                 for poll in list(queue):
-                    _wake(poll, rung=False)
+                    _end_wait(poll, woken=False)
 
-    def _leave(self, seat: PollKey, queue: deque[asyncio.Future[bool]], poll: asyncio.Future[bool]) -> None:
+    def _leave(self, key: PollKey, queue: deque[asyncio.Future[bool]], poll: asyncio.Future[bool]) -> None:
         self._count -= 1
         if poll in queue:
             queue.remove(poll)
-        if not queue and self._parked.get(seat.topic_id, {}).get(seat.group_id) is queue:
-            del self._parked[seat.topic_id][seat.group_id]
-            if not self._parked[seat.topic_id]:
-                del self._parked[seat.topic_id]
+        if not queue and self._parked.get(key.topic_id, {}).get(key.group_id) is queue:
+            del self._parked[key.topic_id][key.group_id]
+            if not self._parked[key.topic_id]:
+                del self._parked[key.topic_id]
 
 
 def _time_out(poll: asyncio.Future[bool]) -> None:
-    _wake(poll, rung=False)
+    _end_wait(poll, woken=False)
 
 
-def _wake_first(queue: deque[asyncio.Future[bool]]) -> None:
+def _wake_next(queue: deque[asyncio.Future[bool]]) -> None:
     while queue:
-        if _wake(queue.popleft(), rung=True):
+        if _end_wait(queue.popleft(), woken=True):
             return
 
 
-def _wake(poll: asyncio.Future[bool], *, rung: bool) -> bool:
+def _end_wait(poll: asyncio.Future[bool], *, woken: bool) -> bool:
     if poll.done():
         return False
-    poll.set_result(rung)
+    poll.set_result(woken)
     return True

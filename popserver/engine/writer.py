@@ -47,35 +47,35 @@ class Effects:
     def __init__(self) -> None:
         self._ready: list[tuple[Callable[[int], None], Container[int] | None]] = []
         self._due: dict[str, Callable[[int], None]] = {}
-        self._outdated: dict[str, Callable[[Resource], None]] = {}
+        self._invalidated: dict[str, Callable[[Resource], None]] = {}
 
-    def on_ready(self, tell: Callable[[int], None], among: Container[int] | None = None) -> None:
+    def on_ready(self, callback: Callable[[int], None], among: Container[int] | None = None) -> None:
         """`tell` gets the id of each topic that has messages to deliver; only topics in `among`, if that is given."""
-        self._ready.append((tell, among))
+        self._ready.append((callback, among))
 
-    def on_due(self, word: str, tell: Callable[[int], None]) -> None:
+    def on_due(self, kind: str, callback: Callable[[int], None]) -> None:
         """`tell` gets the time (epoch ms) at which something of the kind `word` is due."""
-        self._due[word] = tell
+        self._due[kind] = callback
 
-    def on_outdated(self, kind: str, tell: Callable[[Resource], None]) -> None:
+    def on_invalidated(self, kind: str, callback: Callable[[Resource], None]) -> None:
         """`tell` gets the name of each topic or group whose data of this kind changed."""
-        self._outdated[kind] = tell
+        self._invalidated[kind] = callback
 
     def ready(self, topic_ids: Iterable[int]) -> None:
         for topic_id in topic_ids:
-            for tell, among in self._ready:
+            for callback, among in self._ready:
                 if among is None or topic_id in among:
-                    tell(topic_id)
+                    callback(topic_id)
 
     def due(self, moments: Mapping[str, int]) -> None:
-        for word, at_ms in moments.items():
-            if word in self._due:
-                self._due[word](at_ms)
+        for kind, at_ms in moments.items():
+            if kind in self._due:
+                self._due[kind](at_ms)
 
-    def outdated(self, changed: Iterable[Invalidation]) -> None:
+    def invalidations(self, changed: Iterable[Invalidation]) -> None:
         for kind, namespace, name in changed:
-            if kind in self._outdated:
-                self._outdated[kind](Resource(namespace, name))
+            if kind in self._invalidated:
+                self._invalidated[kind](Resource(namespace, name))
 
 
 class _Entry(NamedTuple):
@@ -210,10 +210,10 @@ class Writer:
     def _answer(self, result: BatchResult) -> None:
         if self._batch_bytes:
             self._backlog.give_back(self._batch_bytes)
-        if result.rings:
-            self.effects.ready(result.rings)
-        if result.outdated:
-            self.effects.outdated(result.outdated)
+        if result.ready_topics:
+            self.effects.ready(result.ready_topics)
+        if result.invalidations:
+            self.effects.invalidations(result.invalidations)
         if result.due:
             self.effects.due(result.due)
         for entry, answer in result.outcomes:
@@ -302,10 +302,10 @@ class Writer:
             # The effects are still announced, because the rows may be stored. An unneeded wake-up does no harm.
             outcomes = [each._replace(result=self._unknown(error, each.result)) for each in outcomes]
         result.outcomes += outcomes
-        result.rings |= tx.rings
-        result.outdated |= tx.outdated
-        for word, at_ms in tx.due.items():
-            result.due[word] = min(at_ms, result.due.get(word, at_ms))
+        result.ready_topics |= tx.ready_topics
+        result.invalidations |= tx.invalidations
+        for kind, at_ms in tx.due.items():
+            result.due[kind] = min(at_ms, result.due.get(kind, at_ms))
 
     def _unknown(self, error: DBAPIError, result: object) -> PopError:
         return commit_error(error, self._database.name, result)
@@ -355,8 +355,8 @@ class BatchResult:
     """The outcomes and effects of a batch, from all its transactions."""
 
     outcomes: list[_Outcome] = field(default_factory=list)
-    rings: set[int] = field(default_factory=set)
-    outdated: set[Invalidation] = field(default_factory=set)
+    ready_topics: set[int] = field(default_factory=set)
+    invalidations: set[Invalidation] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)
 
     def fail(self, batch: Sequence[_Entry], error: PopError) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, case, delete, select, text, update
 
-from popserver.cluster.sql import newest_beat_ms
+from popserver.cluster.sql import newest_heartbeat_ms
 from popserver.database.database import Database
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
@@ -50,7 +50,7 @@ class ClockState(NamedTuple):
 def clock_state(conn: Connection, system_ms: int) -> ClockState:
     """The clocks while no server runs."""
     last = clock_notes.last(conn) or clock_notes.Reading(0, 0)
-    newest_ms = max(each(conn) for each in (newest_stored_at_ms, newest_beat_ms, newest_lock_ms))
+    newest_ms = max(each(conn) for each in (newest_stored_at_ms, newest_heartbeat_ms, newest_lock_ms))
     return ClockState(system_ms, max(system_ms, last.server_ms, newest_ms))
 
 

@@ -42,7 +42,7 @@ class Maintenance:
         self._key_window_ms = key_window_ms
         self._removals = Removals(clock)
         self._sleeper = DueTimer(clock, self._end_due)
-        writer.effects.on_due(DUE, self._sleeper.tell)
+        writer.effects.on_due(DUE, self._sleeper.expect)
         self._retainer = DueTimer(clock, self._retain)
         self._key_keeper = DueTimer(clock, self._expire_keys)
         self._purging: asyncio.Task[None] | None = None
@@ -51,21 +51,21 @@ class Maintenance:
     async def start(self) -> list[str]:
         """Start with what became due while no server ran. Returns the clients that have open push holds and are
         connected to no server."""
-        self._sleeper.tell(await self._reader.read(expire.next_due_ms))
+        self._sleeper.expect(await self._reader.read(expire.next_due_ms))
         self.purge()
         self.age()
         return await self._reader.read(unattended_push_clients)
 
-    def look(self) -> None:
+    def check_due(self) -> None:
         """Look for due deliveries that this server was not told about."""
-        self._sleeper.look()
+        self._sleeper.check_due()
 
     def age(self) -> None:
         """Look for old messages: at a start, or when a jump of the clock is believed."""
         if self._retention_ms:
-            self._retainer.tell(self._clock.now_ms())
+            self._retainer.expect(self._clock.now_ms())
         if self._key_window_ms:
-            self._key_keeper.tell(self._clock.now_ms())
+            self._key_keeper.expect(self._clock.now_ms())
 
     def purge(self) -> None:
         """Remove the rows of deleted topics and groups in the background, step by step."""

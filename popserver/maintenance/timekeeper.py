@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from popserver.cluster.sql import clock_ms, newest_beat_ms
+from popserver.cluster.sql import clock_ms, newest_heartbeat_ms
 from popserver.engine.clock import APART_MS, SLOWER_AFTER_A_STEP, Alarm, Clock, SystemClock
 from popserver.engine.reader import Reader
 from popserver.engine.transaction import Read
@@ -235,4 +235,4 @@ def _signed(ms: int) -> str:
     return f"{'+' if ms > 0 else '-'}{span(abs(ms))}"
 
 
-_NEWEST = (newest_stored_at_ms, newest_beat_ms, newest_lock_ms)
+_NEWEST = (newest_stored_at_ms, newest_heartbeat_ms, newest_lock_ms)

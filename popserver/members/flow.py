@@ -46,7 +46,7 @@ class GroupMembers:
         reader: Reader,
         writer: Writer,
         catalog: Catalog,
-        errands: BackgroundTasks,
+        background: BackgroundTasks,
         notices: GroupNotices,
         is_attached: Callable[[str], bool],
     ) -> None:
@@ -54,13 +54,13 @@ class GroupMembers:
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
-        self._errands = errands
+        self._background = background
         self._is_attached = is_attached
         self._server_id = ""
         self._here: dict[str, Membership] = {}
-        self._roll = MemberRefresh(reader, errands, notices, self._miss)
+        self._roll = MemberRefresh(reader, background, notices, self._miss)
         for kind in (MEMBERS, RESETS):
-            writer.effects.on_outdated(kind, notices.changed)
+            writer.effects.on_invalidated(kind, notices.changed)
 
     async def start(self, server_id: str, *, shared: bool) -> None:
         """A server that has the database for itself begins without members: they come again."""
@@ -91,7 +91,7 @@ class GroupMembers:
     def come_back(self, client_id: str, membership: Membership) -> None:
         """The client was taken for gone, here or by the other servers, and is not."""
         self._note(client_id, membership)
-        self._errands.do(client_id, lambda: self._write_again(client_id))
+        self._background.submit(client_id, lambda: self._write_again(client_id))
 
     async def of(self, group: Resource) -> list[Member]:
         """The group's members by client id. Raises `ConsumerGroupNotFound`."""
@@ -132,7 +132,7 @@ class GroupMembers:
             self.come_back(client_id, here._replace(group=group))
 
     def _part(self, client_id: str, membership: Membership) -> None:
-        self._errands.do(client_id, lambda: self._write_parting(client_id, membership))
+        self._background.submit(client_id, lambda: self._write_parting(client_id, membership))
 
     async def _write_parting(self, client_id: str, left: Membership) -> None:
         here = self._here.get(client_id)
@@ -171,7 +171,7 @@ class QueueLocks:
         """
         places = await self._places(queues)
         group = await self._catalog.group(group_name)
-        await self._catalog.fix_mode(group, Mode.PULL)
+        await self._catalog.set_group_mode(group, Mode.PULL)
         locked = set(await self._writer.submit(locks.Lock(group, client_id, list(places.values()))))
         return [name for name, place in places.items() if place in locked]
 
@@ -202,10 +202,10 @@ class MemberRefresh:
     """The members at this server, by the name of their group; `missed` is told of each that is not in the list."""
 
     def __init__(
-        self, reader: Reader, errands: BackgroundTasks, notices: GroupNotices, missed: Callable[[str, Group], None]
+        self, reader: Reader, background: BackgroundTasks, notices: GroupNotices, missed: Callable[[str, Group], None]
     ) -> None:
         self._reader = reader
-        self._errands = errands
+        self._background = background
         self._notices = notices
         self._missed = missed
         self._here: dict[Resource, set[str]] = {}
@@ -234,4 +234,4 @@ class MemberRefresh:
 
     async def _changed(self, name: Resource) -> None:
         # As an errand: it is tried again where the database is away.
-        self._errands.do((name, "roll"), lambda: self.call(name))
+        self._background.submit((name, "roll"), lambda: self.call(name))

@@ -66,9 +66,9 @@ class Listener:
 class GroupNotices:
     """The members' streams at this server, by group."""
 
-    def __init__(self, reader: Reader, errands: BackgroundTasks, clock: Clock) -> None:
+    def __init__(self, reader: Reader, background: BackgroundTasks, clock: Clock) -> None:
         self._reader = reader
-        self._errands = errands
+        self._background = background
         self._clock = clock
         self._listeners: dict[Resource, set[Listener]] = {}
         self._waiting: set[Resource] = set()
@@ -106,7 +106,7 @@ class GroupNotices:
 
     def _begin(self, group: Resource) -> None:
         self._resting.add(group)
-        self._errands.do(group, lambda: self._tell(group))
+        self._background.submit(group, lambda: self._tell(group))
 
     async def _tell(self, group: Resource) -> None:
         # From here on a change counts as one that was not seen.

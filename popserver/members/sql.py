@@ -98,7 +98,7 @@ _Place = tuple[int, str]  # group id, client id
 
 def notify(tx: Transaction, group: Resource, what: str) -> None:
     """Once committed, the group's members hear it, whichever server they are at: MEMBERS or RESETS have changed."""
-    tx.outdate(Invalidation(what, *group))
+    tx.invalidate(Invalidation(what, *group))
 
 
 @carries_out(JoinGroup, LeaveGroup)

@@ -48,7 +48,7 @@ class Transactions:
         self._catalog = catalog
         self._clock = clock
         self._sleeper = DueTimer(clock, self._check)
-        writer.effects.on_due(CHECKS, self._sleeper.tell)
+        writer.effects.on_due(CHECKS, self._sleeper.expect)
         self._rotation = itertools.count()
 
     async def end(
@@ -85,12 +85,12 @@ class Transactions:
         else:
             for each in left.values():
                 self.producers.sends(client_id, each.name)
-        self.look()
+        self.check_due()
 
-    def look(self) -> None:
+    def check_due(self) -> None:
         """Look whether a check is due: a producer connected, or another server may have stored a half message."""
         if len(self.producers):
-            self._sleeper.look()
+            self._sleeper.check_due()
 
     async def idle(self) -> None:
         await self._sleeper.idle()

@@ -38,16 +38,16 @@ class Pending:
         self._clock = Calendar(clock)  # a delivery timestamp is a time of day
         self._key_window_ms = key_window_ms
         self._sleeper = DueTimer(self._clock, self._enter)
-        writer.effects.on_due(PENDING, self._sleeper.tell)
+        writer.effects.on_due(PENDING, self._sleeper.expect)
         self._rotation = itertools.count()
 
     async def start(self) -> None:
         """Start with the earliest delayed message, which may have become due while no server ran."""
-        self._sleeper.tell(await self._reader.read(enqueue.next_due_ms))
+        self._sleeper.expect(await self._reader.read(enqueue.next_due_ms))
 
-    def look(self) -> None:
+    def check_due(self) -> None:
         """Look for due messages that this server was not told about."""
-        self._sleeper.look()
+        self._sleeper.check_due()
 
     async def idle(self) -> None:
         await self._sleeper.idle()

@@ -92,7 +92,7 @@ def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
         # Counted as a reset: a member that has begun elsewhere meanwhile must not commit over it.
         tx.conn.execute(insert(progress).values(resets=1), rows[start : start + STEP_ROWS_MAX])
     for topic in request.topics:
-        tx.ring(topic.topic_id)
+        tx.wake(topic.topic_id)
     members_sql.notify(tx, request.group.name, members_sql.RESETS)
 
 

@@ -65,7 +65,7 @@ class GroupProgress:
         Raises `IllegalOffset` for an offset beyond the queue's ends, `TooManyRequests` while somebody's own
         transaction acks one of the messages.
         """
-        group, topic = await self._catalog.of_a_hold(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
         wish = Reset(group, [Goal(topic, each, to) for each in queues])
         if dry_run:

@@ -209,7 +209,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
         # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
         row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
         tx.conn.execute(insert(progress), row | {"resets": 1})
-    tx.ring(move.goal.topic.topic_id)
+    tx.wake(move.goal.topic.topic_id)
 
 
 def _place(group: Group, move: _Move) -> GroupInQueue:

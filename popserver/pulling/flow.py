@@ -17,7 +17,7 @@ import structlog
 from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
 from popserver.engine.clock import Clock
-from popserver.engine.reader import SLOW_LOOK_MS, Brake, Reader
+from popserver.engine.reader import SLOW_QUERY_MS, LogLimit, Reader
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import PollKey, Wakeups
 from popserver.engine.writer import Writer
@@ -79,11 +79,11 @@ class Pulls:
         self._wakeups = wakeups
         self._filters = filters
         self._undelivered = undelivered
-        self._brake = Brake()
+        self._brake = LogLimit()
         self._looks = PullBatcher(reader)
         self._held: dict[Resource, Counter[int]] = {}  # which topics of a name have pulls parked
         self._topics_made = 0
-        self.parked = ParkedPulls(clock, wakeups.ring_number, self._ends_of)
+        self.parked = ParkedPulls(clock, wakeups.wake_number, self._ends_of)
 
     async def pull(self, wish: Pull) -> Pulled:
         """What is there for the pull, up to `batch_size` (at most 160) messages.
@@ -110,7 +110,7 @@ class Pulls:
         """Pulls that are held at an earlier topic of its name, or are about to be, look again."""
         self._topics_made += 1
         for topic_id in self._held.get(name, ()):
-            self.parked.ring(topic_id)
+            self.parked.wake(topic_id)
 
     async def _made_anew(self, topic: Topic, queue_number: int) -> Pulled:
         """The answer to a pull that knows an earlier topic of that name. This one may have fewer queues."""
@@ -119,10 +119,10 @@ class Pulls:
         return Pulled(PullStatus.MADE_ANEW, [], begin, begin, end, topic.generation)
 
     async def _look_or_park(self, group: Group, request: pulling_look.QueueRead, until_ms: int) -> Pulled:
-        seat, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
+        key, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
         is_woken = False
         while True:
-            ring_number, topics_made = self._wakeups.ring_number(seat.topic_id), self._topics_made
+            wake_number, topics_made = self._wakeups.wake_number(key.topic_id), self._topics_made
             try:
                 await self._undelivered.wait(until_ms)
                 pulled = await self._look(group, request)
@@ -140,23 +140,23 @@ class Pulls:
                 break
             if pulled.next_offset < pulled.end_offset:
                 continue
-            self._check_room(seat, group, request)
-            is_woken = self._topics_made != topics_made or await self._park(seat, request, ring_number, until_ms)
+            self._check_room(key, group, request)
+            is_woken = self._topics_made != topics_made or await self._park(key, request, wake_number, until_ms)
             if not is_woken:
                 break
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
 
-    async def _park(self, seat: PollKey, request: pulling_look.QueueRead, ring_number: int, until_ms: int) -> bool:
+    async def _park(self, key: PollKey, request: pulling_look.QueueRead, wake_number: int, until_ms: int) -> bool:
         name = request.topic.name
         of_name = self._held.setdefault(name, Counter())
-        of_name[seat.topic_id] += 1
+        of_name[key.topic_id] += 1
         try:
-            return await self.parked.park(seat, request.queue.queue_id, request.offset, ring_number, until_ms)
+            return await self.parked.park(key, request.queue.queue_id, request.offset, wake_number, until_ms)
         finally:
-            of_name[seat.topic_id] -= 1
-            if not of_name[seat.topic_id]:
-                del of_name[seat.topic_id]
+            of_name[key.topic_id] -= 1
+            if not of_name[key.topic_id]:
+                del of_name[key.topic_id]
             if not of_name and self._held.get(name) is of_name:
                 del self._held[name]
 
@@ -164,7 +164,7 @@ class Pulls:
         started_ms = self._clock.now_ms()
         pulled = await self._looks.look(request)
         cost_ms = self._clock.now_ms() - started_ms
-        if cost_ms > SLOW_LOOK_MS and (untold := self._brake.untold(self._clock.now_ms())) is not None:
+        if cost_ms > SLOW_QUERY_MS and (untold := self._brake.dropped(self._clock.now_ms())) is not None:
             log.warning(
                 "a pull's look took long",
                 cost_ms=cost_ms,
@@ -178,8 +178,8 @@ class Pulls:
         ends = await self._reader.read(lambda conn: pulling_look.ends_of_topic(conn, topic_id))
         return {each.queue_id: each.end_offset for each in ends}
 
-    def _check_room(self, seat: PollKey, group: Group, request: pulling_look.QueueRead) -> None:
-        if not self.parked.has_room(seat):
+    def _check_room(self, key: PollKey, group: Group, request: pulling_look.QueueRead) -> None:
+        if not self.parked.has_room(key):
             raise TooManyRequests(
                 f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
                 f" '{request.topic.name}'; use fewer consumers, or pull again later"

@@ -43,22 +43,22 @@ class ParkedQueue:
         self.told_offset = end_offset
         for each in self.pulls:
             if each.offset < end_offset:
-                _wake(each, rung=True)
+                _end_wait(each, rung=True)
 
     def tell_all(self, *, rung: bool) -> None:
         for each in self.pulls:
-            _wake(each, rung=rung)
+            _end_wait(each, rung=rung)
 
 
 class ParkedPulls:
     """Every parked pull of this server."""
 
     def __init__(
-        self, clock: Clock, ring_number: Callable[[int], int], ends_of: Callable[[int], Awaitable[Ends]]
+        self, clock: Clock, wake_number: Callable[[int], int], ends_of: Callable[[int], Awaitable[Ends]]
     ) -> None:
         """`ring_number` and `ends_of` say of a topic, by its id, how often it was rung and where its queues end."""
         self._clock = clock
-        self._ring_number = ring_number
+        self._ring_number = wake_number
         self._ends_of = ends_of
         self.topics: dict[int, dict[int, ParkedQueue]] = {}
         self._seats: Counter[PollKey] = Counter()
@@ -70,29 +70,29 @@ class ParkedPulls:
     def count(self) -> int:
         return self._seats.total()
 
-    def has_room(self, seat: PollKey) -> bool:
-        return self._seats[seat] < PARKED_PER_TOPIC_AND_GROUP_MAX and self.count < PARKED_MAX
+    def has_room(self, key: PollKey) -> bool:
+        return self._seats[key] < PARKED_PER_TOPIC_AND_GROUP_MAX and self.count < PARKED_MAX
 
-    async def park(self, seat: PollKey, queue_id: int, offset: int, ring_number: int, until_ms: int) -> bool:
+    async def park(self, key: PollKey, queue_id: int, offset: int, wake_number: int, until_ms: int) -> bool:
         """Wait until the queue has grown beyond `offset`; False when `until_ms` came first or the server is closing."""
         if self._closed:
             return False
-        lane = self.topics.setdefault(seat.topic_id, {}).setdefault(queue_id, ParkedQueue(offset))
+        lane = self.topics.setdefault(key.topic_id, {}).setdefault(queue_id, ParkedQueue(offset))
         if lane.told_offset > offset:
             return True
         parked = ParkedPull(offset, asyncio.get_running_loop().create_future())
         lane.pulls.add(parked)
-        self._seats[seat] += 1
-        if self._ring_number(seat.topic_id) != ring_number:
-            self.ring(seat.topic_id)
-        alarm = self._clock.call_when_patience_ends(until_ms, lambda: _wake(parked, rung=False))
+        self._seats[key] += 1
+        if self._ring_number(key.topic_id) != wake_number:
+            self.wake(key.topic_id)
+        alarm = self._clock.call_when_patience_ends(until_ms, lambda: _end_wait(parked, rung=False))
         try:
             return await parked.woken
         finally:
             alarm.cancel()
-            self._leave(seat, queue_id, parked)
+            self._leave(key, queue_id, parked)
 
-    def ring(self, topic_id: int) -> None:
+    def wake(self, topic_id: int) -> None:
         """A queue of the topic may have grown."""
         if topic_id not in self.topics or self._closed:
             return
@@ -101,10 +101,10 @@ class ParkedPulls:
         else:
             self._looks[topic_id] = asyncio.get_running_loop().create_task(self._look(topic_id))
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         """Nobody knows what has grown: rings of other servers may have been missed."""
         for topic_id in list(self.topics):
-            self.ring(topic_id)
+            self.wake(topic_id)
 
     async def idle(self) -> None:
         """Return when no look at a topic's ends is on its way."""
@@ -140,18 +140,18 @@ class ParkedPulls:
             else:
                 lane.tell_all(rung=True)
 
-    def _leave(self, seat: PollKey, queue_id: int, parked: ParkedPull) -> None:
-        self._seats[seat] -= 1
-        if not self._seats[seat]:
-            del self._seats[seat]
-        lanes = self.topics[seat.topic_id]
+    def _leave(self, key: PollKey, queue_id: int, parked: ParkedPull) -> None:
+        self._seats[key] -= 1
+        if not self._seats[key]:
+            del self._seats[key]
+        lanes = self.topics[key.topic_id]
         lanes[queue_id].pulls.remove(parked)
         if not lanes[queue_id].pulls:
             del lanes[queue_id]
         if not lanes:
-            del self.topics[seat.topic_id]
+            del self.topics[key.topic_id]
 
 
-def _wake(parked: ParkedPull, *, rung: bool) -> None:
+def _end_wait(parked: ParkedPull, *, rung: bool) -> None:
     if not parked.woken.done():
         parked.woken.set_result(rung)

@@ -12,7 +12,7 @@ import structlog
 
 from popserver.catalog.flow import Catalog
 from popserver.engine.clock import Clock
-from popserver.engine.reader import SLOW_LOOK_MS, Brake
+from popserver.engine.reader import SLOW_QUERY_MS, LogLimit
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import PollKey, Wakeups
 from popserver.engine.writer import Writer
@@ -55,7 +55,7 @@ class Polls:
         self._judging = judging
         self._filters = filters
         self._undelivered = undelivered
-        self._brake = Brake()
+        self._brake = LogLimit()
         # Separate from the rotation of sends: a client that sends and receives in turn must not skip every other queue.
         self._rotation = itertools.count()
 
@@ -104,20 +104,20 @@ class Polls:
             self.open -= 1
 
     async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
-        seat, wakeups = _seat(request), self._wakeups
+        key, wakeups = _poll_key(request), self._wakeups
         was_woken = False
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:
-            ring_number = wakeups.ring_number(seat.topic_id)
-            if may_be_repeated or not wakeups.is_known_empty(seat, request.wanted):
+            wake_number = wakeups.wake_number(key.topic_id)
+            if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
                 try:
                     await self._undelivered.wait(poll_until_ms)
                     received = await self._receive(request)
                 except BaseException:
                     if was_woken:
                         # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
-                        wakeups.pass_on(seat)
+                        wakeups.pass_on(key)
                     raise
                 if received.more and not received.deliveries and self._clock.now_ms() < poll_until_ms:
                     # Go on at another queue: this one may have many messages that the filter refuses.
@@ -125,18 +125,18 @@ class Polls:
                     continue
                 may_be_repeated = False
                 if received.more:
-                    wakeups.pass_on(seat)
+                    wakeups.pass_on(key)
                 if received.more or received.deliveries:
                     return received.deliveries
-                wakeups.found_empty(seat, request.wanted, ring_number)
+                wakeups.found_empty(key, request.wanted, wake_number)
             if self._clock.now_ms() >= poll_until_ms:
                 return []
-            if not wakeups.has_room(seat):
+            if not wakeups.has_room(key):
                 raise TooManyRequests(
                     f"{wakeups.parked} polls are waiting, too many for group '{request.group.name}' on topic"
                     f" '{request.topic.name}'; use fewer consumers, or poll again later"
                 )
-            if not await wakeups.park(seat, ring_number, poll_until_ms):
+            if not await wakeups.park(key, wake_number, poll_until_ms):
                 return []
             was_woken = True
 
@@ -159,32 +159,32 @@ class Polls:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:
             # The client disconnected during the commit: these messages reach no consumer.
-            answer.add_done_callback(lambda done: self._withdraw_grant(_seat(request), done))
+            answer.add_done_callback(lambda done: self._withdraw_grant(_poll_key(request), done))
             raise
         except CommitUnknown as error:
             # If the commit succeeded after all, these messages reach no consumer.
-            self._orphans.withdraw(error.outcome.deliveries)
+            self._orphans.cancel_delivery(error.outcome.deliveries)
             raise
         now_ms = self._clock.now_ms()
         self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
         cost_ms = now_ms - started_ms
-        if cost_ms > SLOW_LOOK_MS and (untold := self._brake.untold(now_ms)) is not None:
+        if cost_ms > SLOW_QUERY_MS and (untold := self._brake.dropped(now_ms)) is not None:
             log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
         return received
 
-    def _withdraw_grant(self, seat: PollKey, answer: asyncio.Future[Received]) -> None:
+    def _withdraw_grant(self, key: PollKey, answer: asyncio.Future[Received]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()
         if isinstance(error, CommitUnknown):
-            self._orphans.withdraw(error.outcome.deliveries)
+            self._orphans.cancel_delivery(error.outcome.deliveries)
         elif error is None:
-            self._orphans.withdraw(answer.result().deliveries)
+            self._orphans.cancel_delivery(answer.result().deliveries)
             if answer.result().more:
-                self._wakeups.pass_on(seat)
+                self._wakeups.pass_on(key)
 
 
-def _seat(request: grant.Receive) -> PollKey:
+def _poll_key(request: grant.Receive) -> PollKey:
     return PollKey(request.group.group_id, request.topic.topic_id)
 
 

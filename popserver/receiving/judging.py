@@ -59,25 +59,25 @@ class Judging:
         If no message was accepted, the receive moves past the range that the filter refused.
         """
         assert isinstance(request.wanted, SqlFilter), "the database applies other filters"
-        seat = _seat(request)
-        ahead = self._take(seat)
+        key = _poll_key(request)
+        ahead = self._take(key)
         try:
             judged = await self._known(ahead, request)
         except BaseException:
-            self._leave(seat)
+            self._leave(key)
             raise
         ahead.under_way += request.batch_size
         return replace(request, judged=judged)
 
     def answered(self, request: Receive, granted: int) -> None:
         """The receive is done."""
-        seat = _seat(request)
-        ahead, _ = self._in_use[seat]
+        key = _poll_key(request)
+        ahead, _ = self._in_use[key]
         ahead.under_way -= request.batch_size
         if granted < request.batch_size:
             # Fewer messages than expected: another server reads too, or the group was reset.
             ahead.left = 0
-        self._leave(seat)
+        self._leave(key)
 
     async def _known(self, ahead: _Ahead, request: Receive) -> Judged:
         # Messages of a higher priority may have arrived; they go before the judged ones.
@@ -110,20 +110,20 @@ class Judging:
         known = sum(len(each.wanted) for each in found.judged.stretches.values())
         ahead.left = known - under_way - (ahead.taken - before)
 
-    def _take(self, seat: _Seat) -> _Ahead:
-        ahead, users = self._in_use.get(seat, (None, 0))
+    def _take(self, key: _Seat) -> _Ahead:
+        ahead, users = self._in_use.get(key, (None, 0))
         if ahead is None:
-            ahead = self._remembered.get(seat) or _Ahead()
-        self._in_use[seat] = ahead, users + 1
+            ahead = self._remembered.get(key) or _Ahead()
+        self._in_use[key] = ahead, users + 1
         return ahead
 
-    def _leave(self, seat: _Seat) -> None:
-        ahead, users = self._in_use[seat]
+    def _leave(self, key: _Seat) -> None:
+        ahead, users = self._in_use[key]
         if users > 1:
-            self._in_use[seat] = ahead, users - 1
+            self._in_use[key] = ahead, users - 1
             return
-        del self._in_use[seat]
-        self._remembered.put(seat, ahead, _BYTES_EACH + seat[2].memory)
+        del self._in_use[key]
+        self._remembered.put(key, ahead, _BYTES_EACH + key[2].memory)
 
 
 def _taken_note_of(look: asyncio.Task[None]) -> None:
@@ -132,6 +132,6 @@ def _taken_note_of(look: asyncio.Task[None]) -> None:
         look.exception()
 
 
-def _seat(request: Receive) -> _Seat:
+def _poll_key(request: Receive) -> _Seat:
     assert isinstance(request.wanted, SqlFilter)
     return request.group.group_id, request.topic.topic_id, request.wanted

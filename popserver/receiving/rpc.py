@@ -80,7 +80,7 @@ class ConsumerMethods:
             clients.call_closed(client)
         if client.has_left and request.auto_renew:
             # The client said goodbye before this grant, so no other code ends these holds.
-            self._orphans.withdraw(deliveries)
+            self._orphans.cancel_delivery(deliveries)
             deliveries = []
         await self._write(deliveries, request, write)
 
@@ -186,7 +186,7 @@ class ConsumerMethods:
             caller.require(rights.consume_message_queue(request, caller))
             await origins.check(self._reader, request.message_queue.topic.name, keys, caller)
         except BaseException:
-            self._orphans.withdraw(deliveries)
+            self._orphans.cancel_delivery(deliveries)
             raise
 
     async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
@@ -199,11 +199,11 @@ class ConsumerMethods:
                     await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
                 await write(convert.delivered_at(self._clock.now_ms()))
         except TimeoutError:
-            self._orphans.orphan(deliveries)
+            self._orphans.abandon_holds(deliveries)
             raise NotTaken from None
         except BaseException:
             # All messages: clients process a batch only after they have read all of it.
-            self._orphans.orphan(deliveries)
+            self._orphans.abandon_holds(deliveries)
             raise
 
 

@@ -35,7 +35,7 @@ class Settling:
 
         `message_ids` is empty or has one entry per handle: the id that came with the handle, or a blank text.
         """
-        group, topic = await self._catalog.of_a_hold(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queue_ids = {queue.queue_id for queue in topic.queues}
         receipts: list[Receipt | PopError] = []
         for handle, message_id in zip_longest(handles, message_ids, fillvalue=""):
@@ -66,7 +66,7 @@ class Settling:
         For a push consumer this is a failure: the message is delivered again after `duration_ms`. With `give_back` it
         is READY at once and the attempt does not count. Raises `InvalidReceiptHandle` and then changes nothing.
         """
-        group, topic = await self._catalog.of_a_hold(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         held = decode_receipt(handle, message_id)
         await self._check_place(handle, held, group, topic)
         request = change.ChangeInvisible(group, held, duration_ms, give_back)
@@ -74,7 +74,7 @@ class Settling:
 
     async def forward(self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = "") -> None:
         """Give a message up: it becomes a dead letter. No error if it is one already, or is committed."""
-        group, topic = await self._catalog.of_a_hold(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         held = decode_receipt(handle, message_id)
         await self._check_place(handle, held, group, topic)
         await self._writer.submit(change.Forward(group, held))
@@ -97,33 +97,33 @@ class Settling:
 class HoldRelease:
     """Ends holds without a holder, and prolongs those of a client that comes back."""
 
-    def __init__(self, writer: Writer, clock: Clock, errands: BackgroundTasks, members: Servers) -> None:
+    def __init__(self, writer: Writer, clock: Clock, background: BackgroundTasks, members: Servers) -> None:
         self._writer = writer
         self._clock = clock
-        self._errands = errands
+        self._background = background
         self._members = members
 
-    def withdraw(self, granted: Sequence[Delivery]) -> None:
+    def cancel_delivery(self, granted: Sequence[Delivery]) -> None:
         """These messages were not sent to any client: they are READY at once, and the attempts do not count."""
         receipts = [decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
             withdraw = release.CancelDelivery(receipts)
-            self._errands.do(receipts[0], lambda: self._writer.submit(withdraw))
+            self._background.submit(receipts[0], lambda: self._writer.submit(withdraw))
 
-    def orphan(self, granted: Sequence[Delivery]) -> None:
+    def abandon_holds(self, granted: Sequence[Delivery]) -> None:
         """The client disconnected while these messages were sent to it: READY after one second (protocol 1.7)."""
         receipts = [decode_receipt(delivery.receipt_handle) for delivery in granted]
         if receipts:
             orphan = release.AbandonHolds(receipts=receipts)
-            self._errands.do(receipts[0], lambda: self._writer.submit(orphan))
+            self._background.submit(receipts[0], lambda: self._writer.submit(orphan))
 
-    async def orphan_client(self, client_id: str, said_goodbye: bool, *, inherits: bool = False) -> None:
+    async def abandon_client(self, client_id: str, said_goodbye: bool, *, inherits: bool = False) -> None:
         """The client left this server. Its push holds end if it is connected to no other server."""
-        if await self._members.go(client_id, inherits=inherits, everywhere=said_goodbye):
+        if await self._members.detach(client_id, inherits=inherits, everywhere=said_goodbye):
             await self._writer.submit(release.AbandonHolds(client_id=client_id))
 
-    async def adopt(self, client_id: str) -> None:
+    async def extend_client_holds(self, client_id: str) -> None:
         """The client is connected (again): its push holds last as long as it is."""
-        await self._members.come(client_id)
+        await self._members.attach(client_id)
         until_ms = self._clock.now_ms() + PUSH_HOLD_MS_MAX
         await self._writer.submit(release.ExtendClientHolds(client_id, until_ms))

@@ -10,7 +10,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.clients.routes import RouteMethods
-from popserver.cluster.sql import BEAT_MS, SERVER_LAPSE_MS
+from popserver.cluster.sql import HEARTBEAT_MS, SERVER_LAPSE_MS
 from popserver.model.names import Resource
 from popserver.transport import convert
 from popserver.transport.call import Call
@@ -36,7 +36,7 @@ def written(broker: pb.Broker) -> tuple[str, ...]:
 def routing(broker: RunningBroker) -> RouteMethods:
     own = endpoints("127.0.0.1:1")
     parts = broker.broker
-    return RouteMethods(parts.catalog, parts.clients, parts.members, parts.group_members, own)
+    return RouteMethods(parts.catalog, parts.clients, parts.servers, parts.group_members, own)
 
 
 async def route(broker: RunningBroker, *dialled: str, topic: str = "orders") -> list[pb.MessageQueue]:
@@ -56,9 +56,9 @@ async def assigned(broker: RunningBroker, *dialled: str) -> list[pb.MessageQueue
 async def listed(servers: SeveralBrokers) -> SeveralBrokers:
     """The two are at A and B, and know it of each other; the topic has four queues."""
     await servers.a.topic(queues=4)
-    await servers.a.broker.members.list_at(A)
-    await servers.b.broker.members.list_at(B)
-    await until(lambda: all(len(each.broker.members.reachable()) == 2 for each in (servers.a, servers.b)))
+    await servers.a.broker.servers.list_at(A)
+    await servers.b.broker.servers.list_at(B)
+    await until(lambda: all(len(each.broker.servers.reachable()) == 2 for each in (servers.a, servers.b)))
     return servers
 
 
@@ -95,7 +95,7 @@ async def test_who_asks_one_server_for_anothers_address_gets_both(listed: Severa
 
 async def test_the_address_of_one_that_is_gone_is_given_to_nobody(listed: SeveralBrokers) -> None:
     silence(listed.a)
-    await listed.advance(SERVER_LAPSE_MS + BEAT_MS)
+    await listed.advance(SERVER_LAPSE_MS + HEARTBEAT_MS)
     assert {written(each.broker) for each in await route(listed.b, A)} == {("10.0.0.2:8081",)}
     assert {each.broker.name for each in await route(listed.b, B)} == {"popmq"}
 
@@ -113,19 +113,19 @@ async def test_a_push_consumer_polls_every_server(listed: SeveralBrokers) -> Non
 
 
 async def test_a_server_that_names_no_address_is_reached_by_who_dials_it(servers: SeveralBrokers) -> None:
-    await servers.b.broker.members.list_at(B)
+    await servers.b.broker.servers.list_at(B)
     await servers.settle()
     assert {written(each.broker) for each in await route(servers.b, B)} == {("10.0.0.2:8081",)}
-    await until(lambda: len(servers.a.broker.members.reachable()) == 2)
+    await until(lambda: len(servers.a.broker.servers.reachable()) == 2)
     assert {written(each.broker) for each in await route(servers.a, ALIAS)} == {(ALIAS,), ("10.0.0.2:8081",)}
 
 
 async def test_a_server_that_came_back_at_its_address_is_one(listed: SeveralBrokers) -> None:
     silence(listed.a)
     again = await listed.one_more()
-    await again.broker.members.list_at(A)
-    await until(lambda: again.broker.members.server_id in {each.server_id for each in listed.b.broker.members.others})
-    assert len(listed.b.broker.members.reachable()) == 2
+    await again.broker.servers.list_at(A)
+    await until(lambda: again.broker.servers.server_id in {each.server_id for each in listed.b.broker.servers.others})
+    assert len(listed.b.broker.servers.reachable()) == 2
     assert len({each.broker.name for each in await route(again, A)}) == 2
 
 

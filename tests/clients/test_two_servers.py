@@ -92,7 +92,7 @@ async def test_a_killed_servers_client_has_its_time_to_come(held: SeveralBrokers
         held.b.broker.clients.seen("c1")
     assert await state(held.b) is State.INFLIGHT, "it is at the other server"
     rows = await held.b.query("SELECT client_id, server_id FROM client")
-    assert [tuple(row) for row in rows] == [("c1", held.b.broker.members.server_id)]
+    assert [tuple(row) for row in rows] == [("c1", held.b.broker.servers.server_id)]
 
 
 async def test_a_killed_servers_clients_are_gone_when_nobody_else_hears_of_them(servers: SeveralBrokers) -> None:
@@ -107,7 +107,7 @@ async def test_a_killed_servers_clients_are_gone_when_nobody_else_hears_of_them(
     assert await state(servers.b) is State.READY
     await servers.advance(6 * SECOND)
     rows = await servers.b.query("SELECT server_id FROM server")
-    assert [row.server_id for row in rows] == [servers.b.broker.members.server_id]
+    assert [row.server_id for row in rows] == [servers.b.broker.servers.server_id]
 
 
 async def test_a_client_that_its_killed_server_had_not_noted_is_gone_as_well(servers: SeveralBrokers) -> None:
@@ -120,13 +120,13 @@ async def test_a_client_that_its_killed_server_had_not_noted_is_gone_as_well(ser
 
 async def test_a_server_that_stops_leaves_its_clients_time_to_move(held: SeveralBrokers) -> None:
     come(held.b, "b")
-    await held.a.broker.members.close()
+    await held.a.broker.servers.close()
     held.a.broker.clients.close()
     for _ in range(3):
         await held.advance(20 * SECOND)
         held.b.broker.clients.seen("c1")
     assert await state(held.b) is State.INFLIGHT
-    assert held.b.broker.members.reachable()[0].server_id == held.b.broker.members.server_id
+    assert held.b.broker.servers.reachable()[0].server_id == held.b.broker.servers.server_id
 
 
 async def test_nothing_is_written_while_a_client_lives(held: SeveralBrokers) -> None:
@@ -141,9 +141,9 @@ async def test_nothing_is_written_while_a_client_lives(held: SeveralBrokers) -> 
 async def test_after_a_time_without_the_database_nobody_is_taken_for_gone(held: SeveralBrokers) -> None:
     """Nobody could say that it is there: the first to come back must not judge."""
     for each in (held.a, held.b):
-        each.broker.members._last_beat_ms = held.clock.now_ms() - 3_600 * SECOND
+        each.broker.servers._last_heartbeat_ms = held.clock.now_ms() - 3_600 * SECOND
     await _backdate(held)
-    held.a.broker.members._begin_beat()
+    held.a.broker.servers._begin_heartbeat()
     await held.settle()
     await held.advance(3 * SECOND)
     assert await state(held.a) is State.INFLIGHT
@@ -169,14 +169,14 @@ async def test_a_server_that_was_away_lists_its_clients_again(servers: SeveralBr
     """The other one has taken them for gone meanwhile."""
     come(servers.a, "a")
     await servers.settle()
-    away = servers.a.broker.members
+    away = servers.a.broker.servers
     away._closed = True
     for _ in range(4):
         await servers.advance(20 * SECOND)
         servers.a.broker.clients.seen("c1")
     assert await servers.b.query("SELECT client_id FROM client") == []
     away._closed = False
-    away._begin_beat()
+    away._begin_heartbeat()
     await servers.settle()
     rows = await servers.b.query("SELECT client_id, server_id FROM client")
     assert [tuple(row) for row in rows] == [("c1", away.server_id)]

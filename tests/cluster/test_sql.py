@@ -124,7 +124,7 @@ def test_the_newest_beat(servers: OpenStore) -> None:
     began_ms = servers.now_ms
     servers.now_ms += 5
     beat(servers, "b")
-    assert cluster_sql.newest_beat_ms(servers.conn) == began_ms + 5
+    assert cluster_sql.newest_heartbeat_ms(servers.conn) == began_ms + 5
 
 
 def test_holders_that_no_server_answers_for(servers: OpenStore) -> None:

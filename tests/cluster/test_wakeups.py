@@ -117,16 +117,16 @@ async def test_who_has_just_come_is_told_of_what_was_not_told(lone_server: Sever
     """The old server has not heard of the new one, and commits; the new one's poll has parked already."""
     servers = lone_server
     await servers.a.topic()
-    deaf = servers.a.broker.members
-    hear, deaf._hear = deaf._hear, lambda _notice: None  # type: ignore[method-assign]
-    assert deaf._board is not None
-    deaf._board._heard = deaf._hear
+    deaf = servers.a.broker.servers
+    hear, deaf._on_notification = deaf._on_notification, lambda _notice: None  # type: ignore[method-assign]
+    assert deaf._feed is not None
+    deaf._feed._heard = deaf._on_notification
     newcomer = await servers.one_more()
     poll = await poll_at(newcomer)
     with notices(servers.a.broker.database) as said:
         (sent,) = await servers.a.send()
     assert said == []
-    deaf._board._heard = hear
+    deaf._feed._heard = hear
     await servers.advance(3 * SECOND_MS)
     assert ids(await asyncio.wait_for(poll, 60)) == [sent.message_id]
 
@@ -138,7 +138,7 @@ async def test_a_lone_server_tells_nobody(lone_server: SeveralBrokers) -> None:
         await alone.ack(*await alone.receive())
         await alone.advance(30 * SECOND_MS)
     assert said == []
-    assert alone.broker.members.others == ()
+    assert alone.broker.servers.others == ()
 
 
 async def test_until_it_hears_a_server_tells_everybody(servers: SeveralBrokers) -> None:
@@ -247,7 +247,7 @@ async def deafen(servers: SeveralBrokers) -> None:
 
 
 def is_hearing(broker: RunningBroker) -> bool:
-    ear = broker.broker.members._board
+    ear = broker.broker.servers._feed
     return ear is not None and ear.is_up
 
 

@@ -25,7 +25,7 @@ def test_nothing_to_say_is_not_said() -> None:
 
 def test_what_would_be_too_long_is_everything() -> None:
     said = notifications.encode("a1", range(10**6, 10**6 + 2_000), (), {SERVERS})
-    assert notifications.decode(said) == Notification("a1", words=frozenset({EVERYTHING, SERVERS}))
+    assert notifications.decode(said) == Notification("a1", signals=frozenset({EVERYTHING, SERVERS}))
 
 
 def test_a_notice_can_stand_in_a_statement() -> None:
@@ -34,7 +34,7 @@ def test_a_notice_can_stand_in_a_statement() -> None:
 
 @pytest.mark.parametrize("word", ["due", "pending"])
 def test_a_users_transaction_says_one_word(word: str) -> None:
-    assert notifications.decode(word) == Notification("", words=frozenset({word}))
+    assert notifications.decode(word) == Notification("", signals=frozenset({word}))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_users_transaction_says_one_word(word: str) -> None:
     ],
 )
 def test_rubbish_is_everything(rubbish: str) -> None:
-    assert notifications.decode(rubbish) == Notification("", words=frozenset({EVERYTHING}))
+    assert notifications.decode(rubbish) == Notification("", signals=frozenset({EVERYTHING}))
 
 
 _json = st.recursive(
@@ -73,6 +73,6 @@ _json = st.recursive(
 @given(st.one_of(_json, st.lists(_json, min_size=4, max_size=4)).map(json.dumps) | st.text(max_size=60))
 def test_no_payload_breaks_the_reader(payload: str) -> None:
     notice = notifications.decode(payload)
-    assert all(type(each) is int for each in notice.rings)
-    assert all(type(each) is str for each in (notice.sender, *notice.words))
-    assert all(type(text) is str for each in notice.outdated for text in each)
+    assert all(type(each) is int for each in notice.ready_topics)
+    assert all(type(each) is str for each in (notice.sender, *notice.signals))
+    assert all(type(text) is str for each in notice.invalidations for text in each)

@@ -274,21 +274,21 @@ class TestTheSleeper:
         clock = ManualClock(0)
         sleeper, done = a_sleeper(clock)
         for due_ms in (30, None, 10, 20):
-            sleeper.tell(due_ms)
+            sleeper.expect(due_ms)
         await clock.advance(100, sleeper.idle)
         assert done == [10], "what else is due, the work says"
 
     async def test_sleeps_until_what_its_work_says_is_next(self) -> None:
         clock = ManualClock(0)
         sleeper, done = a_sleeper(clock, 25, 40)
-        sleeper.tell(10)
+        sleeper.expect(10)
         await clock.advance(100, sleeper.idle)
         assert done == [10, 25, 40]
 
     async def test_goes_on_while_something_is_due_already(self) -> None:
         clock = ManualClock(0)
         sleeper, done = a_sleeper(clock, 10, 10, 50)
-        sleeper.tell(10)
+        sleeper.expect(10)
         await clock.advance(20, sleeper.idle)
         assert done == [10, 10, 10]
 
@@ -298,28 +298,28 @@ class TestTheSleeper:
 
         async def work() -> int | None:
             if not done:
-                sleeper.tell(15)
+                sleeper.expect(15)
             done.append(clock.now_ms())
             return 30 if len(done) == 1 else None
 
         sleeper = DueTimer(clock, work)
-        sleeper.tell(10)
+        sleeper.expect(10)
         await clock.advance(100, sleeper.idle)
         assert done == [10, 15]
 
     async def test_closed_it_does_nothing_more(self) -> None:
         clock = ManualClock(0)
         sleeper, done = a_sleeper(clock)
-        sleeper.tell(10)
+        sleeper.expect(10)
         await sleeper.close()
-        sleeper.tell(5)
+        sleeper.expect(5)
         await clock.advance(100, sleeper.idle)
         assert done == []
 
     async def test_closing_waits_for_the_work_in_hand(self) -> None:
         clock = ManualClock(0)
         sleeper, done = a_sleeper(clock, 0, 0, 0)
-        sleeper.tell(0)
+        sleeper.expect(0)
         advancing = asyncio.create_task(clock.advance(0, settled))
         await settled()
         await sleeper.close()

@@ -22,28 +22,28 @@ A, B = tags.parse("A"), tags.parse("B")
 @pytest.mark.row("A6")
 async def test_a_ring_between_the_answer_and_the_parking_is_not_slept_through() -> None:
     wakeups = Wakeups(ManualClock())
-    before = wakeups.ring_number(1)
-    wakeups.ring(1)
+    before = wakeups.wake_number(1)
+    wakeups.wake(1)
     assert await wakeups.park(SEAT, before, 2**62)
     assert wakeups.parked == 0
 
 
 async def test_what_was_found_empty_is_known_until_the_next_ring() -> None:
     wakeups = Wakeups(ManualClock())
-    wakeups.found_empty(SEAT, A, wakeups.ring_number(1))
+    wakeups.found_empty(SEAT, A, wakeups.wake_number(1))
     assert wakeups.is_known_empty(SEAT, A)
     assert not wakeups.is_known_empty(SEAT, B)
     assert not wakeups.is_known_empty(PollKey(2, 1), A)
-    wakeups.ring(2)
+    wakeups.wake(2)
     assert wakeups.is_known_empty(SEAT, A)
-    wakeups.ring(1)
+    wakeups.wake(1)
     assert not wakeups.is_known_empty(SEAT, A)
 
 
 async def test_what_many_filters_found_empty_is_remembered_within_few_mib() -> None:
     wakeups = Wakeups(ManualClock())
     for number in range(1_000):
-        wakeups.found_empty(SEAT, tags.parse("x" * 16_000 + str(number)), wakeups.ring_number(1))
+        wakeups.found_empty(SEAT, tags.parse("x" * 16_000 + str(number)), wakeups.wake_number(1))
     assert wakeups._empty.size <= 4 * 1024 * 1024
     assert len(wakeups._empty) < 300
     assert wakeups.is_known_empty(SEAT, tags.parse("x" * 16_000 + "999"))
@@ -51,8 +51,8 @@ async def test_what_many_filters_found_empty_is_remembered_within_few_mib() -> N
 
 async def test_a_look_that_a_ring_overtook_says_nothing() -> None:
     wakeups = Wakeups(ManualClock())
-    before = wakeups.ring_number(1)
-    wakeups.ring(1)
+    before = wakeups.wake_number(1)
+    wakeups.wake(1)
     wakeups.found_empty(SEAT, A, before)
     assert not wakeups.is_known_empty(SEAT, A)
 
@@ -64,7 +64,7 @@ async def test_nothing_is_left_of_polls_that_have_gone() -> None:
     await asyncio.sleep(0)
     for poll in polls[:10]:
         poll.cancel()
-    wakeups.ring(0)
+    wakeups.wake(0)
     await asyncio.gather(*polls[:10], return_exceptions=True)
     wakeups.close()
     await asyncio.gather(*polls, return_exceptions=True)
@@ -83,12 +83,12 @@ class Shelf:
     async def put(self, count: int) -> None:
         await self._travel()
         self.messages += count
-        self.wakeups.ring(SEAT.topic_id)
+        self.wakeups.wake(SEAT.topic_id)
 
     async def poll(self) -> None:
         """Take one message, as the broker does: note the ring, look, park."""
         while True:
-            ring_number = self.wakeups.ring_number(SEAT.topic_id)
+            ring_number = self.wakeups.wake_number(SEAT.topic_id)
             await self._travel()
             found = self.messages > 0
             self.messages -= found

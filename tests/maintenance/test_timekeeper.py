@@ -92,7 +92,7 @@ async def a_server(url: str, machine: Machine, **more: Any) -> AsyncIterator[Ser
     broker.writer.start()
     await broker.timekeeper.start()
     await broker.start()
-    await broker.members.list_at("127.0.0.1:1")
+    await broker.servers.list_at("127.0.0.1:1")
     with suppress(AlreadyExists):
         await broker.catalog.create_topic(a_new_topic(accepts=(MessageType.NORMAL, MessageType.DELAY)))
     try:
@@ -257,11 +257,11 @@ class TestAJumpWhileItRuns:
             deliver_at_ms = int(machine.wall_ms) + 12_000
             await server.send(message_type=MessageType.DELAY, deliver_at_ms=deliver_at_ms)
             machine.run(11.9)
-            server.broker.pending.look()
+            server.broker.pending.check_due()
             await server.broker.settle()
             assert await server.count("pending") == 1
             machine.run(0.2)
-            server.broker.pending.look()
+            server.broker.pending.check_due()
             async with until_gone(server):
                 assert await server.count("message") == 2
 
@@ -284,7 +284,7 @@ async def test_servers_of_one_database_have_one_time(postgres_url: str, machine:
     async with a_server(postgres_url, machine) as one:
         machine.set_clock(-first_ahead)
         await follow(one)
-        await one.broker.members._beat()
+        await one.broker.servers._heartbeat()
         async with a_server(postgres_url, machine) as other:
             assert abs(other.clock.now_ms() - one.clock.now_ms()) <= 500
             await one.send(1)
@@ -370,8 +370,8 @@ async def reset_when_free(url: str, machine: Machine) -> int:
 
 async def follow(server: Server) -> None:
     """A beat: on Postgres it is the other servers' as well."""
-    if server.broker.members.is_shared:
-        await server.broker.members._beat()
+    if server.broker.servers.is_shared:
+        await server.broker.servers._heartbeat()
     await server.broker.timekeeper.beat()
 
 

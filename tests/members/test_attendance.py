@@ -210,13 +210,13 @@ async def test_the_members_of_a_killed_server_are_forgotten(servers: SeveralBrok
 
 async def test_a_server_that_was_away_lists_its_members_again(servers: SeveralBrokers) -> None:
     await come(servers.a)
-    away = servers.a.broker.members
+    away = servers.a.broker.servers
     away._closed = True
     for _ in range(4):
         await servers.advance(20 * SECOND)
         servers.a.broker.clients.seen("c1")
     assert await listed(servers.b) == []
     away._closed = False
-    away._begin_beat()
+    away._begin_heartbeat()
     await servers.settle()
     assert await listed(servers.b) == ["c1"]

@@ -237,7 +237,7 @@ async def test_who_gives_up_and_takes_waits_for_nobody_who_waits_for_it(servers:
     await servers.a.topic(queues=4)
     brokers = servers.a.broker, servers.b.broker
     group, topic = await brokers[0].catalog.group(GROUP), await brokers[0].catalog.topic(TOPIC)
-    await brokers[0].catalog.fix_mode(group, Mode.PULL)
+    await brokers[0].catalog.set_group_mode(group, Mode.PULL)
     low, high = topic.queues[:2], topic.queues[2:]
     with rollbacks_of(servers.a) as of_a, rollbacks_of(servers.b) as of_b:
         for _ in range(20):

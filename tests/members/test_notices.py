@@ -57,7 +57,7 @@ async def test_what_is_known_is_not_told_again(broker: RunningBroker) -> None:
     await settled(broker)
     await until(lambda: len(heard.told) == 1)
     await come(broker)
-    broker.broker._hear(Notification("", words=frozenset({EVERYTHING})))
+    broker.broker._on_notification(Notification("", signals=frozenset({EVERYTHING})))
     await settled(broker)
     assert len(heard.told) == 1
 

@@ -84,7 +84,7 @@ async def test_a_member_of_a_deleted_group_is_written_once_and_hinders_nothing(
     for _ in range(5):
         await broker.advance(RETRY_MS)
     assert joins == 1
-    assert "c1" not in inner.errands._waiting
+    assert "c1" not in inner.background._waiting
 
 
 async def test_who_comes_back_to_a_group_made_again_is_in_that_one(pair: Pair) -> None:
@@ -147,7 +147,7 @@ async def test_a_notice_that_was_missed_is_made_up_for(servers: SeveralBrokers) 
     conn.exec_driver_sql("DELETE FROM member")
     a.broker.database.commit(conn)
     conn.close()
-    a.broker._hear(Notification("", words=frozenset({EVERYTHING})))
+    a.broker._on_notification(Notification("", signals=frozenset({EVERYTHING})))
     await servers.advance(PAUSE_MS)
     await servers.settle()
     assert await listed(a) == ["c1"]

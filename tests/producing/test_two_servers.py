@@ -74,7 +74,7 @@ async def test_each_enters_once_whoever_is_first(servers: SeveralBrokers) -> Non
     servers.clock._now_ms += MINUTE
     for _ in range(20):
         for server in (servers.a, servers.b):
-            server.broker.pending.look()
+            server.broker.pending.check_due()
         await servers.advance(10)
     sent = sorted(each.message_id for batch in batches for each in batch)
     assert sorted(await ids_of(servers.a, "message")) == sent

@@ -206,7 +206,7 @@ async def test_nothing_is_missed_while_the_ends_are_looked_at(
         return ends
 
     monkeypatch.setattr(parked, "_ends_of", look_and_send)
-    parked.ring((await either_broker.broker.catalog.topic(TOPIC)).topic_id)
+    parked.wake((await either_broker.broker.catalog.topic(TOPIC)).topic_id)
     async with asyncio.timeout(60):
         pulled = await waiting
     assert [each.message.message_id for each in pulled.messages] == [each.message_id for each in sent]
@@ -282,7 +282,7 @@ async def test_a_topic_that_is_deleted_ends_the_wait_at_the_next_ring(broker: Ru
     waiting = await held(broker)
     topic = await broker.broker.catalog.topic(TOPIC)
     await broker.broker.catalog.delete_topic(TOPIC)
-    broker.broker.pulls.parked.ring(topic.topic_id)
+    broker.broker.pulls.parked.wake(topic.topic_id)
     with pytest.raises(TopicNotFound, match="'orders'"):
         await waiting
 
@@ -298,7 +298,7 @@ async def test_a_store_that_does_not_answer_is_told_to_who_waits(
 
     topic = await broker.broker.catalog.topic(TOPIC)
     monkeypatch.setattr(broker.broker.reader, "read", gone)
-    broker.broker.pulls.parked.ring(topic.topic_id)
+    broker.broker.pulls.parked.wake(topic.topic_id)
     with pytest.raises(StoreUnavailable):
         await waiting
     monkeypatch.undo()

@@ -133,7 +133,7 @@ async def test_another_topics_message_wakes_nobody(broker: RunningBroker) -> Non
     await broker.send([a_message(other)])
     await broker.broker.settle()
     assert not poll.done()
-    assert broker.broker.wakeups.ring_number(poll_topic_id(broker)) == 0
+    assert broker.broker.wakeups.wake_number(poll_topic_id(broker)) == 0
     await broker.advance(15 * SECOND)
     assert await poll == []
 
@@ -277,7 +277,7 @@ class TestAClientThatLeaves:
         seat_topic = poll_topic_id(broker)
         (sent,) = await broker.send()
         # The send has rung for `gone`; or it has not yet run on: either way the message must reach `here`.
-        broker.broker.wakeups.ring(seat_topic)
+        broker.broker.wakeups.wake(seat_topic)
         gone.cancel()
         if gone.done() and not gone.cancelled():
             assert ids(await gone) == [sent.message_id]

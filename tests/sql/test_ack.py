@@ -190,6 +190,6 @@ def test_a_whole_group_in_one_transaction(broker: EmbeddedBroker, user: Engine) 
 
 def _tell(broker: EmbeddedBroker) -> None:
     async def tell() -> None:
-        broker.app.broker.maintenance._sleeper.tell(0)
+        broker.app.broker.maintenance._sleeper.expect(0)
 
     broker.run(tell())

@@ -81,7 +81,7 @@ async def orphan(running: RunningBroker) -> None:
 
 async def woken(running: RunningBroker) -> None:
     """As the commit's notice does."""
-    running.broker.maintenance._sleeper.tell(0)
+    running.broker.maintenance._sleeper.expect(0)
     await running.advance(1)
 
 
@@ -150,7 +150,7 @@ async def test_its_client_is_gone(postgres_url: str, user: Engine, message_group
         other = await held(running, "other", push=True, client_id="c1")
         with user.connect() as conn:
             ack(conn, mine)
-            running.broker.errands.do("c1", lambda: orphan(running))
+            running.broker.background.submit("c1", lambda: orphan(running))
             await promptly(running.broker.settle())
             await promptly(running.advance(1_000))
             (again,) = await promptly(running.receive(client_id="c2"))

@@ -78,10 +78,10 @@ class OpenStore:
             self.conn.exec_driver_sql("ROLLBACK")
             raise
         self.conn.exec_driver_sql("COMMIT")
-        self.rings, self.due_ms = tx.rings, tx.due.get(DUE)
-        self.rung |= tx.rings
+        self.rings, self.due_ms = tx.ready_topics, tx.due.get(DUE)
+        self.rung |= tx.ready_topics
         self.enters_ms, self.check_ms = tx.due.get(PENDING), tx.due.get(CHECKS)
-        self.words, self.outdated = tx.words, tx.outdated
+        self.words, self.outdated = tx.signals, tx.invalidations
         return results
 
     def _judged(self, request: Any) -> Any:

@@ -53,10 +53,10 @@ class TestedBroker(Broker):
         await self.settling.forward(group, topic, handle, message_id)
 
     def withdraw(self, granted: Sequence[Delivery]) -> None:
-        self.orphans.withdraw(granted)
+        self.hold_release.cancel_delivery(granted)
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
-        self.orphans.orphan(granted)
+        self.hold_release.abandon_holds(granted)
 
     def progress(self) -> GroupProgress:
         return GroupProgress(self.reader, self.writer, self.catalog, self.clock)

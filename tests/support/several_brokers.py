@@ -42,16 +42,16 @@ class SeveralBrokers:
 
     async def know_each_other(self) -> None:
         """Until each of them knows that the others are there."""
-        await until(lambda: all(len(each.broker.members.others) == len(self._all) - 1 for each in self._all))
+        await until(lambda: all(len(each.broker.servers.others) == len(self._all) - 1 for each in self._all))
         await self.settle()
 
 
 def silence(broker: RunningBroker) -> None:
     """As if it were killed: it does not say any more that it is there, ends nothing that is due, keeps no client."""
     inner = broker.broker
-    inner.members._closed = True
-    if inner.members._alarm is not None:
-        inner.members._alarm.cancel()
+    inner.servers._closed = True
+    if inner.servers._alarm is not None:
+        inner.servers._alarm.cancel()
     inner.clients.close()
     inner.group_members._roll._missed = lambda *_: None  # nor does it hear that its members were removed
     inner.maintenance._sleeper._closed = True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from popserver.engine.reader import AGAIN_MS, Brake
+from popserver.engine.reader import LOG_AGAIN_MS, LogLimit
 
 
 def test_one_line_a_minute_that_says_how_many_were_held_back() -> None:
-    brake = Brake()
-    told = [brake.untold(now_ms) for now_ms in (1_000, 1_001, AGAIN_MS, AGAIN_MS + 1_000, AGAIN_MS + 1_001)]
+    brake = LogLimit()
+    told = [
+        brake.dropped(now_ms) for now_ms in (1_000, 1_001, LOG_AGAIN_MS, LOG_AGAIN_MS + 1_000, LOG_AGAIN_MS + 1_001)
+    ]
     assert told == [0, None, None, 2, None]
