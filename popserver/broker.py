@@ -22,8 +22,8 @@ from popserver.engine.writer import Writer
 from popserver.filters.memory import Filters
 from popserver.maintenance.flow import Maintenance
 from popserver.maintenance.timekeeper import JUMP_MS_MAX, Timekeeper
-from popserver.servers.flow import GroupMembers, QueueLocks
-from popserver.servers.notices import GroupNotices
+from popserver.members.flow import GroupMembers, QueueLocks
+from popserver.members.notices import GroupNotices
 from popserver.model.budget import BrokerLimits, Budgets
 from popserver.model.message import WINDOW_MS
 from popserver.model.retry import HOUR_MS
@@ -210,7 +210,7 @@ class Broker:
         """Another server, or somebody's own transaction, has committed something."""
         self.writer.effects.ready(notification.ready_topics)
         for what in notification.invalidations:
-            self.catalog.invalidations(what)
+            self.catalog.invalidate(what)
         self.writer.effects.invalidations(notification.invalidations)
         if EVERYTHING in notification.signals:
             self._refresh_all()
