@@ -15,29 +15,34 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 import structlog
-from sqlalchemy import Connection
 
-from popserver.catalog import facts as catalog_facts
-from popserver.catalog import lookup, topics
-from popserver.dead_letters import letters, plan_facts
+from popserver.catalog import facts
+from popserver.dead_letters import letters, plan_facts, selecting
 from popserver.dead_letters.letters import DeadLetter, DeadLetters
 from popserver.dead_letters.plan_facts import PlanFacts, RedriveFacts
 from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveNow, RunPlan
 from popserver.dead_letters.plans import no_such_plan
 from popserver.dead_letters.purge import PurgeLetters
-from popserver.dead_letters.rules import ITEMS_MAX, RedriveItem, Selection, check_plan_id, check_reason, check_repair
+from popserver.dead_letters.rules import (
+    ITEMS_MAX,
+    LetterSelection,
+    RedriveItem,
+    Selection,
+    check_plan_id,
+    check_reason,
+    check_repair,
+)
 from popserver.engine.reader import Reader
 from popserver.engine.transaction import Request
 from popserver.engine.writer import Writer
 from popserver.filters import sql as filters_sql
-from popserver.model.errors import BadRequest, IllegalMessageId, MessagePropertyConflictWithType, TooManyRequests
+from popserver.model.errors import BadRequest, IllegalMessageId, TooManyRequests
 from popserver.model.group import Group
 from popserver.model.names import Resource, check_group, check_topic, check_topic_to_send
 from popserver.model.states import PlanState
-from popserver.model.topic import MessageType, Topic
 
 # The door speaks of what was found without knowing the store.
-__all__ = ["DeadLetter", "DeadLetters", "LetterSelection", "PlanFacts", "RedriveFacts", "RedriveResult", "Redrives"]
+__all__ = ["DeadLetter", "DeadLetters", "PlanFacts", "RedriveFacts", "RedriveResult", "Redrives"]
 
 PAGE_DEFAULT = 32
 STEP_MAX = 1_000
@@ -49,18 +54,6 @@ PAUSE_S = 0.02
 S = TypeVar("S")
 
 log = structlog.get_logger("popserver.redrives")
-
-
-class LetterSelection(NamedTuple):
-    """Which dead letters are meant, by names; what is None or empty does not narrow."""
-
-    group: Resource
-    topic: Resource | None = None
-    dead_from_ms: int | None = None
-    dead_until_ms: int | None = None
-    where: str = ""
-    ids: tuple[int, ...] = ()
-    redriven_too: bool = False
 
 
 class RedriveResult(NamedTuple):
@@ -82,12 +75,7 @@ class Redrives:
         """A page of those selected, oldest first, after the one with the id `after_id`; `limit` 0 is 32."""
         _check(of)
         page = _page(limit, PAGE_DEFAULT)
-
-        def look(conn: Connection) -> DeadLetters:
-            _, selection = _resolved(conn, of)
-            return letters.list_dead_letters(conn, of.group, selection, after_id, page, bodies=bodies)
-
-        return await self._reader.read(look)
+        return await self._reader.read(lambda conn: letters.list_dead_letters(conn, of, after_id, page, bodies=bodies))
 
     async def dead_letter(self, group: Resource, message_id: str) -> DeadLetter:
         check_group(group)
@@ -98,7 +86,9 @@ class Redrives:
     async def purge(self, of: LetterSelection, after_id: int, limit: int) -> tuple[int, int | None]:
         """Remove a step of those selected; how many went, and after which id to go on; `limit` 0 is 1,000."""
         _check(of)
-        group, page = await self._reader.read(partial(_page_of, of=of, after_id=after_id, limit=_page(limit, STEP_MAX)))
+        group, page = await self._reader.read(
+            partial(selecting.page_of, of=of, after_id=after_id, limit=_page(limit, STEP_MAX))
+        )
         purged = 0
         if page.ids:
             purged = await self._do(PurgeLetters(group, page.ids))
@@ -117,7 +107,7 @@ class Redrives:
         _check_plan(plan_id, reason, target_name)
         if of.redriven_too:
             raise BadRequest("a plan sends back what is dead; leave redriven_too out")
-        found = await self._reader.read(partial(_begun, of=of, target_name=target_name))
+        found = await self._reader.read(partial(selecting.plan_start, of=of, target_name=target_name))
         new = NewPlan(
             plan_id, found.group, PlanState.DRAFT, reason, _as_text(found.selection), found.target, created_by
         )
@@ -154,11 +144,8 @@ class Redrives:
         check_group(group_name)
         _check_plan(plan_id, reason, target_name)
         _check_orders(orders)
-
-        def look(conn: Connection) -> tuple[Group, Topic | None]:
-            return catalog_facts.group(conn, group_name), _target(conn, target_name)
-
-        group, target = await self._reader.read(look)
+        group = await self._reader.read(lambda conn: facts.group(conn, group_name))
+        target = await self._reader.read(lambda conn: selecting.find_target(conn, target_name))
         new = NewPlan(plan_id, group, PlanState.RUNNING, reason, "{}", target, created_by)
         await self._do(RedriveNow(new, orders))
         ids = [each.dead_letter_id for each in orders]
@@ -166,16 +153,11 @@ class Redrives:
 
     async def plans(self, group_name: Resource | None, plan_id: str | None) -> list[PlanFacts]:
         """The newest 1,000 plans, of one group or of all, or (`plan_id` not None) that of one id, if there is one."""
-
-        def look(conn: Connection) -> list[PlanFacts]:
-            group_id = None if group_name is None else catalog_facts.group(conn, group_name).group_id
-            return plan_facts.plans(conn, group_id, plan_id, PLANS_MAX)
-
         if group_name is not None:
             check_group(group_name)
         if plan_id is not None:
             check_plan_id(plan_id)
-        return await self._reader.read(look)
+        return await self._reader.read(lambda conn: plan_facts.plans(conn, group_name, plan_id, PLANS_MAX))
 
     async def redrives(self, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
         """A page of a plan's messages, by the ids of their dead letters; `limit` 0 is 32."""
@@ -188,7 +170,9 @@ class Redrives:
         """One step of a DRAFT: what the next stretch of dead letters has for it."""
         selection, up_to_id = _from_text(plan.selection)
         after_id = plan.planned_up_to
-        page = await self._reader.read(lambda conn: letters.page_of_letters(conn, group, selection, after_id, STEP_MAX))
+        page = await self._reader.read(
+            lambda conn: selecting.page_of_letters(conn, group, selection, after_id, STEP_MAX)
+        )
         ids = [each for each in page.ids if each <= up_to_id]
         next_id = page.next_after_id
         is_last = next_id is None or next_id >= up_to_id
@@ -211,42 +195,6 @@ class Redrives:
                     raise
                 await asyncio.sleep(PAUSE_S)
         raise AssertionError("the last try returns or raises")
-
-
-class _Begun(NamedTuple):
-    group: Group
-    selection: tuple[Selection, int]  # with the id of the newest dead letter that is meant
-    target: Topic | None
-
-
-def _begun(conn: Connection, of: LetterSelection, target_name: Resource | None) -> _Begun:
-    """What a plan stands on that is made now."""
-    group, selection = _resolved(conn, of)
-    return _Begun(group, (selection, letters.newest_id(conn, group)), _target(conn, target_name))
-
-
-def _resolved(conn: Connection, of: LetterSelection) -> tuple[Group, Selection]:
-    group = catalog_facts.group(conn, of.group)
-    topic_id = None if of.topic is None else catalog_facts.topic_facts(conn, of.topic).topic.topic_id
-    return group, Selection(topic_id, of.dead_from_ms, of.dead_until_ms, of.where, of.ids, of.redriven_too)
-
-
-def _page_of(conn: Connection, of: LetterSelection, after_id: int, limit: int) -> tuple[Group, letters.LetterPage]:
-    group, selection = _resolved(conn, of)
-    return group, letters.page_of_letters(conn, group, selection, after_id, limit)
-
-
-def _target(conn: Connection, name: Resource | None) -> Topic | None:
-    if name is None:
-        return None
-    topic = topics.find_topic(conn, name)
-    if topic is None:
-        raise lookup.topic_not_found(name)
-    if MessageType.NORMAL not in topic.accepts:
-        raise MessagePropertyConflictWithType(
-            f"topic '{name}' takes {', '.join(topic.accepts)} messages; what is redriven to a topic is a NORMAL one"
-        )
-    return topic
 
 
 def _as_text(meant: tuple[Selection, int]) -> str:

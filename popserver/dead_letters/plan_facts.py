@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, text
 
+from popserver.catalog import facts
 from popserver.database.rows import RowStatement
 from popserver.database.schema import consumer_group, redrive_plan
 from popserver.model.message import id_from_bytes
@@ -86,11 +87,11 @@ def plan(conn: Connection, plan_id: str) -> PlanFacts | None:
     return found[0] if found else None
 
 
-def plans(conn: Connection, group_id: int | None, plan_id: str | None, limit: int) -> list[PlanFacts]:
+def plans(conn: Connection, group_name: Resource | None, plan_id: str | None, limit: int) -> list[PlanFacts]:
     """The newest `limit` plans, of one group or (None) of all, or the one of that id."""
     query = _PLANS
-    if group_id is not None:
-        query = query.where(redrive_plan.c.group_id == group_id)
+    if group_name is not None:
+        query = query.where(redrive_plan.c.group_id == facts.group(conn, group_name).group_id)
     if plan_id is not None:
         query = query.where(redrive_plan.c.plan_id == plan_id)
     return [_plan(_PlanRow._make(row)) for row in conn.execute(query.limit(limit))]

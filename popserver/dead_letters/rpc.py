@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from popproto.v1 import admin_pb2 as wire
 from popserver.access import rights
-from popserver.dead_letters.flow import LetterSelection, Redrives
+from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.letters import DeadLetter
 from popserver.dead_letters.plan_facts import PlanFacts, RedriveFacts
-from popserver.dead_letters.rules import RedriveItem, Repair
+from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair
 from popserver.model.names import Resource
 from popserver.transport import convert, status
 from popserver.transport.calls import AnyMethod, Caller, Method

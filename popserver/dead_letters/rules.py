@@ -44,6 +44,18 @@ class RedriveItem(NamedTuple):
         return Change.NONE if self.repair is None else Change.REPAIR
 
 
+class LetterSelection(NamedTuple):
+    """Which dead letters are meant, by names; what is None or empty does not narrow."""
+
+    group: Resource
+    topic: Resource | None = None
+    dead_from_ms: int | None = None
+    dead_until_ms: int | None = None
+    where: str = ""
+    ids: tuple[int, ...] = ()
+    redriven_too: bool = False
+
+
 class Selection(NamedTuple):
     """Which dead letters of a group; what is None or empty does not narrow.
 

@@ -10,8 +10,9 @@ import pytest
 
 from popserver.catalog import groups, lookup
 from popserver.dead_letters import plan_requests, plans
-from popserver.dead_letters.flow import LetterSelection, Redrives
+from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.plan_requests import RunPlan
+from popserver.dead_letters.rules import LetterSelection
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.leaving import DeadLetterCandidate
 from popserver.engine.transaction import Locks, Request, Transaction, lock

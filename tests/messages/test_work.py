@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from popserver.dead_letters import letters
+from popserver.dead_letters import selecting
 from popserver.dead_letters.rules import Selection
 from popserver.filters import Filter, SqlFilter, tags
 from popserver.filters import sql as filters_sql
@@ -131,7 +131,7 @@ def test_dead_letters_are_selected_by_a_filter_that_costs_much_in_more_pages(sto
     after_id: int | None = 0
     pages = 0
     while after_id is not None:
-        page = letters.page_of_letters(store.conn, request.group, where, after_id, 100)
+        page = selecting.page_of_letters(store.conn, request.group, where, after_id, 100)
         ids, after_id, pages = ids + page.ids, page.next_after_id, pages + 1
     store.conn.rollback()
     assert len(ids) == len(set(ids)) == 20

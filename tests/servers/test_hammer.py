@@ -15,8 +15,8 @@ import pytest
 from popserver.database import migrate
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
-from popserver.dead_letters.flow import LetterSelection, Redrives
-from popserver.dead_letters.rules import RedriveItem, Repair
+from popserver.dead_letters.flow import Redrives
+from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair
 from popserver.engine.clock import SystemClock
 from popserver.filters.tags import parse
 from popserver.model.errors import PopError

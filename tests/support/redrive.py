@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from popserver.dead_letters import plans
-from popserver.dead_letters.letters import page_of_letters
 from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
 from popserver.dead_letters.rules import RedriveItem, Selection
+from popserver.dead_letters.selecting import page_of_letters
 from popserver.model.group import Group
 from popserver.model.message import Delivery
 from popserver.model.states import PlanState
