@@ -1,11 +1,11 @@
-"""Who is connected, and whose push holds live.
+"""Connected clients, and how long push holds last.
 
-A push hold needs no renewing write: it lives as long as its client. A client ends when it says so; it lapses when
-nothing was heard of it for 35 s; and when its telemetry stream breaks and it has no open call either, it is
-taken for gone after a second (requirements L11, L15). Its holds then become Ready one second later; a client that
-comes back before that gets them back. A member that owns whole queues may be silent for 120 s (requirement J1).
+A push hold needs no renewals: it lasts while its client is connected. A client is gone if it says goodbye, if it sends
+nothing for 35 s, or one second after its telemetry stream broke while it has no open call (requirements L11, L15). Its
+messages are READY one second later; a client that comes back before that keeps its holds. A member that owns whole
+queues may be silent for 120 s (requirement J1).
 
-Of several servers each knows who has come to it. A push consumer is gone when the last one has lost it.
+With several servers, each knows the clients that connect to it. A push consumer is gone if no server has it any more.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from popserver.model.retry import CLIENT_LAPSE_MS, MEMBER_LAPSE_MS, ORPHAN_DELAY
 
 @dataclass(slots=True)
 class Client:
-    """One client, as far as this server knows it."""
+    """What this server knows about one client."""
 
     client_id: str
     last_seen_ms: int
-    stream: object | None = None  # the newest telemetry stream; on reconnect two may overlap
+    stream: object | None = None  # the newest telemetry stream; during a reconnect there may be two
     open_calls: int = 0
-    lost_at_ms: int | None = None  # when its stream broke, if nothing was heard since
+    lost_at_ms: int | None = None  # when its stream broke, if it has sent nothing since
     is_gone: bool = False
-    has_left: bool = False  # it said goodbye; one of that name that is heard of later is another
-    is_push: bool = False  # its holds live as long as it does
-    is_expected: bool = False  # it held messages before this server answered for it
-    works_in_order: bool = False  # it was told to take the messages of a message group one after the other
+    has_left: bool = False  # it said goodbye; a later client with this id is another one
+    is_push: bool = False  # its holds last while it is connected
+    is_expected: bool = False  # it held messages before this server knew it
+    works_in_order: bool = False  # it was told to process the messages of a message group in order
     role: Role | None = None
     membership: Membership | None = None
     alarm: Alarm | None = field(default=None, repr=False)
 
     @property
     def may_hold(self) -> bool:
-        """Whether it may have push holds; for others, which are many, nothing is written when they lapse."""
+        """Whether it may have push holds. For all other clients, which are many, nothing is written when they lapse."""
         return self.is_push or self.is_expected
 
     @property
     def lapse_ms(self) -> int:
-        """How long it may be silent."""
+        """How long it may be silent, in ms."""
         return CLIENT_LAPSE_MS if self.membership is None else MEMBER_LAPSE_MS
 
 
 class Clients:
-    """Every client heard of.
+    """All clients of this server.
 
-    `orphan` and `adopt` act on a client's push holds; `orphan` is told as well whether the client said goodbye.
-    `attend` is told of a push consumer that is new here, and may have been elsewhere; None where there is no elsewhere.
+    `orphan` and `adopt` end and prolong a client's push holds; `orphan` also gets whether the client said goodbye.
+    `attend` gets push consumers that are new on this server and may come from another one; None with one server.
     """
 
     def __init__(
@@ -80,27 +80,27 @@ class Clients:
         return sum(not client.is_gone for client in self._known.values())
 
     def expect(self, client_id: str) -> None:
-        """A client that held messages before this server answered for it: it has 35 s to be heard of."""
+        """A client held messages before this server knew it. It has 35 s to connect."""
         if client_id not in self._known:
             self.seen(client_id)
         self._known[client_id].is_expected = True
 
     def has(self, client_id: str) -> bool:
-        """Whether the client is here."""
+        """Whether the client is connected to this server."""
         client = self._known.get(client_id)
         return client is not None and not client.is_gone
 
     def here(self) -> list[Client]:
-        """Those that are there, by id."""
+        """The connected clients, sorted by id."""
         return sorted((each for each in self._known.values() if not each.is_gone), key=lambda client: client.client_id)
 
     def is_attached(self, client_id: str) -> bool:
-        """Whether it is a member that has a telemetry stream here: by that it is one, whatever else is heard of it."""
+        """Whether it is a member with a telemetry stream to this server. Only the stream makes it a member."""
         client = self._known.get(client_id)
         return client is not None and not client.is_gone and client.stream is not None and client.membership is not None
 
     def pushes(self, client_id: str) -> None:
-        """The client, seen just now, is a push consumer: its holds live as long as it does."""
+        """The client, seen just now, is a push consumer: its holds last while it is connected."""
         client = self._known.get(client_id)
         if client is None or client.is_push:
             return
@@ -109,7 +109,7 @@ class Clients:
             self._do(self._attend, client_id)
 
     def attend_again(self) -> None:
-        """The other servers may have forgotten that the push consumers and members that live are here."""
+        """Tell the other servers again which push consumers and members are connected here; they may have forgotten."""
         if self._attend is None:
             return
         for client in self._known.values():
@@ -119,7 +119,7 @@ class Clients:
                 self._group_members.come_back(client.client_id, client.membership)
 
     def seen(self, client_id: str) -> None:
-        """Something was heard of the client: a request, a heartbeat, a settings frame."""
+        """The client has sent something: a request, a heartbeat or a settings frame."""
         now_ms = self._clock.now_ms()
         client = self._known.get(client_id)
         if client is None:
@@ -133,7 +133,7 @@ class Clients:
             if client.role is not None:
                 self._consumers.took(client_id, client.role)
             if client.membership is not None and client.stream is not None:
-                # Without its stream it may have moved to another server; if not, it comes by its settings.
+                # Without a stream it may have moved to another server; if not, it sends its settings here.
                 self._group_members.come_back(client_id, client.membership)
             if client.may_hold:
                 self._do(self._adopt, client_id)
@@ -144,10 +144,10 @@ class Clients:
         self._known[client_id].stream = stream
 
     def disconnected(self, client_id: str, stream: object) -> None:
-        """A telemetry stream ended without a word."""
+        """A telemetry stream ended without a goodbye."""
         client = self._known.get(client_id)
         if client is None:
-            # It said goodbye while its settings were being answered.
+            # It said goodbye while the server answered its settings.
             self._group_members.leave(client_id)
         if client is None or client.stream is not stream:
             return
@@ -158,9 +158,9 @@ class Clients:
     def settled(
         self, client_id: str, *, works_in_order: bool, role: Role | None, membership: Membership | None = None
     ) -> None:
-        """The client said what it is, None for no consumer, and was told how to work. A member has joined already.
+        """The client has sent its role (None: no consumer) and got its settings. A member has joined already.
 
-        One that is gone again by now is no member: nobody would ever take that back.
+        A client that is gone again does not become a member: no code would remove it later.
         """
         if not self.has(client_id):
             self._group_members.leave(client_id)
@@ -176,12 +176,12 @@ class Clients:
             self._consumers.took(client_id, role)
 
     def role_of(self, client_id: str) -> Role | None:
-        """What the client said it is; None for no consumer, and for one that this server does not know."""
+        """The client's role; None for a client that is no consumer or that this server does not know."""
         client = self._known.get(client_id)
         return None if client is None else client.role
 
     def consumers_of(self, group: Resource) -> list[Client]:
-        """Who works for the group with this server, those that want the same one after the other."""
+        """The group's consumers on this server; those with the same subscription are next to each other."""
         return [self._known[client_id] for client_id in self._consumers.of(group)]
 
     def disagreement(self, group: Resource) -> str:
@@ -193,14 +193,14 @@ class Clients:
         return self._consumers.disagreements(limit)
 
     def call_opened(self, client_id: str) -> Client:
-        """A long call of the client began: while it is open the client is there."""
+        """A long call of the client began: while it is open, the client counts as connected."""
         self.seen(client_id)
         client = self._known[client_id]
         client.open_calls += 1
         return client
 
     def call_closed(self, client: Client) -> None:
-        """The call of that client ended. It may have outlived the client's goodbye (`has_left`)."""
+        """The call of that client ended, perhaps after the client's goodbye (`has_left`)."""
         client.open_calls -= 1
         client.last_seen_ms = self._clock.now_ms()
         if client.lost_at_ms is not None and not client.is_gone and not client.has_left:
@@ -217,7 +217,7 @@ class Clients:
         self._lose(client_id, said_goodbye=True)
 
     def close(self) -> None:
-        """Look after nobody any more."""
+        """Stop watching clients."""
         for client in self._known.values():
             _cancel(client)
 
@@ -233,7 +233,7 @@ class Clients:
             self._watch(client, ends_at_ms)
 
     def _ends_at_ms(self, client: Client) -> int:
-        """When the client is gone unless something is heard of it."""
+        """When the client counts as gone if it sends nothing more, in server time."""
         if client.open_calls:
             return self._clock.now_ms() + CLIENT_LAPSE_MS
         if client.lost_at_ms is not None:
@@ -246,7 +246,7 @@ class Clients:
         self._group_members.leave(client.client_id)
         if client.may_hold:
             self._lose(client.client_id, said_goodbye=False)
-        # Remembered for one more lapse, so that its return is noticed.
+        # Remembered for one more lapse time, so that its return is noticed.
         client.alarm = self._clock.call_at(self._clock.now_ms() + CLIENT_LAPSE_MS, lambda: self._forget(client))
 
     def _forget(self, client: Client) -> None:
@@ -257,7 +257,7 @@ class Clients:
         self._do(lambda gone: self._orphan(gone, said_goodbye), client_id)
 
     def _do(self, deed: Callable[[str], Awaitable[None]], client_id: str) -> None:
-        # By client: taken together, an orphaning and the adoption after it would be done in the store's order.
+        # One client's tasks run in sequence: in one transaction, `orphan` and a later `adopt` would run in phase order.
         self._background.submit(client_id, lambda: deed(client_id))
 
 

@@ -13,11 +13,11 @@ from popserver.transport import convert
 from popserver.transport.call import Write
 from popserver.transport.calls import Caller
 
-STACK_TRACE_LENGTH_MAX = 256 * 1024  # of a client's text: clients of the administration take answers of 4 MiB
+STACK_TRACE_LENGTH_MAX = 256 * 1024  # characters; clients of the administration accept answers of 4 MiB
 
 
 def teller(caller: Caller, say: Write, store_host: str) -> Callable[[Command, str], Awaitable[None]]:
-    """Writes commands to the caller's stream. A message is not told to a user who may not read its topic."""
+    """A function that writes commands to the caller's stream, but no message that the user may not read."""
 
     async def tell(command: Command, nonce: str) -> None:
         if isinstance(command, TryMessage):
@@ -25,19 +25,19 @@ def teller(caller: Caller, say: Write, store_host: str) -> Callable[[Command, st
         try:
             await say(_frame(command, nonce, store_host))
         except caller.call.Disconnected:
-            raise NotFound(f"client '{caller.client_id}' has left before it was told") from None
+            raise NotFound(f"client '{caller.client_id}' disconnected before it got the command") from None
 
     return tell
 
 
 def heed(commands: Commands, client_id: str, frame: wire.TelemetryCommand) -> None:
-    """Hand a client's answer to the operator's call that asked for it."""
+    """Pass a client's answer to the operator's call that waits for it."""
     kind = frame.WhichOneof("command")
     if kind == "thread_stack_trace":
         trace = frame.thread_stack_trace
         commands.answered(client_id, trace.nonce, _shortened(trace.thread_stack_trace))
     elif kind in ("verify_message_result", "verify_message_command"):
-        # The Node client sends the command back instead of a result.
+        # The Node client echoes the command instead of sending a result.
         sent = frame.verify_message_result if kind == "verify_message_result" else frame.verify_message_command
         nonce = sent.nonce
         commands.answered(client_id, nonce, Outcome(frame.status.code, frame.status.message[:STACK_TRACE_LENGTH_MAX]))
@@ -51,7 +51,7 @@ def _frame(command: Command, nonce: str, store_host: str) -> wire.TelemetryComma
         topic = convert.as_resource(command.stored.message.topic)
         frame.verify_message_command.nonce = nonce
         frame.verify_message_command.message.MergeFrom(convert.unheld(command.stored, topic, store_host))
-        # Clients of several languages take no message without one.
+        # Several clients do not accept a message without it.
         frame.verify_message_command.message.system_properties.delivery_attempt = 1
     else:
         frame.reconnect_endpoints_command.nonce = nonce

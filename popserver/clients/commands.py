@@ -1,6 +1,6 @@
-"""What an operator asks of a client over its telemetry stream, and the client's answers (protocol 3.4).
+"""Commands of operators to clients over the telemetry stream, and the clients' answers (protocol 3.4).
 
-A command has a nonce, and the answer brings it back. An answer counts if it comes from the client that was asked.
+A command has a nonce, and its answer has the same. An answer counts only if it comes from the client that was asked.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import NamedTuple
 from popserver.model.errors import NoAnswer, NotFound, PopError, TooManyRequests
 from popserver.model.message import StoredMessage
 
-WAITING_MAX = 100  # commands at a time; each may have a message with it
-ANSWER_WITHIN_S = 5.0  # as RocketMQ's proxy waits
-VERIFIED_WITHIN_S = 15.0  # the listener consumes a message meanwhile
-WRITTEN_WITHIN_S = 5.0  # a stream that takes nothing for so long is broken
+WAITING_MAX = 100  # commands at a time; each may carry a message
+ANSWER_WITHIN_S = 5.0  # as in RocketMQ's proxy
+VERIFIED_WITHIN_S = 15.0  # longer, because the listener consumes a message
+WRITTEN_WITHIN_S = 5.0  # a stream that accepts no data for this long counts as broken
 
 
 class PrintThreads(NamedTuple):
-    """Answered with the stack traces of the client's threads."""
+    """Ask for the stack traces of the client's threads."""
 
 
 class TryMessage(NamedTuple):
-    """Has the client's listener consume the message on trial; answered with an `Outcome`."""
+    """Let the client's listener consume the message as a test. The answer is an `Outcome`."""
 
     stored: StoredMessage
 
 
 class Reconnect(NamedTuple):
-    """Has the client open its connections anew. It does not answer."""
+    """Let the client reopen its connections. There is no answer."""
 
 
 class Outcome(NamedTuple):
-    """How a trial ended, as the client says: a code of the wire, and a sentence that may be empty."""
+    """The client's result of a test: a code of the protocol, and a sentence that may be empty."""
 
     code: int
     sentence: str
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 Command = PrintThreads | TryMessage | Reconnect
 Answer = str | Outcome
-# Writes a command with its nonce to a client's stream; raises `PopError` where the client may not have it.
+# Writes a command with its nonce to a client's stream; raises `PopError` if the client may not get it.
 Tell = Callable[[Command, str], Awaitable[None]]
 
 
@@ -52,32 +52,32 @@ class _Asked(NamedTuple):
 
 
 class Commands:
-    """The streams of clients that have told their settings, and what they were asked and have not answered."""
+    """The streams of clients that have sent their settings, and the commands that are not answered yet."""
 
     def __init__(self) -> None:
         self._streams: dict[str, tuple[object, Tell]] = {}
         self._asked: dict[str, _Asked] = {}
 
     def joined(self, client_id: str, stream: object, tell: Tell) -> None:
-        """The client can be asked; the newest of its streams counts."""
+        """The client can get commands; its newest stream counts."""
         self._streams[client_id] = (stream, tell)
 
     def left(self, client_id: str, stream: object) -> None:
-        """The stream has ended, and with it what was asked on it."""
+        """The stream has ended; its open commands get no answer."""
         if self._streams.get(client_id, (None,))[0] is not stream:
             return
         del self._streams[client_id]
         for asked in self._asked.values():
             if asked.client_id == client_id and not asked.answer.done():
-                asked.answer.set_result(NotFound(f"client '{client_id}' has left before it answered"))
+                asked.answer.set_result(NotFound(f"client '{client_id}' disconnected before it answered"))
 
     async def tell(self, client_id: str, command: Command, nonce: str = "") -> None:
-        """Write it to the client's stream. Raises `NotFound` where the client has none here, `NoAnswer`."""
+        """Write a command to the client's stream. Raises `NotFound` if it has none here, `NoAnswer` if it is stuck."""
         known = self._streams.get(client_id)
         if known is None:
             raise NotFound(
-                f"client '{client_id[:255]}' has no session with this server; list those that have one with:"
-                " popmq client list (of several servers each knows its own)"
+                f"client '{client_id[:255]}' has no session with this server; list the connected clients with:"
+                " popmq client list (each of several servers has its own list)"
             )
         try:
             await asyncio.wait_for(known[1](command, nonce or uuid.uuid4().hex), WRITTEN_WITHIN_S)
@@ -88,7 +88,7 @@ class Commands:
         """The client's answer. Raises as `tell` does, and `TooManyRequests`."""
         if len(self._asked) >= WAITING_MAX:
             raise TooManyRequests(
-                f"{WAITING_MAX} commands wait for their clients' answers, which is the limit; ask later"
+                f"{WAITING_MAX} commands wait for answers of clients, and this is the limit; repeat the request later"
             )
         nonce = uuid.uuid4().hex
         answer: asyncio.Future[Answer | PopError] = asyncio.get_running_loop().create_future()
@@ -105,7 +105,7 @@ class Commands:
         return said
 
     def answered(self, client_id: str, nonce: str, answer: Answer) -> None:
-        """The client said this. It is dropped if it was not asked for, or is not waited for any more."""
+        """A client's answer. It is ignored if no call waits for it."""
         asked = self._asked.get(nonce)
         if asked is not None and asked.client_id == client_id and not asked.answer.done():
             asked.answer.set_result(answer)

@@ -1,8 +1,8 @@
-"""Who works for which group, and what each said it wants (requirement G5).
+"""The consumers of each group and their subscriptions (requirement G5).
 
-Consumers of one group that want different things take messages from each other, or pass them over for each other.
-Nothing is refused, but a warning says so, once for each change; `popmq group show` shows it for as long as it is so.
-Kept of what this server was told by clients that are there; other servers know their own.
+If consumers of one group have different subscriptions, one may get or skip messages meant for another. The server
+refuses nothing, but logs a warning once for each change, and `popmq group show` shows it while it lasts. This covers
+the clients that are connected to this server.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ log = structlog.get_logger("popserver.consumers")
 
 
 class Consumers:
-    """The roles of the clients that are there; finding one that wants something else costs nothing per client."""
+    """The roles of connected clients, grouped by subscription: finding a difference does not scan all clients."""
 
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
         self._groups: dict[Resource, dict[DeclaredSubscription, dict[str, ClientKind]]] = {}
 
     def took(self, client_id: str, role: Role) -> None:
-        """The client took a role, or says again which it has."""
+        """The client takes a role, or names its role again."""
         if self._roles.get(client_id) == role:
             return
         self.left(client_id)
@@ -39,7 +39,7 @@ class Consumers:
                 return
 
     def left(self, client_id: str) -> None:
-        """The client is gone, or has another role now."""
+        """The client disconnected, or has another role now."""
         role = self._roles.pop(client_id, None)
         if role is None:
             return
@@ -51,30 +51,30 @@ class Consumers:
             del self._groups[role.group]
 
     def of(self, group: Resource) -> dict[str, Role]:
-        """The consumers of a group by client id, those that want the same one after the other."""
+        """The consumers of a group by client id; those with the same subscription are next to each other."""
         alike = self._groups.get(group, {})
         return {client_id: self._roles[client_id] for clients in alike.values() for client_id in clients}
 
     def disagreement(self, group: Resource) -> str:
-        """How the first consumers that want different things differ, in a sentence; empty where all want the same."""
+        """The first difference between subscriptions in a group, in a sentence; empty if all are the same."""
         alike = list(islice(self._sharing(group), 2))
         if len(alike) < 2:
             return ""
         (one, clients), (other, other_clients) = alike
         wants, other_wants = _difference(one, other)
         return (
-            f"the consumers of group '{group}' want different things and take messages from each other:"
-            f" {next(iter(clients))} wants {wants}, {next(iter(other_clients))} wants {other_wants};"
-            " give all of them one subscription and one model, or each its own group"
+            f"consumers of group '{group}' have different subscriptions, so each gets or skips messages of the others:"
+            f" {next(iter(clients))} has {wants}, {next(iter(other_clients))} has {other_wants};"
+            " give all of them the same subscription and model, or give each its own group"
         )
 
     def disagreements(self, limit: int) -> list[str]:
-        """The same of the first groups that have any."""
+        """The same for the first `limit` groups with a difference."""
         told = (self.disagreement(group) for group, alike in self._groups.items() if len(alike) > 1)
         return list(islice(filter(None, told), limit))
 
     def _sharing(self, group: Resource) -> Iterator[tuple[DeclaredSubscription, dict[str, ClientKind]]]:
-        """What those want who share the group's messages, and who they are."""
+        """The subscriptions in the group, each with its clients."""
         for wish, clients in self._groups.get(group, {}).items():
             if self._roles[next(iter(clients))].shares:
                 yield wish, clients
@@ -82,7 +82,7 @@ class Consumers:
     def _warn(self, client_id: str, role: Role, other_id: str, other: DeclaredSubscription) -> None:
         wants, other_wants = _difference(role.wish, other)
         log.warning(
-            "consumers of one group want different things; each gets messages that are meant for the other",
+            "consumers of one group have different subscriptions; each gets or skips messages of the others",
             group=str(role.group),
             client_id=client_id,
             wants=wants,
@@ -92,7 +92,7 @@ class Consumers:
 
 
 def _difference(one: DeclaredSubscription, other: DeclaredSubscription) -> tuple[str, str]:
-    """What each has that the other has not, in words: each message for one of them all, or for each of them."""
+    """What is different between two subscriptions, in words for both: the model, or the topics and filters."""
     if one.model is not other.model:
         return f"model {one.model}", f"model {other.model}"
     return difference(one.subscription, other.subscription)

@@ -1,8 +1,8 @@
-"""One telemetry stream of a client that may be a member of a group that owns whole queues.
+"""The telemetry stream of a client that may be a member of a group that owns whole queues.
 
-The answer to a member's settings, and a further one whenever something becomes of its group, carry two numbers:
-`popmq.members` changes with the members, `popmq.resets` when an operator moves the group's progress. Foreign clients
-are not told.
+The server answers a member's settings, and sends another answer whenever its group changes. The answers have two
+numbers: `popmq.members` changes with the members, `popmq.resets` when an operator moves the group's progress. Clients
+of other projects do not get them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemberStream:
         self._standing: GroupView | None = None
 
     async def join(self, sent: pb.Settings, merged: pb.Settings) -> Membership | None:
-        """Make a member of whoever is one by the settings it sent, and tell it in its answer what to watch."""
+        """Register the client as a member if its settings say so, and put the two numbers into its answer."""
         membership = await settings.membership_of(sent, self._caller.namespace, self._catalog)
         if membership is None:
             return None
@@ -44,16 +44,16 @@ class MemberStream:
         self._listen(membership.group.name)
         await members.join(client_id, membership)
         self._standing = await members.notices.standing(membership.group.name)
-        # With users, members know each other by longer ids than their own.
+        # With users, members are known by longer ids than the client ids.
         merged.client_properties["popmq.client_id"] = client_id
         _fill(merged, self._standing)
         return membership
 
     def open(self, agreed: pb.Settings) -> None:
-        """The answer has been written: what becomes of the group is told from now on."""
+        """The answer has been written: from now on the stream gets changes of the group."""
         listener, self._next = self._next, None
         if not agreed.client_type:
-            # A refusal; what was agreed before still holds.
+            # The settings were refused; the ones before stay valid.
             self._drop(listener)
             return
         self._drop(self._listener)
@@ -74,7 +74,7 @@ class MemberStream:
         self._drop(self._next)
 
     def _listen(self, group: Resource) -> None:
-        """Before the numbers are read, so that no change is missed."""
+        """Start to listen. This must come before the numbers are read, so that no change is missed."""
         self._drop(self._next)
         self._next = self._group_members.notices.listen(group)
 

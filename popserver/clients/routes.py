@@ -1,4 +1,4 @@
-"""Where to go: a topic's queues for everybody, a push consumer's share of them."""
+"""Routes: a topic's queues for all clients, and a push consumer's share of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from popserver.transport.listen import address_of, split_address
 
 
 class RouteMethods:
-    """`own` is this server's address, for clients that name none."""
+    """`own` is this server's address, for clients that send none."""
 
     def __init__(
         self, catalog: Catalog, clients: Clients, members: Servers, group_members: GroupMembers, own: pb.Endpoints
@@ -34,8 +34,8 @@ class RouteMethods:
     async def query_assignment(
         self, request: wire.QueryAssignmentRequest, caller: Caller
     ) -> wire.QueryAssignmentResponse:
-        """Every queue to every member (requirement K1), as one assignment per server: a client polls once per
-        assignment, and a poll takes from all queues whatever id it names.
+        """All queues for each member (requirement K1), as one assignment per server: a client polls once for each
+        assignment, and a poll receives from all queues, whatever queue id it has.
 
         A consumer that owns whole queues gets its share of them instead (requirement J3).
         """
@@ -47,7 +47,7 @@ class RouteMethods:
         return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
 
     async def _owns_queues(self, request: wire.QueryAssignmentRequest, caller: Caller) -> bool:
-        """Here for whoever told its settings here; a member of the group may have told them to another server."""
+        """Whether the client owns whole queues: by its settings, or, if another server has these, as a group member."""
         role = self._clients.role_of(caller.client_id)
         if role is not None:
             return role.kind is ClientKind.PULL
@@ -58,7 +58,7 @@ class RouteMethods:
         return any(each.client_id == caller.client_id for each in members)
 
     async def _share(self, request: wire.QueryAssignmentRequest, caller: Caller) -> wire.QueryAssignmentResponse:
-        """At the servers that the route names for these queues."""
+        """The member's share, at the servers that the route names for these queues."""
         topic = await self._catalog.topic(caller.resource(request.topic))
         group = await self._catalog.group(caller.resource(request.group))
         share = {each.number for each in await self._group_members.share_of(caller.client_id, group.name, topic)}
@@ -67,7 +67,7 @@ class RouteMethods:
         return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)
 
     def _brokers(self, dialled: pb.Endpoints) -> list[pb.Broker]:
-        """This server and the others that share its database. A client that named several addresses knows them."""
+        """This server and the others that share its database. A client that sent several addresses knows them."""
         own = self._endpoints(dialled)
         servers = self._members.reachable()
         if len(servers) == 1 or len(own.addresses) > 1:
@@ -82,9 +82,9 @@ class RouteMethods:
         ]
 
     def _endpoints(self, dialled: pb.Endpoints) -> pb.Endpoints:
-        """What the client dialled, unchanged: it opens one channel per distinct value (protocol 1.2).
+        """The address that the client connected to, unchanged: it opens one channel per distinct value (protocol 1.2).
 
-        Unless that is where another server is, or was: some clients name the address they began with whomever they ask.
+        Another server's address is replaced: some clients send the address of their first server to all servers.
         """
         if not dialled.addresses or dialled.scheme == pb.ADDRESS_SCHEME_UNSPECIFIED:
             return self._own

@@ -1,4 +1,4 @@
-"""Being a client: heartbeat, the telemetry stream with its settings handshake, goodbye."""
+"""The calls of a client's session: heartbeat, the telemetry stream with the settings handshake, goodbye."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from popserver.transport.limits import CallLimits
 
 
 class SessionMethods:
-    """Who is there."""
+    """The sessions of clients."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SessionMethods:
         self._closing = False
 
     async def heartbeat(self, request: wire.HeartbeatRequest, caller: Caller) -> wire.HeartbeatResponse:
-        """Needs no settings before it. An empty one may come without a client id (protocol 1.4)."""
+        """A heartbeat needs no settings before it. An empty one may come without a client id (protocol 1.4)."""
         if not caller.client_id and request.ByteSize():
             raise ClientIdRequired
         if request.group.name:
@@ -63,9 +63,9 @@ class SessionMethods:
         return wire.HeartbeatResponse(status=status.OK)
 
     async def telemetry(self, commands: Frames[wire.TelemetryCommand], caller: Caller, write: Write) -> None:
-        """Answers every settings frame; one that is refused ends the stream (protocol 3.1).
+        """Answer every settings frame. A refused one ends the stream (protocol 3.1).
 
-        Of several streams of one client the newest counts; when that one ends without a goodbye, the client is gone.
+        If a client has several streams, the newest counts; if it ends without a goodbye, the client is gone.
         """
         stream = asyncio.current_task()
         assert stream is not None
@@ -89,7 +89,7 @@ class SessionMethods:
                         await self._welcome(answer.settings, caller, stream, say)
         except asyncio.CancelledError:
             if not self._closing:
-                # Ended by `expel`, the client is told why.
+                # `expel` ended the stream; the client gets the reason.
                 caller.require(caller.stands_on)
                 raise
         finally:
@@ -103,17 +103,17 @@ class SessionMethods:
     async def notify_client_termination(
         self, _request: wire.NotifyClientTerminationRequest, caller: Caller
     ) -> wire.NotifyClientTerminationResponse:
-        """What the client still holds comes to others soon. Harmless for a client never seen."""
+        """Goodbye: the messages that the client holds soon go to other consumers. An unknown client is no error."""
         self._transactions.producers.left(caller.client_id)
         self._clients.ended(caller.client_id)
         return wire.NotifyClientTerminationResponse(status=status.OK)
 
     async def hold_up(self) -> None:
-        """A client that comes back at once would be refused again and again."""
+        """Delay a refusal: a client that repeats it at once would be refused again and again."""
         await asyncio.sleep(self._limits.stream_refusal_pause_ms / 1_000)
 
     def expel(self) -> None:
-        """End the streams of those who may no longer do what they came for."""
+        """End the streams of clients that have lost the rights they need."""
         for stream, caller in self._streams.items():
             try:
                 caller.require(caller.stands_on)
@@ -121,16 +121,16 @@ class SessionMethods:
                 stream.cancel()
 
     def close(self) -> None:
-        """End every telemetry stream; its client does not count as gone, it will be back."""
+        """End all telemetry streams. The clients do not count as gone, because they will come back."""
         self._closing = True
         for stream in self._streams:
             stream.cancel()
 
     async def _welcome(self, agreed: pb.Settings, caller: Caller, stream: object, say: Write) -> None:
-        """From now on the producer can be asked about half messages that nobody decided (protocol 8.1)."""
+        """Register the stream. A producer can now be asked about undecided half messages (protocol 8.1)."""
 
         async def ask(check: Check) -> None:
-            # The question carries the message: who may send there no more is not asked.
+            # A check carries the message, so a producer that may no longer send to the topic is not asked.
             caller.require(rights.of_check(check.stored.message.topic))
             await say(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
 
@@ -140,7 +140,7 @@ class SessionMethods:
     async def _answer(
         self, command: wire.TelemetryCommand | BadRequest, caller: Caller, attendance: MemberStream, *, has_agreed: bool
     ) -> wire.TelemetryCommand | None:
-        """None for a command that needs no answer. Raises the error of settings that are refused."""
+        """The answer to a command; None if it needs none. Raises the refusal of settings."""
         try:
             if isinstance(command, BadRequest):
                 raise command
@@ -162,7 +162,7 @@ class SessionMethods:
         except (Busy, Internal) as failure:
             if not has_agreed:
                 raise
-            # What was agreed before still holds, and some clients never open a stream again.
+            # The settings before stay valid, and some clients never reopen a stream.
             return wire.TelemetryCommand(status=status.of(failure))
         self._clients.settled(
             caller.client_id,
@@ -174,7 +174,7 @@ class SessionMethods:
 
 
 def _in_turn(write: Write) -> Write:
-    """One frame after the other: answers and commands meet on a client's one stream."""
+    """Write one frame at a time: answers and commands share a client's stream."""
     lock = asyncio.Lock()
 
     async def say(frame: Encodable) -> None:

@@ -1,7 +1,7 @@
-"""The settings handshake: what a client says of itself, and what it is told to do (protocol 3.3).
+"""The settings handshake: a client describes itself and gets the server's values (protocol 3.3).
 
-The answer is what the client sent with the server's values merged in; clients adopt what they read there, so nothing
-they sent is dropped or changed.
+The answer has all that the client sent, with the server's values added. Clients adopt the answer, so the server drops
+or changes nothing that they sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEND_ATTEMPTS_MAX = 3
 SEND_BACKOFF_MS = (10, 1_000)
 SEND_BACKOFF_MULTIPLIER = 2.0
 
-# Of all that a client wants: to read them takes time, and what came of them is kept while the client is there.
+# Characters of all filter expressions of a client: parsing takes time, and the filters are kept while it is connected.
 EXPRESSIONS_LENGTH_MAX = 64 * 1024
 CLIENT_PROPERTIES_MAX = 32
 CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
@@ -59,8 +59,8 @@ _CONSUMERS = {
 
 
 def capabilities(*, has_idempotency_keys: bool) -> str:
-    """What this server does beyond RocketMQ's, for our own clients."""
-    # Arrow is an extra: without it there is no bulk transfer (`bulk.rpc`).
+    """What this server can do that RocketMQ's cannot, for our own clients."""
+    # Arrow is an optional dependency: without it there is no bulk transfer (`bulk.rpc`).
     bulk = ["bulk"] if find_spec("pyarrow") is not None else []
     return ",".join([*CAPABILITIES, *bulk, *(["idempotency"] if has_idempotency_keys else [])])
 
@@ -68,7 +68,7 @@ def capabilities(*, has_idempotency_keys: bool) -> str:
 async def merge(
     sent: pb.Settings, namespace: str, catalog: Catalog, limits: CallLimits, version: str, capabilities: str
 ) -> pb.Settings:
-    """The settings a client gets for those it sent. Raises the error of the first thing wrong with them."""
+    """The answer to a client's settings. Raises a `PopError` for the first error in them."""
     _check_properties(sent.client_properties)
     _model(sent)
     merged = pb.Settings()
@@ -79,8 +79,8 @@ async def merge(
         await _subscribe(merged, namespace, catalog, limits)
     else:
         raise UnrecognizedClientType(
-            f"client type {_type_name(sent.client_type)} is not known here;"
-            " be a producer or a push, simple or pull consumer"
+            f"client type {_type_name(sent.client_type)} is not supported;"
+            " use a producer, or a push, simple or pull consumer"
         )
     merged.metric.Clear()
     merged.metric.on = False
@@ -91,7 +91,7 @@ async def merge(
 
 
 def role_of(sent: pb.Settings, namespace: str) -> Role | None:
-    """What a consumer with these settings, found good, works for; None for a producer."""
+    """The role of a consumer with these (valid) settings; None for a producer."""
     kind = _CONSUMERS.get(sent.client_type)
     if kind is None:
         return None
@@ -107,7 +107,7 @@ def role_of(sent: pb.Settings, namespace: str) -> Role | None:
 
 
 async def membership_of(sent: pb.Settings, namespace: str, catalog: Catalog) -> Membership | None:
-    """What a pull consumer with these settings is a member of; None where it subscribes to nothing, and for others."""
+    """The membership of a pull consumer with these settings; None without subscriptions, and for other clients."""
     if sent.client_type != pb.PULL_CONSUMER or not sent.subscription.subscriptions:
         return None
     group = await catalog.group(convert.resource(sent.subscription.group, namespace))
@@ -119,10 +119,10 @@ def client_type(kind: ClientKind) -> pb.ClientType.ValueType:
 
 
 def _filters(sent: pb.Settings, namespace: str) -> list[tuple[Resource, Filter]]:
-    """What a consumer wants of each topic.
+    """A consumer's filter for each topic.
 
-    Our own clients are told of a filter that cannot be read, and do not start. Official ones start, as they do with
-    RocketMQ, and are refused at their first receive.
+    A filter with a syntax error is refused for our own clients, so that they do not start. Official clients start, as
+    they do with RocketMQ, and are refused at their first receive.
     """
     found = []
     characters = sum(len(entry.expression.expression) for entry in sent.subscription.subscriptions)
@@ -145,7 +145,7 @@ def _is_ours(sent: pb.Settings) -> bool:
 
 
 def _model(sent: pb.Settings) -> Model:
-    """What a consumer shares with the others of its group; told by pull consumers alone."""
+    """How a group shares its messages, by a client property that only pull consumers send."""
     named = sent.client_properties.get(MODEL, "") if sent.client_type == pb.PULL_CONSUMER else ""
     try:
         return Model(named or Model.CLUSTERING)
@@ -157,7 +157,7 @@ def _model(sent: pb.Settings) -> Model:
 
 def _publish(merged: pb.Settings, namespace: str) -> None:
     if merged.HasField("subscription"):
-        raise BadRequest("a producer's settings carry a subscription; send publishing instead")
+        raise BadRequest("a producer's settings have a subscription; send publishing instead")
     for topic in merged.publishing.topics:
         check_topic(convert.resource(topic, namespace))
     merged.publishing.max_body_size = BODY_BYTES_MAX
@@ -172,7 +172,7 @@ def _publish(merged: pb.Settings, namespace: str) -> None:
 
 async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limits: CallLimits) -> None:
     if not merged.HasField("subscription"):
-        raise BadRequest("a consumer's settings carry no subscription; send the group and what it wants")
+        raise BadRequest("a consumer's settings have no subscription; send the group, its topics and filters")
     _subscription_version(merged.client_properties)
     subscription = merged.subscription
     is_ours = _is_ours(merged)
@@ -182,21 +182,21 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
         name = convert.resource(entry.topic, namespace)
         check_topic(name)
         subscription.fifo |= _needs_order(await catalog.known_topic(name), is_ours=is_ours)
-    # The Node client overlooks a ladder, and one that works in order and knows none never tries again: its first
-    # failure would be a dead letter. Not told, it gets heads, and the server does the retrying.
+    # The Node client ignores a ladder, and in ordered mode without one it does not retry: its first failure would be a
+    # dead letter. So it is not told to work in order; it gets one message of a group at a time, and the server retries.
     subscription.fifo &= is_ours or merged.user_agent.language != pb.NODE_JS
     group = await catalog.group(convert.resource(subscription.group, namespace))
     subscription.receive_batch_size = BATCH_SIZE_MAX
     convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
-    # The official Python client overlooks exponential intervals and waits a second each time; the Node client takes
-    # their seconds for milliseconds, but leaves it to the server how long to wait when it is told a ladder.
+    # The official Python client ignores exponential intervals and always waits a second. The Node client reads their
+    # seconds as milliseconds; with a ladder it leaves the interval to the server.
     takes_exponential = is_ours or merged.user_agent.language not in {pb.PYTHON, pb.NODE_JS}
     policy = group.retry if takes_exponential else _as_ladder(group.retry)
     _retry(merged.backoff_policy, policy, in_order=subscription.fifo and not is_ours)
 
 
 def _subscription_version(properties: Mapping[str, str]) -> int:
-    """When the client last changed what it wants (epoch ms); 0 where it does not say (requirement B22)."""
+    """When the client last changed its subscription (epoch ms); 0 if it does not say (requirement B22)."""
     said = properties.get(SUBSCRIPTION_VERSION, "0")
     if not said.isdecimal() or not said.isascii():
         raise InvalidClientProperties(f"client property '{SUBSCRIPTION_VERSION}' is '{said}'; give epoch milliseconds")
@@ -204,10 +204,10 @@ def _subscription_version(properties: Mapping[str, str]) -> int:
 
 
 def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
-    """Whether a push consumer must take its messages in order.
+    """Whether a push consumer must process its messages in order.
 
-    Official clients then take all of them one after the other, whatever group they are in or none: so only where there
-    are no others. Elsewhere they get one message of a group at a time.
+    Official clients then process all messages one at a time, whatever message group they are in. So they are told only
+    for topics that have only messages with a message group. For other topics they get one message of a group at a time.
     """
     if topic is None or MessageType.FIFO not in topic.accepts:
         return False
@@ -215,10 +215,10 @@ def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
 
 
 def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> None:
-    """The intervals; for a client that retries in place by itself, one interval repeated (requirement L6)."""
+    """Write the retry intervals. A client that retries in place by itself gets one fixed interval (requirement L6)."""
     backoff.Clear()
     backoff.max_attempts = retry.max_attempts
-    # In whole seconds: the Python client reads no smaller ones, and would burn all attempts at once.
+    # In whole seconds: the Python client ignores fractions and would use up all attempts at once.
     in_place_ms = SECOND_MS * math.ceil(retry.fifo_interval_ms / SECOND_MS)
     fixed = (in_place_ms,) * min(retry.max_attempts, INTERVALS_MAX)
     intervals = fixed if in_order else retry.intervals_ms
@@ -226,7 +226,7 @@ def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> No
 
 
 def _as_ladder(retry: RetryPolicy) -> RetryPolicy:
-    """Each interval by itself, in whole seconds: the Python client reads no smaller ones."""
+    """All intervals as a ladder, in whole seconds, because the Python client ignores fractions."""
     if not isinstance(retry.intervals_ms, Exponential):
         return retry
     each_ms = (interval_ms(retry, attempt) for attempt in range(1, retry.max_attempts + 1))
@@ -236,7 +236,7 @@ def _as_ladder(retry: RetryPolicy) -> RetryPolicy:
 def set_intervals(
     exponential: pb.ExponentialBackoff, ladder: RepeatedCompositeFieldContainer[Duration], intervals: Intervals
 ) -> None:
-    """Write a group's intervals into one of the two fields; the other one stays unset."""
+    """Write a group's intervals into one of the two fields; the other field stays unset."""
     if isinstance(intervals, Exponential):
         convert.set_ms(exponential.initial, intervals.initial_ms)
         convert.set_ms(exponential.max, intervals.longest_ms)
@@ -249,7 +249,7 @@ def set_intervals(
 def _check_properties(properties: Mapping[str, str]) -> None:
     if len(properties) > CLIENT_PROPERTIES_MAX:
         raise InvalidClientProperties(
-            f"there are {len(properties)} client properties, at most {CLIENT_PROPERTIES_MAX} may be"
+            f"there are {len(properties)} client properties, at most {CLIENT_PROPERTIES_MAX} are allowed"
         )
     for name, value in properties.items():
         if len(name) > CLIENT_PROPERTY_NAME_LENGTH_MAX or not _PROPERTY_NAME.fullmatch(name):
@@ -258,7 +258,9 @@ def _check_properties(properties: Mapping[str, str]) -> None:
                 f" {CLIENT_PROPERTY_NAME_LENGTH_MAX - 1} of A-Z a-z 0-9 _ . -"
             )
         if name.startswith("rocketmq."):
-            raise InvalidClientProperties(f"client property name '{name}' is reserved: 'rocketmq.' is the system's")
+            raise InvalidClientProperties(
+                f"client property name '{name}' is reserved: names that begin with 'rocketmq.' are the system's"
+            )
         if len(value) > CLIENT_PROPERTY_VALUE_LENGTH_MAX:
             raise InvalidClientProperties(
                 f"the value of client property '{name}' has {len(value)} characters, at most"

@@ -1,4 +1,4 @@
-"""What another server of the same Postgres leaves behind when it is gone: duties, and clients with push holds."""
+"""Taking over from another server on the same Postgres that is gone: its background work, and its clients' holds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from popserver.engine.timers import BackgroundTasks
 from popserver.maintenance.flow import Maintenance
 from popserver.settling.flow import HoldRelease
 
-_TAKE_UP = object()  # an errand's name that is no client's
+_TAKE_UP = object()  # a task's name that differs from all client ids
 
 
 class Takeover:
-    """Takes up what they leave."""
+    """Takes over work and clients of servers that are gone."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class Takeover:
         self._orphans = orphans
 
     def take_up(self) -> None:
-        """A server is gone: what it was at, and the holds of whom it alone has heard of, are anybody's now."""
+        """A server is gone: take over its background work and the holds of clients that only it knew."""
         self._maintenance.purge()
         self._background.submit(_TAKE_UP, self._expect_the_unattended)
 
     def inherit(self, client_id: str) -> None:
-        """The client's server was killed: it is here by now, or gone."""
+        """The client's server was killed: the client is connected here by now, or gone."""
         if self._clients.has(client_id):
-            # Though it may have done nothing here yet, this server answers for its holds from now on.
+            # The client may not have connected here yet, but this server watches its holds from now on.
             self._clients.expect(client_id)
             self._background.submit(client_id, lambda: self._members.attach(client_id, inherits=True))
         else:

@@ -80,10 +80,10 @@ def test_show_says_who_works_for_it_and_that_they_disagree(shell: Shell) -> None
         ]
         (hint,) = shown["hints"]
         assert hint == (
-            "the consumers of group 'counters' want different things and take messages from each other:"
-            f" {one.client_id} wants topic 'flights' by TAG 'A || B',"
-            f" {other.client_id} wants topic 'flights' by SQL 'delay > 30';"
-            " give all of them one subscription and one model, or each its own group"
+            "consumers of group 'counters' have different subscriptions, so each gets or skips messages of the others:"
+            f" {one.client_id} has topic 'flights' by TAG 'A || B',"
+            f" {other.client_id} has topic 'flights' by SQL 'delay > 30';"
+            " give all of them the same subscription and model, or give each its own group"
         )
         assert shell.json("status")["hints"] == [hint]
         lines = shell.ok("group", "show", "counters").lines

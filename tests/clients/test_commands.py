@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_before_it_answers(door: Door) -> None:
         await until(lambda: bool(asked))
     status = (await waiting).status
     assert status.code == pb.NOT_FOUND
-    assert "client 'c1' has left before it answered" in status.message
+    assert "client 'c1' disconnected before it answered" in status.message
 
 
 async def test_nobody_answers_for_another(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,5 +236,5 @@ async def test_a_client_that_leaves_while_it_is_told_ends_quietly(monkeypatch: p
 async def test_a_stream_that_breaks_while_a_command_is_written_is_a_client_that_left() -> None:
     caller, say = Mock(client_id="c1"), AsyncMock(side_effect=BrokenPipeError())
     caller.call.Disconnected = BrokenPipeError
-    with pytest.raises(NotFound, match="client 'c1' has left"):
+    with pytest.raises(NotFound, match="client 'c1' disconnected"):
         await teller(caller, say, "host:8081")(commands.Reconnect(), "nonce")

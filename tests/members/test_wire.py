@@ -309,7 +309,7 @@ async def test_members_of_different_models_are_warned_of(door: Door) -> None:
             facts = await operations_of(door).group(Resource("", GROUP.name))
     (warning,) = [each for each in logs if each["log_level"] == "warning"]
     assert (warning["wants"], warning["other_wants"]) == ("model BROADCASTING", "model CLUSTERING")
-    assert any("c1 wants model CLUSTERING, c2 wants model BROADCASTING" in hint for hint in facts.hints)
+    assert any("c1 has model CLUSTERING, c2 has model BROADCASTING" in hint for hint in facts.hints)
 
 
 @pytest.mark.row("J10")
