@@ -1,7 +1,7 @@
-"""The progress of groups that own whole queues: what is consumed, committed by their members.
+"""The progress of groups that own whole queues: the offsets that their members commit.
 
-It only grows: a smaller commit is a late one, and changes nothing. Only an operator moves it back, which counts
-`resets`; a commit that stands on an older count comes from before, and is refused with the progress as it is.
+Progress only grows: a smaller offset comes from a late commit and changes nothing. Only an operator moves progress
+back, which increments `resets`; a commit with an older count was made before that, and is refused.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from popserver.pulling.rules import NO_PROGRESS, Committed, QueueOffset, QueuePr
 
 @dataclass(frozen=True, slots=True)
 class Commit(Request[list[Committed]]):
-    """What a member has consumed. The first that is taken fixes the group's mode.
+    """Offsets that a member has consumed up to. The first accepted commit sets the group's mode.
 
-    With `begins` it says where the group begins: where there is progress already, that stays.
+    With `begins` it sets the offset where the group begins; existing progress stays.
     """
 
     phase: ClassVar = Phase.COMMIT_OFFSETS
@@ -47,12 +47,12 @@ class Commit(Request[list[Committed]]):
 
 @carries_out(Commit)
 def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] | PopError]:
-    """Let progress grow; each offset has its own outcome. A group that consumes message by message is refused."""
+    """Let progress grow. Each offset has its own outcome. A group that consumes message by message is refused."""
     denied = refusals(tx.conn, {each.group for each in requests})
     good = [each for each in requests if each.group not in denied]
     places = sorted({place for each in good for place in each.places()})
     before = _lock(tx, places)
-    # After the lock: what the members have seen is there to be seen.
+    # After the lock, so that the ends include all messages that the members have seen.
     ends = _ends(tx.conn, {place.queue_id for place in places})
     now = dict(before)
     judged = [[_judge(offset, place, now, ends, begins=each.begins) for offset, place in _pairs(each)] for each in good]
@@ -66,7 +66,7 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
 
 
 def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> list[QueueProgress]:
-    """The group's progress in each of the queues. Raises for a group that is gone, or consumes message by message."""
+    """The group's progress in each queue. Raises a `PopError` if the group is gone or consumes message by message."""
     for refusal in refusals(conn, {group}).values():
         raise refusal
     names = {"places": encode_rows([(group.group_id, each.queue_id) for each in places])}
@@ -75,7 +75,7 @@ def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> lis
 
 
 def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
-    """Why some of the groups have no such progress: they are gone, or consume message by message."""
+    """The groups without such progress, and why: they are gone, or they consume message by message."""
     rows = (
         row
         for step in _steps([(each.group_id,) for each in groups])
@@ -92,13 +92,13 @@ def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, GroupQueueKey]]:
 
 
 def _lock(tx: Transaction, places: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, QueueProgress]:
-    """The progress as it is. What has come since the transaction took its places (`Commit.places`) is locked too."""
+    """The current progress. Rows that were made after the transaction locked its places are locked too."""
     rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK, {"places": encode_rows(step)}))
     return {GroupQueueKey(row.group_id, row.queue_id): QueueProgress(row.next_offset, row.resets) for row in rows}
 
 
 def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
-    """Where the queues end; those of deleted topics are left out."""
+    """The end offsets of the queues, without queues of deleted topics."""
     steps = _steps([(each,) for each in sorted(queue_ids)])
     rows = (row for step in steps for row in conn.execute(_ENDS, {"queues": encode_rows(step)}))
     return {row.queue_id: row.next_offset for row in rows}
@@ -112,7 +112,7 @@ def _judge(
     *,
     begins: bool,
 ) -> PopError | None:
-    """Why the offset is refused; or None, and `now` has grown to it."""
+    """Move `now` to the offset, or return why the offset is refused."""
     stored = now.get(place, NO_PROGRESS)
     end_offset = ends.get(place.queue_id)
     if end_offset is None:
@@ -124,8 +124,8 @@ def _judge(
         )
     if wish.resets is not None and wish.resets < stored.resets:
         return TooLate(
-            f"offset {wish.offset} of {named} stands on reset {wish.resets}, and reset {stored.resets} came since;"
-            f" go on at {stored.offset}"
+            f"offset {wish.offset} of {named} was read after reset {wish.resets}, but reset {stored.resets} came later;"
+            f" continue at {stored.offset}"
         )
     if wish.offset > stored.offset and not (begins and place in now):
         now[place] = QueueProgress(wish.offset, stored.resets)
@@ -139,7 +139,7 @@ def _write(
     new = [(*place, *now[place]) for place in sorted(now) if place not in before]
     for step in _steps(grown):
         tx.conn.execute(_GROW, {"offsets": encode_rows(step)})
-    # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
+    # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
     for step in _steps(new):
         tx.conn.execute(_BEGIN, {"offsets": encode_rows(step)})
 

@@ -1,7 +1,7 @@
-"""Pulls: answered at once where something is to be said; held, where that is wished for, while there is nothing new.
+"""Pulls: a pull is answered at once if there are messages. Otherwise it may wait for new ones.
 
-A pull that is held moves on by itself over what its filter does not want, and is answered when there is something it
-wants, or when its time is over: then with the offset it has come to.
+A waiting pull skips messages that its filter refuses. It is answered when there is a message for it, or when its time
+is over, with the offset that it has reached.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ log = structlog.get_logger("popserver.pulls")
 
 
 class Pull(NamedTuple):
-    """What a member asks of one queue. `until_ms` is how long it may be held.
+    """A member's pull of one queue. It may wait until `until_ms` (server time).
 
-    `commit_offset` is the group's progress, which rides along, on the count of `resets`; None for nothing.
-    `generation` is that of the topic to which both offsets belong (`Topic.generation`); 0 where it is not known.
-    `max_bytes` is of bodies, 1 to 256 KiB; a single message may be larger.
+    `commit_offset` is the group's progress, committed along with the pull for the count `resets`; None commits nothing.
+    `generation` is the generation of the topic that both offsets belong to (`Topic.generation`); 0 if unknown.
+    `max_bytes` limits the bytes of bodies, 1 to 256 KiB; a single message may be larger.
     """
 
     group: Resource
@@ -60,7 +60,7 @@ class Pull(NamedTuple):
 
 
 class Pulls:
-    """Every pull of this server, parked or not."""
+    """All pulls of this server, waiting or not."""
 
     def __init__(
         self,
@@ -81,15 +81,15 @@ class Pulls:
         self._undelivered = undelivered
         self._brake = LogLimit()
         self._looks = PullBatcher(reader)
-        self._held: dict[Resource, Counter[int]] = {}  # which topics of a name have pulls parked
+        self._held: dict[Resource, Counter[int]] = {}  # which topics (ids) of a name have waiting pulls
         self._topics_made = 0
         self.parked = ParkedPulls(clock, wakeups.wake_number, self._ends_of)
 
     async def pull(self, wish: Pull) -> Pulled:
-        """What is there for the pull, up to `batch_size` (at most 160) messages.
+        """Up to `batch_size` (at most 160) messages for the pull, and where to continue.
 
-        Neither needs nor changes the group's progress, whatever the group's mode. Raises `TopicNotFound`, `BadRequest`
-        for a queue that the topic does not have, `TooManyRequests` where it would be held and too many are.
+        Does not use or change the group's progress, and works in both modes. Raises `TopicNotFound`, `BadRequest` for a
+        queue that the topic does not have, `TooManyRequests` if it would have to wait and too many pulls wait already.
         """
         group, topic = await self._catalog.group(wish.group), await self._catalog.topic(wish.topic, wish.generation)
         if wish.generation not in (0, topic.generation):
@@ -107,13 +107,13 @@ class Pulls:
             return pulled
 
     def topic_was_made(self, name: Resource) -> None:
-        """Pulls that are held at an earlier topic of its name, or are about to be, look again."""
+        """A topic was created: pulls that wait for an earlier topic of this name look again."""
         self._topics_made += 1
         for topic_id in self._held.get(name, ()):
             self.parked.wake(topic_id)
 
     async def _made_anew(self, topic: Topic, queue_number: int) -> Pulled:
-        """The answer to a pull that knows an earlier topic of that name. This one may have fewer queues."""
+        """The answer to a pull with offsets of an earlier topic of this name. The new topic may have fewer queues."""
         ends = await self._reader.read(lambda conn: pulling_look.ends_of_topic(conn, topic.topic_id))
         begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
         return Pulled(PullStatus.MADE_ANEW, [], begin, begin, end, topic.generation)
@@ -166,7 +166,7 @@ class Pulls:
         cost_ms = self._clock.now_ms() - started_ms
         if cost_ms > SLOW_QUERY_MS and (untold := self._brake.dropped(self._clock.now_ms())) is not None:
             log.warning(
-                "a pull's look took long",
+                "a pull was slow",
                 cost_ms=cost_ms,
                 group=str(group.name),
                 topic=str(request.topic.name),
@@ -189,18 +189,18 @@ class Pulls:
 _IS_AN_ANSWER = frozenset({PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL})
 
 
-# Looks of pulls, taken together: while one lot is being looked at the next one gathers.
+# Pulls read in batches: while one batch reads, the next one collects.
 #
-# A look costs its transaction and its thread's turn more than its reading. So those that wait go together, in one
-# transaction; nothing is added where nobody waits.
+# A read's transaction and thread switch cost more than its query. So all waiting pulls share one transaction. A pull
+# that comes alone does not wait.
 
-# Asked for by the pulls of one lot. Half as many cost 14 % more per message; the decoding of more holds up other calls.
+# Messages that one batch of pulls may ask for. Half as many cost 14 % more each; decoding more delays other calls.
 MESSAGES_MAX = 1_024
 
 
-# A pull counts as so many at least: each may get a single message of any size.
+# A pull counts as at least this many messages: a single message may have any size.
 _MESSAGES_MIN = 32
-# A lot has so many pulls at most whose SQL filter is to be asked: of each it may do the work of a look.
+# A batch has at most this many pulls with a SQL filter: each may do the work of a whole read.
 _SQL_FILTERS_MAX = 8
 
 
@@ -210,7 +210,7 @@ class _Wait(NamedTuple):
 
 
 class PullBatcher:
-    """Every look of this server's pulls."""
+    """Reads for this server's pulls, in batches."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -218,7 +218,7 @@ class PullBatcher:
         self._work: asyncio.Task[None] | None = None
 
     async def look(self, pull: QueueRead) -> Pulled:
-        """What the pull finds; raises `TopicNotFound`, and what ails the database."""
+        """What the pull finds. Raises `TopicNotFound`, and errors of the database."""
         loop = asyncio.get_running_loop()
         wait = _Wait(pull, loop.create_future())
         self._waiting.append(wait)
@@ -237,7 +237,7 @@ class PullBatcher:
         found: Sequence[Pulled | BaseException]
         try:
             found = await self._reader.read(partial(pulling_look.read_queues, pulls=[each.pull for each in lot]))
-        except Exception as error:  # noqa: BLE001 - it is theirs who wait
+        except Exception as error:  # noqa: BLE001 - the waiting calls get it
             found = [error] * len(lot)
         for each, outcome in zip(lot, found, strict=True):
             if each.answer.done():
@@ -248,7 +248,7 @@ class PullBatcher:
                 each.answer.set_result(outcome)
 
     def _take(self) -> list[_Wait]:
-        """The next lot: some of those that want to look, and at least one."""
+        """The next batch: the first waiting pulls, at least one."""
         count, messages = 0, 0
         for each in self._waiting:
             messages += max(each.pull.batch_size, _MESSAGES_MIN) + _cost_of_filter(each.pull.wanted)
@@ -260,18 +260,18 @@ class PullBatcher:
 
 
 def _cost_of_filter(wanted: Filter) -> int:
-    """What a filter adds to its pull, as so many messages."""
+    """The cost of a pull's filter, in messages."""
     return MESSAGES_MAX // _SQL_FILTERS_MAX if isinstance(wanted, SqlFilter) else len(wanted.tags)
 
 
-# Messages that members of groups hand back, to come again later by the group's retry topic.
+# Messages that members send back; they are delivered again later from the group's retry topic.
 
 
 class HandedBack(NamedTuple):
-    """A message as it was pulled; of a retry the place in `%RETRY%<group>`.
+    """A message as it was pulled; for a retry message its place in `%RETRY%<group>`.
 
-    `delay_level`: 0 by the group's intervals, 1 to 18 by the delay table, negative a dead letter. `failures_max`: the
-    member's own limit; absent or negative it is the group's max attempts less one.
+    `delay_level`: 0 uses the group's intervals, 1 to 18 the delay table; a negative one makes a dead letter.
+    `failures_max`: the member's own limit; without it, or if it is negative, it is the group's max attempts minus one.
     """
 
     queue: QueueName
@@ -281,24 +281,24 @@ class HandedBack(NamedTuple):
 
 
 class Retries:
-    """Takes back what failed. The first message that is handed back fixes the group's mode to PULL."""
+    """Takes failed messages back. The first message that is sent back sets the group's mode to PULL."""
 
     def __init__(self, writer: Writer, catalog: Catalog) -> None:
         self._writer = writer
         self._catalog = catalog
 
     async def send_back(self, group_name: Resource, client_id: str, failed: HandedBack) -> bool:
-        """Whether the message is a dead letter now; otherwise it comes again. Repeated it changes nothing.
+        """Send a message back. Returns whether it is a dead letter now; otherwise it is delivered again.
 
-        Raises `BadRequest` for a group that consumes message by message, a queue that is not there, a delay level
-        beyond the last and another group's retry; `MadeAnew`, `MessageNotFound`, `ConsumerGroupNotFound`,
-        `TopicNotFound`.
+        A repeated call changes nothing. Raises `BadRequest` for a group that consumes message by message, an unknown
+        queue, a delay level above 18, and a retry message of another group; also `MadeAnew`, `MessageNotFound`,
+        `ConsumerGroupNotFound`, `TopicNotFound`.
         """
         check_delay_level(failed.delay_level)
         name = failed.queue.topic
         if name.name.startswith(RETRY_PREFIX) and owner_of(name) != group_name:
             raise BadRequest(
-                f"topic '{name}' holds the retries of another group than '{group_name}'; hand back to that"
+                f"topic '{name}' has the retries of another group than '{group_name}'; send the message back to that"
             )
         topic = await self._catalog.known_topic(name, failed.queue.generation)
         if topic is None:
@@ -306,7 +306,7 @@ class Retries:
         check_generation(topic, failed.queue.generation)
         place = queue_numbered(topic, failed.queue.number)
         if not 0 <= failed.offset < 1 << OFFSET_BITS:
-            raise MessageNotFound(f"offset {failed.offset} is none that a queue has; name the one that was pulled")
+            raise MessageNotFound(f"a queue cannot have offset {failed.offset}; send the offset that was pulled")
         group = await self._catalog.group(group_name)
         wish = SendBack(group, topic, place, failed.offset, client_id, failed.delay_level, failed.failures_max)
         is_dead_letter = await self._writer.submit(wish)

@@ -1,4 +1,4 @@
-"""Offsets: where queues begin and end, and how far groups that own whole queues have come in them."""
+"""Offsets: where queues begin and end, and the progress of groups that own whole queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT_MAX = 100_000
 
 
 class NamedOffset(NamedTuple):
-    """A commit as the wire names it; `resets` None for a client that knows of none."""
+    """A commit as it came from the client; `resets` is None for a client that does not know resets."""
 
     queue: QueueName
     offset: int
@@ -31,7 +31,7 @@ class NamedOffset(NamedTuple):
 
 
 class Offsets:
-    """The progress of this server's groups. What is committed is durable when the call returns."""
+    """The progress of groups. A commit is durable when the call returns."""
 
     def __init__(self, reader: Reader, writer: Writer, catalog: Catalog) -> None:
         self._reader = reader
@@ -42,11 +42,11 @@ class Offsets:
     async def commit(
         self, group_name: Resource, wishes: Sequence[NamedOffset], *, begins: bool = False
     ) -> list[Committed]:
-        """Let the group's progress grow; each offset has its own outcome, a refused one leaves the others alone.
-        With `begins` it stays where there is some.
+        """Let the group's progress grow. Each offset has its own outcome: a refusal does not affect the others.
+        With `begins`, existing progress stays.
 
-        The first offset that is taken fixes the group's mode. Raises `ConsumerGroupNotFound`, and `BadRequest` for a
-        group that consumes message by message, unless no offset is of a queue that is there.
+        The first accepted offset sets the group's mode. Raises `ConsumerGroupNotFound`, and `BadRequest` for a group
+        that consumes message by message, unless none of the queues exists.
         """
         check_group(group_name)
         named = [await self._queue_or_refusal(each.queue) for each in wishes]
@@ -59,8 +59,8 @@ class Offsets:
         return [_refused(each) if isinstance(each, PopError) else next(outcomes) for each in named]
 
     async def ride_along(self, group: Group, wish: QueueOffset) -> None:
-        """The commit that a pull carries: refused or failed, it does not concern the pull, and the next one repeats
-        it. So what was taken before costs nothing again."""
+        """Commit the offset that a pull carries. A refusal or failure does not affect the pull; the next pull repeats
+        the commit. An offset that was committed before costs nothing."""
         place, offset = (group.group_id, wish.queue.queue_id), (wish.offset, wish.resets)
         if self._rode_along.get(place) == offset:
             return
@@ -73,7 +73,7 @@ class Offsets:
             self._rode_along[place] = offset
 
     async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[QueueProgress]:
-        """The group's progress in each of the queues; raises for the first of them that does not exist."""
+        """The group's progress in each queue. Raises a `PopError` for the first queue that does not exist."""
         found = [await self._queue(each) for each in queues]
         group = await self._catalog.group(group_name)
         stored = await self._reader.read(lambda conn: pulling_commit.fetch(conn, group, [place for _, place in found]))
@@ -85,7 +85,7 @@ class Offsets:
         return await self._reader.read(lambda conn: read.ends_of(conn, topic, place))
 
     async def at(self, name: QueueName, at_ms: int) -> int:
-        """Where to begin to see all that was stored in the queue at or after that time; its end for nothing yet."""
+        """The offset of the first message stored at or after that time (epoch ms); the queue's end if there is none."""
         topic, place = await self._queue(name)
         return await self._reader.read(lambda conn: seek.offset_at(conn, topic, place, at_ms))
 
@@ -95,7 +95,7 @@ class Offsets:
         return [_with_generation(each, wish.topic) for each, wish in zip(done, wishes, strict=True)]
 
     async def _queue(self, name: QueueName) -> tuple[Topic, MessageQueue]:
-        """Raises `TopicNotFound`, `MadeAnew` or `BadRequest`; no topic is made for the sake of an offset in it."""
+        """The queue, without creating its topic. Raises `TopicNotFound`, `MadeAnew` or `BadRequest`."""
         topic = await self._catalog.known_topic(name.topic, name.generation)
         if topic is None:
             raise lookup.topic_not_found(name.topic)

@@ -1,11 +1,10 @@
 """Pulls that wait for their queue to grow.
 
-Each is parked at its queue, at the offset that is the queue's end. A ring leads to one look at the ends of all the
-topic's queues, however many are parked there and however often it is rung meanwhile; only those whose queue has grown
-are woken, and the others cost nothing.
+Each pull waits at its queue's end offset. A wake-up of the topic causes one read of the ends of all its queues, no
+matter how many pulls wait and how often the topic is woken meanwhile. Only pulls whose queue has grown are woken.
 
-A pull notes its topic's ring number before it looks. Was the topic rung since, the ends are looked at once more: else
-it might sleep beside a message that came between its look and its parking.
+A pull notes its topic's wake-up number before it reads. If the number has changed when it starts to wait, the ends are
+read once more; otherwise it could miss a message that came in between.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ class ParkedPull:
 
 @dataclass(slots=True)
 class ParkedQueue:
-    """The pulls parked at one queue; whoever waited before `told_offset` has been woken."""
+    """The pulls that wait at one queue; those with an offset before `told_offset` have been woken."""
 
     told_offset: int
     pulls: set[ParkedPull] = field(default_factory=set)
 
     def tell(self, end_offset: int) -> None:
-        """The queue ends there now."""
+        """The queue ends at `end_offset` now: wake the pulls that wait before it."""
         if end_offset <= self.told_offset:
             return
         self.told_offset = end_offset
@@ -51,12 +50,12 @@ class ParkedQueue:
 
 
 class ParkedPulls:
-    """Every parked pull of this server."""
+    """All waiting pulls of this server."""
 
     def __init__(
         self, clock: Clock, wake_number: Callable[[int], int], ends_of: Callable[[int], Awaitable[Ends]]
     ) -> None:
-        """`ring_number` and `ends_of` say of a topic, by its id, how often it was rung and where its queues end."""
+        """`ring_number` and `ends_of` take a topic id and return its number of wake-ups and the ends of its queues."""
         self._clock = clock
         self._ring_number = wake_number
         self._ends_of = ends_of
@@ -74,7 +73,7 @@ class ParkedPulls:
         return self._seats[key] < PARKED_PER_TOPIC_AND_GROUP_MAX and self.count < PARKED_MAX
 
     async def park(self, key: PollKey, queue_id: int, offset: int, wake_number: int, until_ms: int) -> bool:
-        """Wait until the queue has grown beyond `offset`; False when `until_ms` came first or the server is closing."""
+        """Wait until the queue has grown beyond `offset`. False if `until_ms` came first or the server closes."""
         if self._closed:
             return False
         lane = self.topics.setdefault(key.topic_id, {}).setdefault(queue_id, ParkedQueue(offset))
@@ -102,17 +101,17 @@ class ParkedPulls:
             self._looks[topic_id] = asyncio.get_running_loop().create_task(self._look(topic_id))
 
     def wake_all(self) -> None:
-        """Nobody knows what has grown: rings of other servers may have been missed."""
+        """Any queue may have grown: wake-ups from other servers may have been missed."""
         for topic_id in list(self.topics):
             self.wake(topic_id)
 
     async def idle(self) -> None:
-        """Return when no look at a topic's ends is on its way."""
+        """Wait until no read of a topic's ends is running."""
         while self._looks:
             await asyncio.gather(*self._looks.values(), return_exceptions=True)
 
     def close(self) -> None:
-        """Answer every parked pull empty, and park none any more."""
+        """Answer all waiting pulls empty, and let no further pull wait."""
         self._closed = True
         for lanes in self.topics.values():
             for lane in lanes.values():
@@ -132,7 +131,7 @@ class ParkedPulls:
         try:
             ends = await self._ends_of(topic_id)
         except PopError:
-            # They look for themselves, and say what is wrong to those who wait.
+            # The pulls read for themselves and report the error to their callers.
             ends = {}
         for queue_id, lane in self.topics.get(topic_id, {}).items():
             if queue_id in ends:

@@ -1,7 +1,7 @@
-"""Pulls: looking at a queue from an offset on. They read, and change nothing; the group's progress is not asked.
+"""Pulls: read a queue from an offset on. A pull changes nothing and does not use the group's progress.
 
-A look takes at most a window, a batch and its bytes; what it has passed over is behind its `next_offset`. A sequence of
-offsets may have holes, where dead letters were removed: they are passed over like messages that nobody wants.
+A read ends after a window of offsets, a batch of messages or its limit of bytes; `next_offset` is where it ended. A
+queue may have holes where dead letters were removed; they are skipped like messages that the filter refuses.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from popserver.pulling.rules import BATCH_BYTES_MAX, Pulled, PullStatus, correct
 
 
 class QueueRead(NamedTuple):
-    """A wish for up to `batch_size` messages of one queue, from `offset` on.
+    """A read of up to `batch_size` messages of one queue, from `offset` on.
 
-    `unsure_of` is the group whose progress tells what an offset beyond the end means: without progress in this queue
-    the offset may belong to an earlier topic of that name. None where it is known that it does not.
-    `max_bytes` is of bodies; the first message may be larger.
+    `unsure_of` is the group whose progress says what an offset beyond the end means: if the group has no progress in
+    this queue, the offset may belong to an earlier topic of that name. None if it is known to belong to this topic.
+    `max_bytes` limits the bytes of bodies; the first message may be larger.
     """
 
     topic: Topic
@@ -42,7 +42,7 @@ class QueueRead(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What a queue stores: offsets from `min_offset` up to, not including, `end_offset`."""
+    """The offsets that a queue stores: from `min_offset` up to, but not including, `end_offset`."""
 
     queue_id: int
     number: int
@@ -51,7 +51,7 @@ class Ends(NamedTuple):
 
 
 class _SizedRange(NamedTuple):
-    """What lies between two keys: how many messages, of how many bytes together."""
+    """The messages between two keys: how many, and how many bytes."""
 
     number: int
     messages: int
@@ -59,16 +59,16 @@ class _SizedRange(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """The messages that a pull gets, and where it goes on."""
+    """The messages of a pull, and where to continue."""
 
     keys: Sequence[int]
     offset: int
 
 
 def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | PopError]:
-    """What each pull finds, all at the same moment; `TopicNotFound` for one whose topic is gone.
+    """What each pull finds, all at the same moment; `TopicNotFound` for a pull whose topic is gone.
 
-    Several cost little more than one: the ends of their queues, the sizes and the messages are a statement each.
+    Several pulls cost little more than one: queue ends, sizes and messages need one statement each.
     """
     by_queue = {each.queue_id: each for each in _ENDS_OF_QUEUES.rows(conn, {"queues": _each_once(pulls)})}
     ends = [by_queue.get(each.queue.queue_id) for each in pulls]
@@ -82,7 +82,7 @@ def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | P
 
 
 def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
-    """Where one queue begins and ends. Raises `TopicNotFound`."""
+    """The offsets where one queue begins and ends. Raises `TopicNotFound`."""
     row = conn.execute(_ENDS_OF_QUEUE, {"of_queue": place.queue_id}).first()
     if row is None:
         raise topic_not_found(topic.name)
@@ -90,7 +90,7 @@ def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
 
 
 def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
-    """The same of every queue of a topic, by number; none where the topic is gone."""
+    """The same for all queues of a topic, by number; empty if the topic is gone."""
     return [Ends(*row) for row in conn.execute(_ENDS_OF_TOPIC, {"of_topic": topic_id})]
 
 
@@ -109,7 +109,7 @@ def _pulled(
         return topic_not_found(pull.topic.name)
     if reached is None:
         corrected = _correction(pull, ends, is_of_this_topic=_is_of_this_topic(conn, pull))
-        assert corrected is not None, "it was not read on"
+        assert corrected is not None, "a pull that was not read has an illegal offset"
         status, found, next_offset = PullStatus.OFFSET_ILLEGAL, [], corrected
     else:
         found = stored_messages(conn, (rows[key] for key in reached.keys), pull.topic)
@@ -131,7 +131,7 @@ def _status(pull: QueueRead, found: Sequence[object], next_offset: int) -> PullS
 
 
 def _read_on(conn: Connection, pulls: Sequence[tuple[QueueRead, Ends]]) -> list[_Reached]:
-    """The keys of what is wanted, as much as each answer carries, and the offset to go on at."""
+    """For each pull, the keys of messages that fit into its answer, and the offset where to continue."""
     spans = [_span(pull, ends) for pull, ends in pulls]
     limits = [pull.max_bytes if pull.wanted.wants_all else None for pull, _ in pulls]
     whole = _whole(conn, spans, limits)
@@ -143,14 +143,14 @@ def _read_on(conn: Connection, pulls: Sequence[tuple[QueueRead, Ends]]) -> list[
 
 
 def _span(pull: QueueRead, ends: Ends) -> dict[str, int]:
-    # What wants everything needs no window: it stops at its batch, and holes cost nothing.
+    # Without a filter no window is needed: the read ends after its batch, and holes cost nothing.
     to_offset = ends.end_offset if pull.wanted.wants_all else min(ends.end_offset, pull.offset + WINDOW_OFFSETS)
     from_key, to_key = message_key(ends.queue_id, pull.offset), message_key(ends.queue_id, to_offset)
     return {"from_key": from_key, "to_key": to_key, "limit": pull.batch_size}
 
 
 def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequence[int | None]) -> set[int]:
-    """Of which spans the first messages, as many as are asked for, have no hole among them and fit into an answer.
+    """Indexes of the spans whose first messages, up to the batch size, have no holes and fit into one answer.
 
     `limits` are the bytes of each answer; None for a span that is read message by message anyway.
     """
@@ -186,7 +186,7 @@ def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple
 
 
 def _within_bytes(sizes: Sequence[MessageSize], room: int) -> list[int]:
-    """The keys of as many leading messages as have `room` bytes, and always of one."""
+    """The keys of the first messages that fit into `room` bytes; at least one."""
     keys: list[int] = []
     for each in sizes:
         room -= each.size
@@ -197,7 +197,7 @@ def _within_bytes(sizes: Sequence[MessageSize], room: int) -> list[int]:
 
 
 def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> RowQuery[MessageSize]:
-    # The length of a body is known without reading it.
+    # The database knows the length of a body without reading it.
     return RowQuery(MessageSize, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
 
 

@@ -1,8 +1,8 @@
-"""Queue by queue: a pull names an offset and is told what is there and where to go on (protocol 6.3).
+"""The calls of a pull: it names a queue and an offset, and gets messages and the next offset (protocol 6.3).
 
-There are two calls for it, PullMessage and, answered in one frame, PullBatch; they differ in nothing else. What a pull
-carries besides stands in PullExtras: in a field of PullBatch, in the binary header `popmq-pull-bin` of PullMessage. A
-client that sends none is held when it names a polling time, and wants what its filter or else its settings say.
+There are two calls: PullMessage, and PullBatch, which is answered in one frame; they are otherwise the same. Further
+options are in PullExtras: a field of PullBatch, or the binary header `popmq-pull-bin` of PullMessage. Without them, a
+pull waits if it names a polling time, and uses the filter of its request, or else of its client's settings.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
 
 EXTRAS_HEADER = "popmq-pull-bin"
-# What a pull without extras says by itself.
+# The flags of a pull without extras.
 _UNSAID = legacy_pb2.PullExtras(sys_flag=PullFlag.SUSPEND | PullFlag.SUBSCRIPTION)
 
 
 class Asked(NamedTuple):
-    """A pull as either call asks for it; `request` has the fields that are alike in both."""
+    """A pull from either call; `request` has the fields that both calls share."""
 
     request: wire.PullMessageRequest | legacy_pb2.PullBatchRequest
     topic: pb.Resource
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
 
 
 class PullMethods:
-    """What members ask for that own whole queues."""
+    """The calls of members that own whole queues: pulls."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class PullMethods:
         client = clients.call_opened(caller.client_id)
         try:
             pulled = await self._pulls.pull(self._wish(asked, caller))
-            # Rights may have changed while it was held.
+            # Rights may have changed during the wait.
             caller.require(rights())
             caller.carries(self._undelivered, sum(len(each.message.body) for each in pulled.messages))
             keys = [each.message_key for each in pulled.messages]
@@ -124,7 +124,7 @@ class PullMethods:
         extras = _UNSAID if asked.extras is None else asked.extras
         if extras.max_bytes < 0:
             raise BadRequest(
-                f"max_bytes is {extras.max_bytes}; ask for 1 to {BATCH_BYTES_MAX} bytes, or 0 for all of them"
+                f"max_bytes is {extras.max_bytes}; ask for 1 to {BATCH_BYTES_MAX} bytes, or 0 for the most"
             )
         flags = _flags(extras)
         group = caller.resource(request.group)
@@ -173,23 +173,23 @@ def _flags(extras: legacy_pb2.PullExtras) -> PullFlag:
 
 
 def _filter(asked: Asked, extras: legacy_pb2.PullExtras, role: Role | None, topic: Resource) -> Filter:
-    """The filter of a pull: its own where that counts, else the one in its client's settings (requirement B22).
+    """The filter of a pull: its own, or the one in its client's settings (requirement B22).
 
-    Where the two are of different times, the newer one counts. The older one would pass over what is wanted now.
+    If both exist with different versions, the newer one counts: the older one could skip messages that match now.
     """
     request, version = asked.request, 0 if role is None else role.subscription_version
     if 0 < extras.sub_version < version:
         raise TooLate(
-            f"the pull stands on subscription version {extras.sub_version}, and its client's settings on {version};"
-            " pull again with that one"
+            f"the pull has subscription version {extras.sub_version}, but its client's settings have {version};"
+            " pull again with that version"
         )
     own = convert.filter_of(request.filter_expression) if request.HasField("filter_expression") else None
     if own is not None and (PullFlag.SUBSCRIPTION in PullFlag(extras.sys_flag) or extras.sub_version > version):
         return own
     if extras.sub_version > version:
         raise TooLate(
-            f"the pull stands on subscription version {extras.sub_version}, and its client's settings on {version};"
-            " send the settings first, or the filter along with the pull"
+            f"the pull has subscription version {extras.sub_version}, but its client's settings have {version};"
+            " send the settings first, or send the filter in the pull"
         )
     settled = None if role is None else dict(role.filters).get(topic)
     return settled or own or TagFilter()
@@ -202,23 +202,23 @@ def _status(asked: Asked, pulled: Pulled) -> pb.Status:
         PullStatus.NO_NEW_MSG: (pb.MESSAGE_NOT_FOUND, f"{named} ends at {pulled.next_offset}; pull there again"),
         PullStatus.NO_MATCHED_MSG: (
             pb.MESSAGE_NOT_FOUND,
-            f"nothing in {named} from {offset} to {pulled.next_offset} is wanted; go on there",
+            f"the filter accepts no message of {named} from {offset} to {pulled.next_offset}; continue there",
         ),
         PullStatus.OFFSET_ILLEGAL: (
             pb.ILLEGAL_OFFSET,
             f"offset {offset} is not in {named}, which begins at {pulled.min_offset} and ends at"
-            f" {pulled.end_offset}; go on at {pulled.next_offset}",
+            f" {pulled.end_offset}; continue at {pulled.next_offset}",
         ),
         PullStatus.MADE_ANEW: (
             pb.ILLEGAL_OFFSET,
-            f"topic '{asked.topic.name}' was deleted and made anew, and offset {offset} belongs to the topic before;"
-            f" {named} begins at {pulled.next_offset}, go on there",
+            f"topic '{asked.topic.name}' was deleted and created again, and offset {offset} belongs to the old topic;"
+            f" {named} begins at {pulled.next_offset}, continue there",
         ),
     }[pulled.status]
     return pb.Status(code=code, message=sentence)
 
 
-# Messages that members hand back.
+# Messages that members send back.
 
 
 class SendBackMethods:

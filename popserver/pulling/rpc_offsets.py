@@ -1,4 +1,4 @@
-"""Offsets over the wire: where queues begin and end, and what groups have committed; of both protocols."""
+"""The calls for offsets, in both protocols: where queues begin and end, and what groups have committed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OffsetMethods:
         self._offsets = offsets
 
     async def update_offset(self, request: wire.UpdateOffsetRequest, caller: Caller) -> wire.UpdateOffsetResponse:
-        """The client knows of no resets, and is taken by its word."""
+        """Commit an offset of a client that does not know resets; any count is accepted."""
         wish = NamedOffset(_of_v2(request.message_queue, caller), request.offset)
         (done,) = await self._offsets.commit(caller.resource(request.group), [wish])
         return wire.UpdateOffsetResponse(status=status.of(done.refusal))
@@ -37,12 +37,12 @@ class OffsetMethods:
         if stored.offset == NO_OFFSET:
             raise OffsetNotFound(
                 f"consumer group '{group}' has committed nothing in queue {queue.number} of topic '{queue.topic}';"
-                " begin where its consume-from says"
+                " begin where the group's consume-from says"
             )
         return wire.GetOffsetResponse(status=status.OK, offset=stored.offset)
 
     async def query_offset(self, request: wire.QueryOffsetRequest, caller: Caller) -> wire.QueryOffsetResponse:
-        """The oldest offset, the one beyond the newest, or the first that was stored at or after a time."""
+        """A queue's first offset, its end, or the offset of the first message stored at or after a time."""
         return wire.QueryOffsetResponse(status=status.OK, offset=await self._query(request, caller))
 
     async def fetch_offsets(
@@ -56,7 +56,7 @@ class OffsetMethods:
     async def commit_offsets(
         self, request: legacy_pb2.CommitOffsetsRequest, caller: Caller
     ) -> legacy_pb2.CommitOffsetsResponse:
-        """Every offset has its own outcome, with the progress as it is now."""
+        """Each offset has its own outcome, with the current progress."""
         wishes = [
             NamedOffset(_of_v1(each.queue, caller), each.offset, each.resets) for each in _checked(request.offsets)
         ]
@@ -78,13 +78,13 @@ class OffsetMethods:
         if policy != pb.TIMESTAMP:
             raise BadRequest(f"query_offset_policy {policy} is not known; use BEGINNING (0), END (1) or TIMESTAMP (2)")
         if not request.HasField("timestamp"):
-            raise BadRequest("the policy is TIMESTAMP, and there is none; say from when on")
+            raise BadRequest("the policy is TIMESTAMP, but the request has no timestamp; send one")
         return await self._offsets.at(queue, convert.time_ms(request.timestamp, "timestamp"))
 
 
 def _checked(several: Sequence[T]) -> Sequence[T]:
     if not 1 <= len(several) <= QUEUE_COUNT_MAX:
-        raise BadRequest(f"one request names 1 to {QUEUE_COUNT_MAX} queues, not {len(several)}")
+        raise BadRequest(f"the request names {len(several)} queues; allowed: 1 to {QUEUE_COUNT_MAX}")
     return several
 
 

@@ -1,9 +1,9 @@
-"""Messages that members hand back: INFLIGHT → WAITING_RETRY, or → DLQ.
+"""Messages that members send back: INFLIGHT → WAITING_RETRY, or → DLQ.
 
-What a member has pulled has no row; it is held as long as the member works on it. Handed back it gets one, until it is
-due and its copy stands for it (`delivery.retry_topic`). Handing the same message back again changes nothing: while it
-waits, once its copy exists, and when it is a dead letter. Unless an operator has moved the group's progress since:
-then the message has been read again, and has failed again.
+A message that a member has pulled has no delivery row. Sent back, it gets one until it is due; then a retry message
+replaces it (`delivery.retry_topic`). Sending the same message back again changes nothing while it waits, after its
+retry message exists, and when it is a dead letter. There is one exception: after an operator moved the group's
+progress back, the message was read again and has failed again.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SendBack(Request[bool]):
-    """One message as it was pulled: of a retry the place of the copy. The delay level is a legal one.
+    """One message as it was pulled; for a retry message its own place. The delay level has been checked.
 
-    `failures_max` is the member's own limit; absent or negative it is the group's attempts less one.
+    `failures_max` is the member's own limit; without it, or if it is negative, it is the group's attempts minus one.
     """
 
     phase: ClassVar = Phase.SEND_BACK
@@ -68,7 +68,7 @@ class SendBack(Request[bool]):
 
 
 class _Failed(NamedTuple):
-    """A message that was handed back for the first time, and what that means."""
+    """A message that was sent back for the first time, and its count of failures."""
 
     request: SendBack
     origin: Origin
@@ -89,20 +89,20 @@ class _MessageRow(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What is stored about the messages of one step, by key."""
+    """The stored facts about the messages of one step, by message key."""
 
     messages: dict[int, _MessageRow]
     origins: dict[int, Origin]
     failures: dict[int, int]
     dead: set[int]  # first places
     waiting: set[int]
-    copies: dict[int, int]  # of parents: the key of the copy
+    copies: dict[int, int]  # the copy's key by its parent's
     stale: set[int]  # parents whose copy is from before a reset
 
 
 @carries_out(SendBack)
 def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopError]:
-    """Whether the message is a dead letter now; otherwise it comes again later."""
+    """Take messages back. An answer says whether the message is a dead letter now; otherwise it is delivered again."""
     denied = commit.refusals(tx.conn, {each.group for each in requests})
     good = sorted((each for each in requests if each.group not in denied), key=_group_and_key)
     _lock(tx, sorted({each.message_key for each in good}))
@@ -125,7 +125,7 @@ def _steps(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _lock(tx: Transaction, keys: Sequence[int]) -> None:
-    """Nobody else hands these messages back now, and their queues keep them: retention needs a queue for itself."""
+    """Lock the messages, so that no other transaction sends them back, and their queues, which keeps retention away."""
     if not dialect_of(tx.conn).has_other_writers:
         return
     for step in _steps(sorted({queue_of(key) for key in keys})):
@@ -137,7 +137,7 @@ def _lock(tx: Transaction, keys: Sequence[int]) -> None:
 def _hand_back(
     tx: Transaction, step: Sequence[SendBack], known: dict[tuple[int, int], bool | PopError]
 ) -> dict[tuple[int, int], bool | PopError]:
-    """The outcomes of a step of one group's messages; a message that is named twice has one."""
+    """The outcomes of one step of a group's messages, by message key."""
     group = step[0].group
     new = {each.message_key: each for each in reversed(step) if _group_and_key(each) not in known}
     found = _find(tx, group, new)
@@ -159,7 +159,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     messages = {row.message_key: row for row in _MESSAGES.rows(tx.conn, names)}
     own = topics.find_topic(tx.conn, retry_topic(group.name))
     own_id = None if own is None else own.topic_id
-    # Dead letters name the topic of the first place: 0 where that is gone with its queue.
+    # A dead letter names the topic of its first place; 0 if that topic is deleted.
     firsts = {
         key: retry_origin_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id
     }
@@ -177,7 +177,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     }
     names["origins"] = encode_rows([(each.message_key,) for each in origins.values()])
     dead = set(tx.conn.execute(_DEAD, names).scalars())
-    # What waits first: a row that is gone by then has left its copy behind, or had none.
+    # Waiting rows are read before copies: a row that ends in between has left a copy.
     waiting = set(tx.conn.execute(_WAITING, names).scalars())
     copies = tx.conn.execute(_COPIES, names | {"retry_topic_id": own_id}).all() if own_id is not None else []
     stale = {row.origin_key for row in copies if retry_origin_of(properties_of(row.properties)).resets < row.resets}
@@ -205,7 +205,7 @@ def _is_stale(failed: _Failed, found: _Found) -> bool:
 
 
 def _leave_parents(tx: Transaction, copies: Sequence[int]) -> None:
-    """Copies from before a reset name no parent any more, which is about to have another."""
+    """Detach copies from before a reset from their parents, which are about to get new copies."""
     if copies:
         tx.conn.execute(_LEAVE, {"copies": encode_rows([(key,) for key in copies])})
 
@@ -229,7 +229,7 @@ def _wait_ms(failed: _Failed) -> int:
 
 
 def _row(failed: _Failed, due_ms: int) -> tuple[int | str | None, ...]:
-    """The delivery, in the table's order. It is in no message group: its order is its members' business."""
+    """The delivery row, in the order of the table's columns. It has no message group: members keep the order."""
     request = failed.request
     return (
         request.group.group_id,
@@ -249,14 +249,14 @@ def _row(failed: _Failed, due_ms: int) -> tuple[int | str | None, ...]:
 def _not_stored(request: SendBack) -> MessageNotFound:
     return MessageNotFound(
         f"queue {request.queue.number} of topic '{request.topic.name}' stores no message at offset {request.offset};"
-        " name the queue and the offset that it was pulled from"
+        " send the queue and the offset that it was pulled from"
     )
 
 
 _KEYS = rows_parameter("keys", "message_key")
 _QUEUES = rows_parameter("queues", "queue_id")
 _FIRSTS = rows_parameter("origins", "origin_key")
-# In share, and of the key alone: sends go on beside it.
+# FOR KEY SHARE does not block sends to the queue.
 _LOCK_QUEUES = (
     select(queue.c.queue_id)
     .where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
@@ -311,7 +311,7 @@ _COPIES = (
     )
 )
 _LEAVING = rows_parameter("copies", "message_key")
-# Not 0, which would make it a message of its own; and no message has a negative key.
+# Not 0, which marks an ordinary message. The negative key matches no message.
 _LEAVE = (
     update(message)
     .where(message.c.message_key.in_(select(_LEAVING.c.message_key)))

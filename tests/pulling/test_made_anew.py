@@ -147,7 +147,7 @@ async def test_a_commit_of_the_topic_before_changes_nothing(either_broker: Runni
     late = NamedOffset(QueueName(TOPIC, 0, before.generation), 2)
     (done,) = await either_broker.broker.offsets.commit(GROUP, [late])
     assert isinstance(done.refusal, MadeAnew)
-    assert "topic 'orders' was deleted and made anew" in done.refusal.sentence
+    assert "topic 'orders' was deleted and created again" in done.refusal.sentence
     assert (done.stored.offset, done.stored.generation) == (NO_OFFSET, after.generation)
     rides = Pull(GROUP, TOPIC, 0, 2, 32, TagFilter(), 0, commit_offset=2, generation=before.generation)
     assert (await either_broker.broker.pulls.pull(rides)).status is PullStatus.MADE_ANEW
@@ -211,8 +211,8 @@ async def test_on_the_wire(either_door: Door) -> None:
         answer = await pull_by(either_door, 1, extras={"sys_flag": 4, "generation": generation - 1})
         assert (answer.code, answer.next_offset, answer.messages) == (pb.ILLEGAL_OFFSET, 0, [])
         assert answer.status.message == (
-            "topic 'flights' was deleted and made anew, and offset 1 belongs to the topic before; queue 0 of topic"
-            " 'flights' begins at 0, go on there"
+            "topic 'flights' was deleted and created again, and offset 1 belongs to the old topic; queue 0 of topic"
+            " 'flights' begins at 0, continue there"
         )
     name = queue_name(0)
     name.generation = generation - 1

@@ -105,8 +105,9 @@ def test_after_a_reset_a_commit_from_before_is_refused(store: OpenStore, topic: 
     )
     (late,) = commit(store, group, topic, (0, 60, 1))
     assert isinstance(late.refusal, TooLate)
-    assert "offset 60 of queue 0 of topic 'orders' stands on reset 1, and reset 2 came since; go on at 10" in str(
-        late.refusal
+    assert (
+        "offset 60 of queue 0 of topic 'orders' was read after reset 1, but reset 2 came later; continue at 10"
+        in str(late.refusal)
     )
     assert late.stored == QueueProgress(10, 2)
     assert commit(store, group, topic, (0, 11, 2)) == [Committed(None, QueueProgress(11, 2))]

@@ -76,12 +76,17 @@ def test_a_retry_copy_knows_which_attempt_it_is(topic: str, properties: dict[str
     ("offset", "code", "next_offset", "sentence"),
     [
         (3, pb.MESSAGE_NOT_FOUND, 3, "queue 0 of topic 'flights' ends at 3; pull there again"),
-        (0, pb.MESSAGE_NOT_FOUND, 3, "nothing in queue 0 of topic 'flights' from 0 to 3 is wanted; go on there"),
+        (
+            0,
+            pb.MESSAGE_NOT_FOUND,
+            3,
+            "the filter accepts no message of queue 0 of topic 'flights' from 0 to 3; continue there",
+        ),
         (
             999,
             pb.ILLEGAL_OFFSET,
             3,
-            "offset 999 is not in queue 0 of topic 'flights', which begins at 0 and ends at 3; go on at 3",
+            "offset 999 is not in queue 0 of topic 'flights', which begins at 0 and ends at 3; continue at 3",
         ),
         (-1, pb.ILLEGAL_OFFSET, 0, "offset -1 is not in queue 0"),
     ],
@@ -181,7 +186,7 @@ async def test_a_pull_of_an_older_subscription_is_refused(pull: Pull, either_doo
             either_door, extras={"sys_flag": SUBSCRIPTION, "sub_version": 1_999}, filter_expression=tags("A")
         )
         assert (late.code, late.messages) == (pb.PRECONDITION_FAILED, [])
-        assert "stands on subscription version 1999, and its client's settings on 2000" in late.status.message
+        assert "has subscription version 1999, but its client's settings have 2000" in late.status.message
         for version in (2_000, 0):
             assert (await pull(either_door, extras={"sub_version": version})).ids == ["b"]
 

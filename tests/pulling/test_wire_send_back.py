@@ -107,14 +107,14 @@ async def test_after_so_many_failures_it_is_a_dead_letter(timed_door: Door, most
     ("fields", "code", "words_of_it"),
     [
         ({"offset": 3}, pb.MESSAGE_NOT_FOUND, "queue 0 of topic 'flights' stores no message at offset 3"),
-        ({"offset": -1}, pb.MESSAGE_NOT_FOUND, "offset -1 is none that a queue has"),
-        ({"offset": 1 << 40}, pb.MESSAGE_NOT_FOUND, f"offset {1 << 40} is none that a queue has"),
+        ({"offset": -1}, pb.MESSAGE_NOT_FOUND, "a queue cannot have offset -1"),
+        ({"offset": 1 << 40}, pb.MESSAGE_NOT_FOUND, f"a queue cannot have offset {1 << 40}"),
         ({"number": 4}, pb.BAD_REQUEST, "topic 'flights' has no queue 4"),
         ({"topic": pb.Resource(name="nosuch")}, pb.TOPIC_NOT_FOUND, "'nosuch'"),
         (
             {"topic": pb.Resource(name="%RETRY%others")},
             pb.BAD_REQUEST,
-            "holds the retries of another group than 'counters'",
+            "has the retries of another group than 'counters'",
         ),
         ({"group": pb.Resource(name=" ")}, pb.ILLEGAL_CONSUMER_GROUP, "blank"),
     ],
