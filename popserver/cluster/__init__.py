@@ -1,1 +1,1 @@
-"""Several servers on one Postgres: which are there, and what they tell each other."""
+"""Several servers on one Postgres: which are running, and their notifications to each other."""

@@ -1,7 +1,7 @@
-"""The notice board of several servers: hears what the others say, and knows when it has missed something.
+"""Receives the notifications of other servers through Postgres, and detects when some may be lost.
 
-It lives on the event loop and in real time: a connection has no manual clock. While there is none, once a second
-everything counts as missed, so that nobody waits longer than that for what could not be told.
+It runs in the event loop and in real time, because a connection cannot use a manual clock. While there is no
+connection, it reports lost notifications once a second, so that no client waits longer than that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger("popserver.board")
 
 
 class NotificationFeed:
-    """Calls `heard` for every notice, and `missed` whenever some may have been lost."""
+    """Calls `heard` for every notification, and `missed` when some may have been lost."""
 
     def __init__(self, database: Database, heard: Callable[[Notification], None], missed: Callable[[], None]) -> None:
         self._database = database
@@ -37,11 +37,11 @@ class NotificationFeed:
         self._missed = missed
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._logged_at: float | None = None  # of a notice that cannot be read
+        self._logged_at: float | None = None  # when a notification that cannot be read was logged
         self.is_up = False
 
     async def start(self) -> None:
-        """Listen from now on; returns after the first try, whatever came of it."""
+        """Listen from now on. Returns after the first try, also if it failed."""
         self._task = asyncio.get_running_loop().create_task(self._keep_listening())
         await self._tried.wait()
 
@@ -57,19 +57,19 @@ class NotificationFeed:
                 await self._listen()
             except StoreUnavailable as error:
                 if self.is_up or not self._tried.is_set():
-                    log.warning("no notices of other servers; looking once a second", reason=error.sentence)
+                    log.warning("no notifications from other servers; checking once a second", reason=error.sentence)
                 self.is_up = False
                 self._tried.set()
                 self._missed()
                 await asyncio.sleep(POLL_S)
 
     async def _listen(self) -> None:
-        """Hear notices until the connection breaks."""
+        """Receive notifications until the connection breaks. Raises `StoreUnavailable` then."""
         connection = await listen(self._database)
         try:
             self.is_up = True
             self._tried.set()
-            # What was said before we listened.
+            # Notifications before this moment are lost.
             self._missed()
             await self._read(connection)
         finally:
@@ -99,29 +99,26 @@ class NotificationFeed:
         notification = decode(payload)
         if notification is UNREADABLE:
             now = asyncio.get_running_loop().time()
-            # Every user of the database can send any number of them.
+            # Logged rarely, because every user of the database can send any number of them.
             if self._logged_at is None or now - self._logged_at >= UNREADABLE_AGAIN_S:
                 self._logged_at = now
-                log.warning("a notice cannot be read; looking at everything", payload=payload[:PAYLOAD_LOGGED_MAX])
+                log.warning("a notification cannot be read; checking everything", payload=payload[:PAYLOAD_LOGGED_MAX])
         return notification
 
 
-# Hearing what other servers say: a Postgres connection of its own, read when its socket has something.
-
-
 class NotificationConnection:
-    """An open connection that listens. Needs no statement any more; a broken one raises `StoreUnavailable`."""
+    """A Postgres connection that only listens. If it breaks, its methods raise `StoreUnavailable`."""
 
     def __init__(self, conn: AsyncConnection, name: str) -> None:
         self._conn = conn
         self._name = name
 
     def fileno(self) -> int:
-        """What to watch for reading."""
+        """The socket to watch for reading."""
         return self._conn.fileno()
 
     def heard(self) -> Iterator[str]:
-        """The payloads that have come; call it when there is something to read."""
+        """The payloads that have arrived. Call it when the socket is readable."""
         from psycopg import Error
 
         try:
@@ -136,7 +133,7 @@ class NotificationConnection:
 
 
 async def listen(database: Database) -> NotificationConnection:
-    """Begin to hear. Raises `StoreUnavailable` where Postgres does not answer."""
+    """Connect and listen. Raises `StoreUnavailable` if Postgres does not answer."""
     from psycopg import AsyncConnection, Error
 
     try:
@@ -153,4 +150,4 @@ async def listen(database: Database) -> NotificationConnection:
 
 def _unavailable(name: str, error: Exception) -> StoreUnavailable:
     lines = str(error).strip().splitlines()
-    return StoreUnavailable(f"{name} tells nothing of other servers ({lines[0] if lines else type(error).__name__})")
+    return StoreUnavailable(f"{name} sends no notifications ({lines[0] if lines else type(error).__name__})")

@@ -1,8 +1,8 @@
-"""Several servers on one Postgres: who else is there, and what they tell each other.
+"""This server among several servers on one Postgres: heartbeats, and notifications to each other.
 
-A server says every second that it is there, tells the others in each commit what that commit made grantable,
-and hears the same of them. As long as it is alone it tells nothing: who comes says so, and is then told to look at
-everything. Clocks are kept in step with the database's.
+Each server writes a heartbeat every second. With each commit it notifies the others which topics have messages to
+deliver. A server that is alone sends no notifications; a new server announces itself, and then all servers check
+everything once. The servers' clocks follow the database's clock.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from popserver.model.errors import PopError
 from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS
 
 JUDGE_OTHERS_AFTER_MS = 10 * SECOND_MS
-# After this without a beat the others may have taken the clients of this server for gone; a beat less, as their clocks
-# are not quite its own.
+# After this time without a heartbeat other servers may have released the clients of this server. It is one heartbeat
+# less than their limit, because their clocks differ a little.
 ABSENT_MS = CLIENT_LAPSE_MS - HEARTBEAT_MS
 
 log = structlog.get_logger("popserver.members")
 
 
 class ServerEvents(NamedTuple):
-    """What the broker does when it hears of the others."""
+    """Callbacks for events in the cluster."""
 
     on_notification: Callable[[Notification], None]
-    on_missed: Callable[[], None]  # notices may have been lost
-    on_heartbeat: Callable[[], None]  # a beat beside others: what they know to fall due may be ours to end
-    on_server_gone: Callable[[], None]  # a server is not there any more: its duties are everybody's
-    on_client_left_behind: Callable[[str], None]  # a client of a server that has not been seen for long
-    on_absence: Callable[[], None]  # this server was not seen for so long that its clients may not be listed any more
+    on_missed: Callable[[], None]  # notifications may have been lost
+    on_heartbeat: Callable[[], None]  # while others run: check for due work that only they know of
+    on_server_gone: Callable[[], None]  # the remaining servers take over its work
+    on_client_left_behind: Callable[[str], None]  # a client of a server that has been gone for long
+    on_absence: Callable[[], None]  # this server had no heartbeat for so long that its clients may have been removed
 
 
 class Servers:
-    """This server among the others; one that does not share its database is alone for ever."""
+    """This server among the others. Without a shared database it is always alone."""
 
     def __init__(self, database: Database, reader: Reader, writer: Writer, clock: Clock, *, shared: bool) -> None:
         self.server_id = secrets.token_hex(6)
@@ -72,14 +72,14 @@ class Servers:
         self._other_addresses: set[str] = set()
         self.address = ""
         self._feed = NotificationFeed(database, self._on_notification, self._on_missed) if shared else None
-        # Read by the writer's thread. Until it is known, somebody may be there.
+        # The writer's thread reads it. Until the first heartbeat there may be other servers.
         self._is_alone = not shared
         self._present_since_ms: int | None = None
         self._last_heartbeat_ms = 0
         self._alarm: Alarm | None = None
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._again = False
-        self._has_missed = False  # to be made up for as soon as the database answers
+        self._has_missed = False  # report lost notifications as soon as the database answers
         self._closed = False
 
     @property
@@ -88,14 +88,14 @@ class Servers:
         return self._shared
 
     async def start(self, events: ServerEvents) -> None:
-        """Say that this server is there; from then on it hears of everything."""
+        """Announce this server. From then on it gets all notifications."""
         self._events = events
         if self._feed is not None:
             await self._feed.start()
             await self._heartbeat()
 
     async def list_at(self, address: str) -> None:
-        """Clients of the other servers may come to this address."""
+        """Publish this server's address for clients of the other servers."""
         self.address = address
         if self._shared:
             await self._heartbeat()
@@ -105,7 +105,7 @@ class Servers:
             await asyncio.gather(self._heartbeat_task, return_exceptions=True)
 
     async def close(self) -> None:
-        """Leave, as far as the database still answers."""
+        """Announce that this server stops, if the database still answers."""
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -116,31 +116,31 @@ class Servers:
         try:
             await self._writer.submit(sql.Leave(self.server_id))
         except PopError as error:
-            log.warning("left without a word", reason=error.sentence)
+            log.warning("the other servers could not be told that this server stops", reason=error.sentence)
 
     def reachable(self) -> list[Server]:
-        """The servers that clients can be sent to, this one among them wherever it is; by address, each once."""
+        """The servers for routes, including this one; sorted by address, each address once."""
         by_address = {each.address: each for each in reversed(self.others) if each.address}
         by_address[self.address] = Server(self.server_id, self.address)
         return [by_address[address] for address in sorted(by_address)]
 
     def is_elsewhere(self, address: str) -> bool:
-        """Whether the address is, or was, another server's."""
+        """Whether the address belongs, or belonged, to another server."""
         return address != self.address and address in self._other_addresses
 
     def announcement(self, tx: Transaction) -> str:
-        """What the others are to hear when the transaction is committed; empty for nothing. Called by the writer."""
+        """The notification to other servers for this transaction; empty for none. The writer's thread calls it."""
         if self._is_alone and not tx.signals:
             return ""
         return notifications.encode(self.server_id, tx.ready_topics, tx.invalidations, tx.signals)
 
     async def attach(self, client_id: str, *, inherits: bool = False) -> None:
-        """A push consumer is here: its holds live as long as it does, whichever server granted them."""
+        """A push consumer connected to this server. Its holds last while it lives, also those from other servers."""
         if self._shared:
             await self._writer.submit(AttachClient(client_id, self.server_id, inherits))
 
     async def detach(self, client_id: str, *, inherits: bool = False, everywhere: bool = False) -> bool:
-        """A push consumer is gone here; says whether it is gone everywhere."""
+        """A push consumer left this server. Returns whether no other server has it either."""
         if not self._shared:
             return True
         return await self._writer.submit(DetachClient(client_id, self.server_id, inherits, everywhere))
@@ -148,7 +148,7 @@ class Servers:
     def _on_notification(self, notification: Notification) -> None:
         if notification.sender == self.server_id:
             return
-        # Whoever speaks is there, be its last beat late.
+        # A server that sends notifications is running, even if its heartbeat is late.
         if SERVERS in notification.signals or (notification.sender and notification.sender not in self._ids()):
             self._is_alone = False
             self._begin_heartbeat()
@@ -160,9 +160,9 @@ class Servers:
             self._has_missed = False
             self._events.on_missed()
         else:
-            # Who comes now cannot tell us.
+            # A new server could not announce itself to this one now.
             self._is_alone = False
-            # While the database is away there is nothing to look at: polls wait on, and what is known is kept.
+            # Without the database there is nothing to check: polls keep waiting, and caches are kept.
             self._has_missed = True
         if self._last_heartbeat_ms:
             self._begin_heartbeat()
@@ -182,7 +182,7 @@ class Servers:
                 self._again = False
                 await self._heartbeat()
         except PopError as error:
-            log.warning("the others do not hear that this server is there", reason=error.sentence)
+            log.warning("a heartbeat to the other servers failed", reason=error.sentence)
             self._set_alarm()
         finally:
             self._heartbeat_task = None
@@ -191,7 +191,7 @@ class Servers:
         now_ms = self._clock.now_ms()
         if self._present_since_ms is None or now_ms - self._last_heartbeat_ms > SERVER_LAPSE_MS:
             self._present_since_ms = now_ms
-        # Who was away, with the database perhaps, cannot say that others were not there.
+        # A server that was away itself, perhaps with the database, cannot tell which others were away.
         judges = now_ms - self._present_since_ms >= JUDGE_OTHERS_AFTER_MS
         result = await self._writer.submit(Heartbeat(self.server_id, self.address, judges, self._clock.ahead_ms()))
         was_away = result.is_new or self._clock.now_ms() - self._last_heartbeat_ms > ABSENT_MS
@@ -207,7 +207,7 @@ class Servers:
         before, now = self._ids(), {each.server_id for each in result.others}
         self.others = result.others
         self._other_addresses |= {each.address for each in result.others if each.address}
-        # The writer is one thread: what it committed untold came before the welcome, which tells it.
+        # The writer is one thread, so commits without notifications come before `Welcome`, which makes all check.
         self._is_alone = not now and self._feed is not None and self._feed.is_up
         if now - self._adopted:
             self._adopt_clients(now)
@@ -229,7 +229,7 @@ class Servers:
 
         def done(answer: asyncio.Future[None]) -> None:
             if not answer.cancelled() and answer.exception() is not None:
-                self._adopted = set()  # so the next beat tries again
+                self._adopted = set()  # so the next heartbeat tries again
 
         self._writer.submit(sql.AdoptClients()).add_done_callback(done)
 

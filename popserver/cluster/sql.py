@@ -1,7 +1,7 @@
-"""Who serves this database, and which server has heard of which push consumer.
+"""Which servers use this database, and which server has which push consumers.
 
-Only servers on Postgres write here: a SQLite file has one server. A row of `client` counts as long as its server is
-seen. The server removes it when the client is gone, so nothing is written while a client simply lives.
+Only servers on Postgres write these tables, because a SQLite file has one server. A row of `client` is valid while its
+server has heartbeats. The server removes the row when the client is gone; heartbeats of clients write nothing.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from popserver.model.errors import PopError
 from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS, Holder
 
 HEARTBEAT_MS = 1 * SECOND_MS
-LONE_HEARTBEAT_MS = 3 * SECOND_MS  # when nobody else is there to read it
+LONE_HEARTBEAT_MS = 3 * SECOND_MS  # if there is no other server
 SERVER_LAPSE_MS = 4 * SECOND_MS
 
 
 class Server(NamedTuple):
-    """A server that is there; `address` is where clients reach it, empty where nobody can say."""
+    """A running server; `address` is its address for clients, empty if unknown."""
 
     server_id: str
     address: str
 
 
 class HeartbeatResult(NamedTuple):
-    """The other servers that are there, and up to 1,000 clients of servers that have not been for long."""
+    """The other running servers, and up to 1,000 clients of servers that have been gone for long."""
 
     others: tuple[Server, ...]
     left_behind: tuple[str, ...]
-    newest_ms: int  # when one of the others was there, by its own clock; 0 where there is none
-    is_new: bool = False  # nobody knew of the server that says so, or not any more
+    newest_ms: int  # the latest heartbeat of another server, by its own clock; 0 if there is none
+    is_new: bool = False  # the server that sent the heartbeat was not listed
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request[HeartbeatResult]):
-    """A server says that it is there. One that `judges` was there all the time, so it may say who was not."""
+    """A server's heartbeat. With `judges`, it ran all the time, so it may decide which other servers are gone."""
 
     phase: ClassVar = Phase.HEARTBEAT
     server_id: str
     address: str
     judges: bool
-    ahead_ms: int = 0  # its time, of the database's clock
+    ahead_ms: int = 0  # how far its time is ahead of the database's clock
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Request[None]):
-    """A server stops. Its clients have the usual time to be heard of by another one."""
+    """A server stops. Its clients have the usual time to connect to another server."""
 
     phase: ClassVar = Phase.LEAVE
     server_id: str
@@ -62,7 +62,7 @@ class Leave(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class AttachClient(Request[bool]):
-    """A push consumer was heard of by this server. `inherits`: servers unseen for long have it no more."""
+    """A push consumer connected to this server. `inherits`: remove its rows of servers that have been gone for long."""
 
     phase: ClassVar = Phase.ATTACH_CLIENTS
     client_id: str
@@ -72,7 +72,7 @@ class AttachClient(Request[bool]):
 
 @dataclass(frozen=True, slots=True)
 class DetachClient(Request[bool]):
-    """A push consumer is gone as far as this server knows; `everywhere`: it said so itself."""
+    """A push consumer left this server; `everywhere`: it said that it stops, so it left all servers."""
 
     phase: ClassVar = Phase.ATTACH_CLIENTS
     client_id: str
@@ -83,14 +83,14 @@ class DetachClient(Request[bool]):
 
 @dataclass(frozen=True, slots=True)
 class AdoptClients(Request[None]):
-    """Have everybody look at everything: one that has just come was not told what was committed before."""
+    """Make all servers check everything, because a new server missed earlier notifications."""
 
     phase: ClassVar = Phase.ADOPT_CLIENTS
 
 
 @carries_out(Heartbeat)
 def heartbeat(tx: Transaction, requests: Sequence[Heartbeat]) -> list[HeartbeatResult | PopError]:
-    """Note that the server is there; forget servers unseen for long, once their clients are looked after."""
+    """Write heartbeats. Remove servers that have been gone for long, after their clients were taken over."""
     return [_heartbeat(tx, request) for request in requests]
 
 
@@ -110,10 +110,10 @@ def adopt_clients(tx: Transaction, requests: Sequence[AdoptClients]) -> list[Pop
 
 @carries_out(AttachClient, DetachClient)
 def attend(tx: Transaction, requests: Sequence[AttachClient | DetachClient]) -> list[bool | PopError]:
-    """Note who has come and gone; per request whether no server has its client now.
+    """Write which server has which clients. Returns for each request whether no server has its client now.
 
-    All rows of all these clients are locked first, in one order: of two servers that lose a client at the same time
-    the second one sees that it was the last.
+    All rows of these clients are locked first, in one order. So if two servers lose a client at the same time, the
+    second one sees that it was the last.
     """
     client_ids = sorted({request.client_id for request in requests})
     before = _attended(tx.conn, client_ids)
@@ -125,18 +125,18 @@ def attend(tx: Transaction, requests: Sequence[AttachClient | DetachClient]) -> 
 
 
 def newest_heartbeat_ms(conn: Connection) -> int:
-    """The latest time at which a server was there; 0 for none. A clock that joins them does not start behind it."""
+    """The latest heartbeat of any server; 0 for none. A new server's clock must not start behind it."""
     newest: int | None = conn.execute(_NEWEST).scalar()
     return newest or 0
 
 
 def clock_ms(conn: Connection) -> float:
-    """What time it is at the database: the one clock all servers see (Postgres)."""
+    """The time of the database (Postgres), which all servers share, in epoch ms."""
     return float(conn.execute(_CLOCK).scalar_one())
 
 
 def unattended_push_clients(conn: Connection) -> list[str]:
-    """The clients that hold messages as push consumers, and that no server answers for."""
+    """The clients that hold messages as push consumers and that no server has."""
     return list(conn.execute(_UNATTENDED).scalars())
 
 
@@ -174,12 +174,12 @@ def _left_behind(tx: Transaction) -> tuple[str, ...]:
 
 
 def _long_unseen(tx: Transaction) -> set[str]:
-    """Servers unseen for so long that a client which nobody else has heard of is gone as well."""
+    """Servers that have been gone for so long that their clients are gone too, unless another server has them."""
     return set(tx.conn.execute(_LONG_UNSEEN, {"until_ms": tx.now_ms - CLIENT_LAPSE_MS}).scalars())
 
 
 def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[str]]:
-    """Which servers have these clients; locked until the transaction ends."""
+    """The servers that have each client. The rows are locked until the transaction ends."""
     have: dict[str, set[str]] = {client_id: set() for client_id in client_ids}
     for row in conn.execute(_LOCK, {"clients": encode_rows([(client_id,) for client_id in client_ids])}):
         have[row.client_id].add(row.server_id)
@@ -229,7 +229,7 @@ _UNLIST = update(server).where(server.c.server_id == bindparam("its_id")).values
 _OTHERS = (
     select(server.c.server_id, server.c.address, server.c.last_seen_ms)
     .where(server.c.server_id != bindparam("own_id"), server.c.last_seen_ms > bindparam("since_ms"))
-    # Of two at one address the newer: the other was killed, and this one has taken its place.
+    # If two servers have one address, the newer comes first: it has replaced the other, which was killed.
     .order_by(server.c.address, server.c.last_seen_ms.desc())
 )
 _CLOCK = text("SELECT extract(epoch FROM clock_timestamp()) * 1000")
@@ -242,7 +242,7 @@ _CLIENTS_OF = (
     .distinct()
     .limit(literal_column(str(STEP_ROWS_MAX)))
 )
-# Two servers that find each other unseen, after a time without the database, must not wait for each other.
+# Skips locked rows: after a time without the database two servers may remove each other and must not deadlock.
 _FORGET = delete(server).where(
     server.c.server_id.in_(
         select(server.c.server_id)

@@ -1,1 +1,1 @@
-"""What stands before gRPC: the public port, and the certificate the server shows."""
+"""The public port in front of gRPC, and the server's TLS certificate."""

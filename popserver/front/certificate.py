@@ -1,4 +1,4 @@
-"""The certificate a server shows: read from PEM files, and judged before any client sees it."""
+"""The server's TLS certificate: read from PEM files and checked before the server uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDS_SOON = timedelta(days=30)
 
 
 class Files(NamedTuple):
-    """Where a server's certificate chain (its own first) and key lie, and the CA that clients must be certified by."""
+    """The files of a server's certificate chain (its own first) and key, and of the CA that must sign clients'."""
 
     chain: Path
     key: Path
@@ -26,7 +26,7 @@ class Files(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """PEM; fit for gRPC."""
+    """A certificate chain, its key and the CA for clients, in PEM as gRPC takes them; and the parsed certificate."""
 
     chain: bytes
     key: bytes
@@ -34,7 +34,7 @@ class Certificate(NamedTuple):
     own: x509.Certificate
 
     def __repr__(self) -> str:
-        """Never shows the key, whoever prints it."""
+        """Without the key, so that no log can show it."""
         return f"<Certificate {self.fingerprint}>"
 
     @property
@@ -47,9 +47,9 @@ class Certificate(NamedTuple):
         return self.own.not_valid_after_utc
 
     def doubt(self, now: datetime) -> str | None:
-        """Why clients that check certificates refuse this one, or will soon; None where they have no reason to.
+        """Why clients that check certificates refuse this one, or will soon; None if it is fine.
 
-        Not a reason to refuse it here: many official clients check nothing, and are better served than not.
+        The server uses such a certificate anyway, because many official clients do not check certificates.
         """
         if now > self.ends:
             return f"it ended on {self.ends:%Y-%m-%d %H:%M} UTC"
@@ -61,7 +61,7 @@ class Certificate(NamedTuple):
 
 
 def read_certificate(files: Files) -> Certificate:
-    """Raises `CannotListen`, which names the file and what is wrong with it."""
+    """Read and check a certificate. Raises `CannotListen`, which names the file and the problem."""
     chain, key = _content(files.chain), _content(files.key)
     own = _certificates(files.chain, chain)[0]
     private = _private_key(files.key, key)
@@ -71,7 +71,7 @@ def read_certificate(files: Files) -> Certificate:
 
 
 def read_client_ca(file: Path | None) -> bytes | None:
-    """The certificates that clients' own must lead to. Raises `CannotListen` where the file is unfit."""
+    """The CA certificates for checking clients, as PEM; None without a file. Raises `CannotListen` for a bad file."""
     if file is None:
         return None
     content = _content(file)
@@ -90,22 +90,20 @@ def _certificates(file: Path, content: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(content)
     except ValueError as error:
-        raise _unfit(file, "it holds no certificate in PEM") from error
+        raise _unfit(file, "it has no certificate in PEM format") from error
 
 
 def _private_key(file: Path, content: bytes) -> Any:
     try:
         key = load_pem_private_key(content, password=None)
     except TypeError as error:
-        raise _unfit(file, "it is locked by a password; store the key without one, readable by the server alone") from (
-            error
-        )
+        raise _unfit(file, "it has a password; store the key without one, readable only by the server") from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise _unfit(file, "it holds no private key in PEM") from error
+        raise _unfit(file, "it has no private key in PEM format") from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise _unfit(file, "it is neither an RSA nor an EC key, and others are not known to every client")
+        raise _unfit(file, "it is neither an RSA nor an EC key, and some clients support only these")
     return key
 
 
 def _unfit(file: Path, reason: str) -> CannotListen:
-    return CannotListen(f"cannot speak TLS with {file}: {reason}")
+    return CannotListen(f"cannot use {file} for TLS: {reason}")

@@ -1,7 +1,7 @@
-"""One port for TLS and plaintext: the first byte of a connection says which, and gRPC's own listeners do the rest.
+"""One port for TLS and plaintext: the front looks at a connection's first byte and relays it to a gRPC listener.
 
-A TLS connection begins with a handshake record (0x16), a plaintext one with HTTP/2's preface ("PRI * …"). Whoever sends
-anything else, or nothing for a while, is let go. The front reads that one byte and passes everything on as it is.
+A TLS connection begins with a handshake record (0x16), a plaintext one with HTTP/2's preface ("PRI * …"). A connection
+that sends something else, or nothing for a while, is closed. The front changes nothing in the data that it relays.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ PREFACE = ord("P")
 KINDS = (TLS_HANDSHAKE, PREFACE)
 BACKLOG = 1_024
 SAY_FULL_EVERY_S = 60.0
-# When the server has ended its calls, their last bytes are passed on within this time.
+# When the server has ended its calls, it relays their last bytes for at most this long.
 FINISH_S = 1.0
 
 log = structlog.get_logger("popserver.front")
 
 
 class ConnectionLimits(NamedTuple):
-    """How much of strangers the front puts up with."""
+    """Limits of connections."""
 
-    silence_s: float = 5.0  # before the first byte
-    silent_max: int = 1_000  # connections without one; of more, the oldest goes
+    silence_s: float = 5.0  # until the first byte
+    silent_max: int = 1_000  # connections without a first byte; beyond that the oldest is closed
     connections_max: int = 5_000
-    connections_per_address: int = 0  # 0: half of all
-    # Callers must sign: of connections that never did, half of all may be there, and the oldest goes for a new one.
+    connections_per_address: int = 0  # 0: half of `connections_max`
+    # Callers must sign. Then connections without a signed call get half of `connections_max`; the oldest makes room.
     must_sign: bool = False
 
 
 class Front:
-    """Listens on host and port (0: any free one, see `.port`). Raises OSError where it cannot."""
+    """Listens on host and port (0: any free port, see `.port`). Raises `OSError` if it cannot."""
 
     def __init__(
         self, host: str, port: int, inner: InnerListeners, limits: ConnectionLimits, kinds: Collection[int] = KINDS
     ) -> None:
-        """`kinds`: the first bytes of connections that are let in."""
+        """`kinds`: the first bytes that are accepted."""
         self.inner = inner
         self.kinds = kinds
         self.limits = limits
@@ -73,16 +73,16 @@ class Front:
         self._numbers = itertools.count(1)
         self.turns = Turns()
         self._joined: dict[int, _Client] = {}  # by number
-        self.passed = 0  # bytes of clients, over all connections
+        self.passed = 0  # bytes that clients sent, over all connections
 
     async def start(self) -> None:
-        """Let clients in."""
+        """Accept connections."""
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
             self._servers.append(await loop.create_server(lambda: _Client(self), sock=listening, backlog=BACKLOG))
 
     def close(self) -> None:
-        """Let nobody in any more; who is in stays."""
+        """Accept no more connections. Open connections stay open, except those without a first byte."""
         for server in self._servers:
             server.close()
         for listening in self._sockets:
@@ -91,7 +91,7 @@ class Front:
             client.transport.abort()
 
     async def finish(self) -> None:
-        """Pass on the last bytes of connections that the server has ended, then end the others too."""
+        """Relay the last bytes of connections that the server has ended, then close the others."""
         self._all_gone.clear()
         if self._clients:
             try:
@@ -99,11 +99,11 @@ class Front:
             except TimeoutError:
                 for client in list(self._clients):
                     client.transport.abort()
-                await asyncio.sleep(0)  # for the sockets to be closed
+                await asyncio.sleep(0)  # lets the event loop close the sockets
         self.inner.close()
 
     def arrived(self, client: _Client) -> bool:
-        """Whether there is room for one more."""
+        """Count a new connection. False if there is no room for it."""
         if self.limits.must_sign:
             self._make_room(client.host)
         if not self._shares.take(client.host):
@@ -116,17 +116,17 @@ class Front:
             self._unsigned.setdefault(client.host, {})[client] = None
         self._silent[client] = None
         if len(self._silent) > self.limits.silent_max:
-            next(iter(self._silent)).turn_away("it said nothing, and others wait")
+            next(iter(self._silent)).turn_away("it sent no byte, and there are too many such connections")
         return True
 
     def signed(self, number: int) -> None:
-        """A call of this connection was signed: from now on it goes for no other."""
+        """A call of this connection was signed: from now on the connection is not closed to make room."""
         client = self._joined.get(number)
         if client is not None:
             self._is_signed(client)
 
     def hang_up(self, number: int, why: str) -> None:
-        """End a connection."""
+        """Close a connection."""
         client = self._joined.get(number)
         if client is not None:
             client.turn_away(why)
@@ -141,9 +141,9 @@ class Front:
                 del self._unsigned[client.host]
 
     def _make_room(self, host: str) -> None:
-        """For one more from there, the oldest that never signed has to go; those that signed stay."""
+        """Close the oldest connection without a signed call, if a new one from `host` needs its place."""
         if self._shares.has_all(host):
-            # Another address has to give nothing up: this one gets no more.
+            # The address has its whole share, so only a connection of this address may be closed.
             if host in self._unsigned:
                 self._end_oldest(self._unsigned[host], self.of_one_address)
         elif self._all_unsigned and len(self._all_unsigned) >= self.unsigned.limit:
@@ -155,7 +155,7 @@ class Front:
         short.refused += 1
         oldest = next(iter(there))
         self._say_full(short, oldest.host)
-        oldest.turn_away("it never signed a call, and others wait")
+        oldest.turn_away("it never signed a call, and a new connection needs its place")
         self.left(oldest)
 
     def spoke(self, client: _Client) -> None:
@@ -164,12 +164,12 @@ class Front:
         self._joined[client.number] = client
 
     def passed_by(self, number: int) -> int | None:
-        """How many bytes a client has sent; None when the connection has ended."""
+        """How many bytes a connection has sent; None if it is closed."""
         client = self._joined.get(number)
         return None if client is None else client.passed
 
     def connection(self, number: int) -> _Client | None:
-        """The connection with its `passed` and `returned`, which grow; None when it has ended."""
+        """The connection, whose `passed` and `returned` count bytes; None if it is closed."""
         return self._joined.get(number)
 
     def left(self, client: _Client) -> None:
@@ -184,12 +184,12 @@ class Front:
             self._all_gone.set()
 
     def _say_full(self, short: Budget, host: str) -> None:
-        """Now and then: a flood must not fill the log as well."""
+        """Log at most one line a minute for each limit, so that a flood does not fill the log."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._said_full_at_s.get(short, -math.inf) >= SAY_FULL_EVERY_S:
             self._said_full_at_s[short] = now_s
             log.warning(
-                "connections turned away",
+                "connections refused",
                 reason=f"no room for more {short.name}",
                 limit=short.limit,
                 option=f"--{short.option.replace('_', '-')}",
@@ -198,7 +198,7 @@ class Front:
 
 
 class _Client(RelayProtocol):
-    """A client's connection; joined with one to the right inner listener as soon as it speaks."""
+    """A client's connection. After its first byte it is joined with a connection to the matching inner listener."""
 
     def __init__(self, front: Front) -> None:
         super().__init__()
@@ -206,11 +206,11 @@ class _Client(RelayProtocol):
         self._heard: list[bytes] = []
         self._patience: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
-        self._resets: SlowedResets | None = None  # from the first one on
+        self._resets: SlowedResets | None = None  # set at the first reset
         self.peer = "unknown"
         self.host = ""
-        self.number = 0  # from its first byte on
-        self.passed = 0  # bytes
+        self.number = 0  # set at the first byte
+        self.passed = 0  # bytes that the client sent
         self.returned = 0  # bytes that the server sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -221,7 +221,7 @@ class _Client(RelayProtocol):
             self.transport.abort()
             return
         silence_s = self._front.limits.silence_s
-        self._patience = asyncio.get_running_loop().call_later(silence_s, self.turn_away, "it said nothing")
+        self._patience = asyncio.get_running_loop().call_later(silence_s, self.turn_away, "it sent no byte")
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -252,14 +252,14 @@ class _Client(RelayProtocol):
         super().connection_lost(error)
 
     def turn_away(self, why: str) -> None:
-        log.debug("connection turned away", peer=self.peer, reason=why)
+        log.debug("connection closed", peer=self.peer, reason=why)
         self.transport.abort()
 
     def _choose(self, first: int) -> None:
         self._stop_waiting()
         self._front.spoke(self)
         if first not in self._front.kinds:
-            self.turn_away(f"its first byte is 0x{first:02x}: not what is spoken here")
+            self.turn_away(f"its first byte is 0x{first:02x}, which begins neither of the protocols of this port")
             return
         self.hold()
         self._joining = asyncio.get_running_loop().create_task(self._join(tls=first == TLS_HANDSHAKE))
@@ -271,7 +271,7 @@ class _Client(RelayProtocol):
             connection = await self._front.inner.connect(tls=tls, peer=self.peer, number=self.number)
             await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=connection)
         except OSError as error:
-            log.warning("connection turned away", peer=self.peer, reason=str(error))
+            log.warning("connection closed", peer=self.peer, reason=str(error))
             self.transport.abort()
             return
         if self.transport.is_closing():
@@ -291,7 +291,7 @@ class _Client(RelayProtocol):
 
 
 class _Inner(RelayProtocol):
-    """The server's end of a client's connection."""
+    """The connection to the inner listener."""
 
     def __init__(self, client: _Client) -> None:
         super().__init__(client)
@@ -303,7 +303,7 @@ class _Inner(RelayProtocol):
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """One socket per address of the host, all on one port; an address family this machine lacks is left out."""
+    """One socket for each address of the host, all on one port. Unsupported address families are left out."""
     places = dict.fromkeys(
         (family, place) for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     )
@@ -325,12 +325,12 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _bound(family: int, place: tuple[Any, ...]) -> socket.socket:
-    # asyncio turns off Nagle's delay (40 ms on a quiet connection) only where the protocol is given.
+    # With the protocol given, asyncio switches Nagle's algorithm off, which delays quiet connections by 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # "::" means every address of the machine, as it does for gRPC; any other is itself alone.
+            # "::" stands for every address of the machine, IPv4 too, as in gRPC.
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if place[0] == "::" else 1)
         bound.bind(place)
         bound.setblocking(False)

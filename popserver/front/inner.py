@@ -1,8 +1,8 @@
-"""The listeners behind the front: Unix sockets that gRPC serves, so that no second TCP port is open.
+"""The listeners behind the front: Unix sockets that gRPC serves, so that no second TCP port is needed.
 
-On Linux they are abstract names: nothing lies on the disk, nothing is left behind by a kill. Elsewhere they are files
-in a folder that only this user may enter. On Linux the front's own end of each connection is bound to a name as well,
-one that holds the client's address: gRPC then shows it as the call's peer.
+On Linux they have abstract names, so nothing stays on the disk after a kill. On other systems they are files in a
+folder that only this user can open. On Linux the front also binds its end of each connection to a name with the
+client's address, which gRPC then shows as the call's peer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-# How long to wait for room in a listener's queue of connections, one pause after the other.
+# The pauses between tries if a listener's queue of connections is full.
 _PAUSES_S = (0.01, 0.05, 0.25, 1.0)
 _ABSTRACT = "unix-abstract:"
 _PREFIX = "popmq-"
 
 
 class InnerListeners:
-    """One for plaintext, one for TLS; `plaintext` and `tls` are what gRPC binds."""
+    """A listener for plaintext and one for TLS. `plaintext` and `tls` are the addresses that gRPC binds."""
 
     def __init__(self, *, abstract: bool = sys.platform == "linux") -> None:
         self._folder = None if abstract else Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -33,13 +33,13 @@ class InnerListeners:
 
     @property
     def shows_numbers(self) -> bool:
-        """Whether a call's peer tells the number of its connection."""
+        """Whether a call's peer includes the number of its connection."""
         return self._folder is None
 
     async def connect(self, *, tls: bool, peer: str, number: int) -> socket.socket:
-        """A connection to one of them, for the client at `peer`. Raises OSError.
+        """A connection to a listener for the client at `peer`. Raises `OSError`.
 
-        `number` is the connection's own: a client may come back under its old address before that one is free again.
+        `number` makes its name unique: a client may connect again from the same address before the old name is free.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
@@ -64,7 +64,7 @@ class InnerListeners:
 
 
 def connection_number(grpc_peer: str) -> int | None:
-    """Which of the front's connections a call came through; None for one that did not, or that has no name.
+    """The front's number for a call's connection; None if it has no number or did not come through the front.
 
     >>> connection_number("unix-abstract:popmq-0a1b/7/10.0.0.7:4711"), connection_number("ipv4:10.0.0.7:4711")
     (7, None)
@@ -75,7 +75,7 @@ def connection_number(grpc_peer: str) -> int | None:
 
 
 def peer_address(grpc_peer: str) -> str:
-    """`HOST:PORT` of the client behind a call, from what gRPC calls its peer; the front's is seen through.
+    """`HOST:PORT` of a call's client, from gRPC's name for its peer. Works for connections through the front too.
 
     >>> peer_address("unix-abstract:popmq-0a1b/7/10.0.0.7:4711"), peer_address("ipv4:10.0.0.7:4711")
     ('10.0.0.7:4711', '10.0.0.7:4711')
@@ -87,7 +87,7 @@ def peer_address(grpc_peer: str) -> str:
 
 
 async def _connect(connection: socket.socket, name: str) -> None:
-    """Like `loop.sock_connect`, which takes the "no room" of a Unix socket for "on its way"."""
+    """Like `loop.sock_connect`, which mistakes a full queue of a Unix socket for a connection in progress."""
     for pause_s in _PAUSES_S:
         try:
             return connection.connect(name)
@@ -96,26 +96,26 @@ async def _connect(connection: socket.socket, name: str) -> None:
     return connection.connect(name)
 
 
-# How many connections a process has files for: too many must never keep the database from opening its own.
+# How many connections fit into the process's limit of open files, with enough left for the database.
 
 RESERVED = 200  # for the database, the log, and what libraries open
 LIMIT_MAX = 1 << 20
 
 
 def raise_limit() -> None:
-    """Allow this process as many open files as it may allow itself."""
+    """Raise this process's limit of open files as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
-            # Some systems promise more than they give; then what there is must do.
+            # Some systems allow less than they report; then the limit stays as it is.
             return
 
 
 def connections_max(files_each: int) -> int:
-    """How many connections there is room for, if each of them takes so many files."""
+    """How many connections the process can have, if each needs `files_each` files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = LIMIT_MAX if soft == resource.RLIM_INFINITY else min(soft, LIMIT_MAX)
     return max(files - RESERVED, files // 2) // files_each

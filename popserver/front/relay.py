@@ -1,16 +1,16 @@
-"""Two connections made one: what comes in on one side goes out on the other, no faster than that takes it."""
+"""Relays data between two connections, with back-pressure: each side reads only as fast as the other side can write."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import cast
 
-# What one side still has to take when the other is gone must be taken within this time.
+# When one side is closed, the other side has this much time to receive the rest.
 LINGER_S = 10.0
 
 
 class RelayProtocol(asyncio.Protocol):
-    """One end of a splice."""
+    """One of the two connections."""
 
     def __init__(self, other: RelayProtocol | None = None) -> None:
         self.transport: asyncio.Transport
@@ -34,7 +34,7 @@ class RelayProtocol(asyncio.Protocol):
             self.other.go_on()
 
     def hold(self) -> None:
-        """Read nothing until `go_on` was called as often."""
+        """Stop reading until `go_on` was called as often as `hold`."""
         self._holds += 1
         if self._holds == 1:
             self.transport.pause_reading()
@@ -51,7 +51,7 @@ class RelayProtocol(asyncio.Protocol):
             self.other.leave()
 
     def leave(self) -> None:
-        """Pass on what is still to be passed on, and end."""
+        """Send the rest of the data, then close."""
         if not self.transport.is_closing():
             self.transport.close()
             self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)

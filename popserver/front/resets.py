@@ -1,7 +1,7 @@
-"""Streams that a client begins and resets: each costs the server a call, and the client nothing.
+"""Streams that a client opens and resets at once: each costs the server a call, and the client almost nothing.
 
-Of a client that resets many, the bytes are passed on so slowly that the server keeps up. Only plaintext can be looked
-into; TLS ends in gRPC.
+If a client resets many streams, the front relays its bytes so slowly that the server keeps up. This works only for
+plaintext, because gRPC decrypts TLS.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from popserver.front.turns import Rate
 PER_S = 500
 AT_ONCE = 500
 PAUSE_S = 0.02
-# HTTP/2's RST_STREAM frame: its length, type and flags; then a stream and an error code.
+# HTTP/2's RST_STREAM frame: length, type and flags, followed by a stream and an error code.
 RESET = b"\0\0\4\3\0"
 _WHOLE_RESET = re.compile(re.escape(RESET) + rb"[\0-\x7f]...\0\0\0[\0-\x0d]", re.DOTALL)
 
 
 class SlowedResets:
-    """The bytes of one client, on their way to the server."""
+    """Relays the bytes of one client to the server, and limits the rate of resets."""
 
     def __init__(self, pass_on: Callable[[bytes], None], hold: Callable[[], None], go_on: Callable[[], None]) -> None:
-        """`hold` and `go_on`: read nothing more from the client meanwhile."""
+        """`hold` stops reading from the client; `go_on` continues."""
         self._pass_on = pass_on
         self._hold = hold
         self._go_on = go_on
@@ -33,14 +33,14 @@ class SlowedResets:
         self._alarm: asyncio.TimerHandle | None = None
 
     def take(self, data: bytes) -> None:
-        """Pass on what stands before one reset too many; the rest later."""
+        """Relay the data up to the allowed number of resets now, and the rest later."""
         if self._alarm is None:
             self._pass_on(self._without_rest(data))
         else:
             self._left += data
 
     def drop(self) -> None:
-        """The client is gone."""
+        """Forget the rest: the client has disconnected."""
         if self._alarm is not None:
             self._alarm.cancel()
 

@@ -1,4 +1,4 @@
-"""A certificate of the server's own making, so that clients that begin with TLS are served from the first start."""
+"""A self-signed certificate, so that a new server can serve clients that use TLS."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from popserver.front.certificate import ENDS_SOON, Certificate, Files, read_cert
 from popserver.model.errors import CannotListen
 
 VALID = timedelta(days=3_650)
-# Clocks of clients may be behind.
+# The certificate is valid from one day before, because clocks of clients may be behind.
 BEGUN_BEFORE = timedelta(days=1)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104
 
 
 def make_certificate(host: str, now: datetime) -> Certificate:
-    """A new one, valid for ten years, for the loopback names, this machine's name, and `host`."""
+    """A new certificate, valid for ten years, for the loopback names, this machine's name, and `host`."""
     key = ec.generate_private_key(ec.SECP256R1())
     own = _signed(key, _names(host), now)
     key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -33,10 +33,9 @@ def make_certificate(host: str, now: datetime) -> Certificate:
 
 
 def keep_certificate(files: Files, host: str, now: datetime) -> None:
-    """See that these files hold one; made anew where there is none, or it ends soon, or is not for `host`.
+    """Make a new certificate in these files, unless they have one that is for `host` and does not end soon.
 
-    The key is readable by this user alone. Raises `CannotListen` where the files are something else, or cannot be
-    written.
+    Only this user can read the key. Raises `CannotListen` if the files have other content or cannot be written.
     """
     if files.chain.exists() and files.key.exists():
         kept = read_certificate(files)
@@ -45,21 +44,21 @@ def keep_certificate(files: Files, host: str, now: datetime) -> None:
     made = make_certificate(host, now)
     try:
         files.chain.parent.mkdir(parents=True, exist_ok=True)
-        # The key first: whoever finds both finds them fitting.
+        # The key is written first, so that a reader who finds both files finds a matching pair.
         files.chain.unlink(missing_ok=True)
         _write(files.key, made.key, mode=0o600)
         _write(files.chain, made.chain, mode=0o644)
     except OSError as error:
         raise CannotListen(
-            f"cannot keep the server's certificate in {files.chain.parent}: {error.strerror};"
-            " name a folder that can be written with --tls-dir, or speak no TLS with --tls plaintext"
+            f"cannot write the server's certificate to {files.chain.parent}: {error.strerror};"
+            " choose a writable folder with --tls-dir, or switch TLS off with --tls plaintext"
         ) from error
 
 
 def _signed(key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName], now: datetime) -> x509.Certificate:
     own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "PopMQ")])
-    # No key usage is named: a certificate that may not sign would not be taken as its own root everywhere. It cannot
-    # sign others all the same, as it is no CA.
+    # Without key usage: some clients reject a self-signed certificate as its own root if its key usage forbids signing.
+    # It cannot sign other certificates anyway, because it is not a CA.
     return (
         x509.CertificateBuilder()
         .subject_name(own_name)
@@ -100,7 +99,7 @@ def _is_for(own: x509.Certificate, host: str) -> bool:
 
 
 def _write(file: Path, content: bytes, *, mode: int) -> None:
-    """The whole content or nothing, and never readable by others in between."""
+    """Write the whole content or nothing. Other users cannot read it at any time, unless `mode` allows it."""
     fresh = file.with_name(f"{file.name}.new")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:

@@ -1,4 +1,4 @@
-"""Where a server's certificate comes from: the operator's files, files of its own making, or memory."""
+"""Where the server's certificate comes from: the operator's files, self-signed files, or memory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ log = structlog.get_logger("popserver.front")
 
 
 class Source(Protocol):
-    """The certificate to begin with, and whatever replaces it."""
+    """The current certificate, and its replacements."""
 
     certificate: Certificate
     kept_in: str
 
     def fresh(self) -> Certificate | None:
-        """The new certificate when there is one; None while the last one stands. Any thread may ask."""
+        """The new certificate, or None if it has not changed. Any thread may call this."""
 
 
 class CertificateOptions(NamedTuple):
-    """What the operator says about it; `folder` is for what the server makes itself, None keeps that in memory."""
+    """The operator's options. `folder` is for the self-signed certificate; None keeps it in memory."""
 
     host: str
     chain: Path | None = None
@@ -39,7 +39,7 @@ class CertificateOptions(NamedTuple):
 
 
 class StaticCertificate:
-    """A certificate that nothing replaces."""
+    """A certificate that never changes."""
 
     kept_in = "memory"
 
@@ -51,7 +51,7 @@ class StaticCertificate:
 
 
 def open_source(wishes: CertificateOptions, now: Callable[[], datetime]) -> Source:
-    """Raises `CannotListen`, which names the file that is unfit and why."""
+    """The source that the options describe. Raises `CannotListen`, which names the bad file and the problem."""
     if wishes.chain is not None and wishes.key is not None:
         return ReloadedCertificate(Files(wishes.chain, wishes.key, wishes.client_ca), now)
     if wishes.folder is None:
@@ -63,26 +63,26 @@ def open_source(wishes: CertificateOptions, now: Callable[[], datetime]) -> Sour
 
 
 def announce(source: Source, now: datetime) -> None:
-    """Say in the log which certificate is shown, for those who want to compare."""
+    """Log the certificate's fingerprint, so that operators can compare it."""
     certificate = source.certificate
     log.info("certificate", kept_in=source.kept_in, sha256=certificate.fingerprint, ends=f"{certificate.ends:%Y-%m-%d}")
     say_doubt(certificate, now)
 
 
-# Certificate files that change are taken up at the next handshake; a bad one leaves things as they are.
+# Changed certificate files are used from the next handshake on. If a new file is bad, the old certificate stays in use.
 
-# What tells one content of a file from the next: inode, change in ns, size. None: there is no file.
+# Identifies the content of a file: inode, time of its last change in ns, size. None: there is no file.
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class ReloadedCertificate:
-    """Looks after the certificate of a running server. Called from gRPC's threads, at every handshake.
+    """Reads the certificate files again when they change. gRPC's threads call it at every handshake.
 
-    A look costs one `stat` per file, and nothing while nobody connects.
+    Each check costs one `stat` per file.
     """
 
     def __init__(self, files: Files, now: Callable[[], datetime]) -> None:
-        """Raises `CannotListen` where the files are unfit."""
+        """Raises `CannotListen` for bad files."""
         self._files = files
         self._now = now
         self._looking = threading.Lock()
@@ -91,8 +91,8 @@ class ReloadedCertificate:
         self.kept_in = str(files.chain)
 
     def fresh(self) -> Certificate | None:
-        """The new certificate when there is one; None while the last one stands."""
-        # One looker is enough; the others go on with what there is.
+        """The new certificate, or None if it has not changed."""
+        # One thread checks; the others use the current certificate.
         if not self._looking.acquire(blocking=False):
             return None
         try:
@@ -108,7 +108,7 @@ class ReloadedCertificate:
         try:
             certificate = read_certificate(self._files)
         except CannotListen as error:
-            # Half of a pair that is being replaced looks like this too; the other half changes the stamp again.
+            # Also happens while an operator replaces the two files. The second file changes the stamp again.
             log.warning("certificate not replaced", reason=error.sentence)
             return None
         self.certificate = certificate
@@ -120,7 +120,7 @@ class ReloadedCertificate:
 def say_doubt(certificate: Certificate, now: datetime) -> None:
     doubt = certificate.doubt(now)
     if doubt is not None:
-        log.warning("clients that check certificates refuse the server's", reason=doubt, sha256=certificate.fingerprint)
+        log.warning("clients that check certificates may refuse this one", reason=doubt, sha256=certificate.fingerprint)
 
 
 def _stamp(files: Files) -> _Stamp:

@@ -1,7 +1,7 @@
-"""Whose connection is joined to the server next: each address in its turn, and no more of them than the server takes.
+"""Which connection is joined to the server next: addresses take turns, at a limited rate.
 
-Joining a connection costs the server about a millisecond. A flood of connections must neither hold up the calls of
-others nor the newcomer from another address.
+Joining a connection costs the server about a millisecond. A flood of connections must not delay the calls of other
+clients, nor a new connection from another address.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ TURN_S = 0.01
 
 
 class Turns:
-    """Lets connections join: at once while there are few, then by address in turn."""
+    """Lets connections join: at once if there are few, otherwise one address after the other."""
 
     def __init__(self) -> None:
         self._rate = Rate(PER_S, AT_ONCE)
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address; whose turn it is stands first
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address; the next one first
         self._alarm: asyncio.TimerHandle | None = None
 
     async def wait(self, host: str) -> None:
-        """Return when it is the turn of one more connection from there."""
+        """Return when a connection from `host` may join."""
         loop = asyncio.get_running_loop()
         if not self._waiting and self._rate.take(loop.time()):
             return
@@ -38,7 +38,7 @@ class Turns:
             host, turns = next(iter(self._waiting.items()))
             del self._waiting[host]
             turn = turns.popleft()
-            while turn.done() and turns:  # its client is gone
+            while turn.done() and turns:  # its client has disconnected
                 turn = turns.popleft()
             if turns:
                 self._waiting[host] = turns
@@ -47,11 +47,8 @@ class Turns:
         self._alarm = loop.call_later(TURN_S, self._go_on, loop) if self._waiting else None
 
 
-# So many a second, and so many at once.
-
-
 class Rate:
-    """A token bucket; it is full at first."""
+    """A token bucket with `per_s` tokens per second, and at most `at_once` tokens. It is full at first."""
 
     def __init__(self, per_s: float, at_once: int) -> None:
         self._per_s = per_s
@@ -60,7 +57,7 @@ class Rate:
         self._as_of_s = 0.0
 
     def take(self, now_s: float, wanted: int = 1) -> int:
-        """How many of the wanted may go on now; they are taken."""
+        """Take up to `wanted` tokens; returns how many there were."""
         self._balance = min(self._at_once, self._balance + (now_s - self._as_of_s) * self._per_s)
         self._as_of_s = now_s
         taken = min(wanted, int(self._balance))

@@ -1,7 +1,7 @@
-"""The members of groups that own whole queues, as far as they are at this server (requirements J1, J2, G6).
+"""The members of groups that own whole queues, with streams at this server (requirements J1, J2, G6).
 
-A member is there once the store says so, on every server alike. What this server still has to write is taken from what
-is so when it is written: a client that went and came back meanwhile stays.
+A consumer is a member on every server once it is stored. Joining and leaving is written in the background from the
+state at that moment, so a client that leaves and returns before the write stays a member.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IDLE_NAMED_MAX = 5
 
 
 class Membership(NamedTuple):
-    """What a client is a member of, how it shares, and all that it wants."""
+    """A client's group, how it shares queues, and its subscriptions."""
 
     group: Group
     model: Model
@@ -36,9 +36,9 @@ class Membership(NamedTuple):
 
 
 class GroupMembers:
-    """Notes who comes and goes; knows the members of a group wherever they are.
+    """Writes which clients join and leave at this server, and reads the members of a group on all servers.
 
-    `is_attached` says whether a client is a member with a stream at this server.
+    `is_attached` says whether a client has a stream as a member at this server.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class GroupMembers:
             writer.effects.on_invalidated(kind, notices.changed)
 
     async def start(self, server_id: str, *, shared: bool) -> None:
-        """A server that has the database for itself begins without members: they come again."""
+        """Begin. If no other server uses the database, remove all members: they connect and join again."""
         self._server_id = server_id
         if not shared:
             await self._writer.submit(sql.ClearMembers())
 
     async def join(self, client_id: str, membership: Membership) -> None:
-        """The client is a member; when this returns every server lists it. Raises `ConsumerGroupNotFound`."""
+        """Make the client a member; when this returns, every server lists it. Raises `ConsumerGroupNotFound`."""
         before = self._here.get(client_id)
         self._note(client_id, membership)
         try:
@@ -82,27 +82,27 @@ class GroupMembers:
             self._part(client_id, before)
 
     def leave(self, client_id: str) -> None:
-        """The client is gone here, or no member any more; one that is none is left alone."""
+        """Remove the client, which disconnected or unsubscribed. Does nothing if it is not a member."""
         membership = self._here.get(client_id)
         if membership is not None:
             self._note(client_id, None)
             self._part(client_id, membership)
 
     def come_back(self, client_id: str, membership: Membership) -> None:
-        """The client was taken for gone, here or by the other servers, and is not."""
+        """Add the client again: this or another server removed it, but it is still connected."""
         self._note(client_id, membership)
         self._background.submit(client_id, lambda: self._write_again(client_id))
 
     async def of(self, group: Resource) -> list[Member]:
-        """The group's members by client id. Raises `ConsumerGroupNotFound`."""
+        """The group's members, sorted by client id. Raises `ConsumerGroupNotFound`."""
         return await self._reader.read(lambda conn: sql.members_of(conn, group))
 
     async def share_of(self, client_id: str, group: Resource, topic: Topic) -> list[MessageQueue]:
-        """The topic's queues that the client is to consume; see `sharing.share_of`."""
+        """The topic's queues that the client must consume (`members.rules.share_of`)."""
         return rules.share_of(client_id, topic, await self.of(group))
 
     async def idle_hint(self, group: Resource) -> str:
-        """Which members have nothing to do, in a sentence; empty where all have something (requirement J10)."""
+        """A sentence about the members without a queue; empty if all have one (requirement J10)."""
         members = await self.of(group)
         names = {want.topic for member in members for want in member.wants}
         topics = [topic for name in sorted(names) if (topic := await self._catalog.known_topic(name)) is not None]
@@ -117,7 +117,7 @@ class GroupMembers:
         )
 
     def _note(self, client_id: str, membership: Membership | None) -> None:
-        """What the client is a member of from now on, None for nothing."""
+        """Remember the client's membership; None if it is no longer a member."""
         before = self._here.pop(client_id, None)
         if membership is not None:
             self._here[client_id] = membership
@@ -126,7 +126,7 @@ class GroupMembers:
             self._roll.remove(before.group.name, client_id)
 
     def _miss(self, client_id: str, group: Group) -> None:
-        """The group, made again perhaps, does not list the client."""
+        """The stored group does not list the client. The group may have been deleted and created again."""
         here = self._here.get(client_id)
         if here is not None and here.group.name == group.name and self._is_attached(client_id):
             self.come_back(client_id, here._replace(group=group))
@@ -146,28 +146,29 @@ class GroupMembers:
         try:
             await self._writer.submit(self._joining(client_id, here))
         except ConsumerGroupNotFound:
-            # Deleted meanwhile. Where it is made again, and when it will be, the client comes back into that one.
+            # The group was deleted meanwhile. If it has been created again, the client joins the new one now; if it is
+            # created later, the client joins it then.
             await self._roll.call(here.group.name)
 
     def _joining(self, client_id: str, membership: Membership) -> sql.JoinGroup:
         return sql.JoinGroup(membership.group, client_id, self._server_id, membership.model, membership.wants)
 
 
-# Locks of queues for members that consume them in order: one holder at a time, for 60 s from its last renewal.
-
-
 class QueueLocks:
-    """Takes, renews and gives up. The first lock fixes the group's mode to PULL."""
+    """Queue locks for members that consume in order: one holder at a time, for 60 s from its last renewal.
+
+    The first lock sets the group's mode to PULL.
+    """
 
     def __init__(self, writer: Writer, catalog: Catalog) -> None:
         self._writer = writer
         self._catalog = catalog
 
     async def lock(self, group_name: Resource, client_id: str, queues: Sequence[QueueName]) -> list[QueueName]:
-        """Those of the queues that the client has now, in the order given.
+        """Take or renew locks. Returns the queues that the client has locked now, in the given order.
 
-        Raises `BadRequest` for a group that consumes message by message and for a queue that is not there,
-        `ConsumerGroupNotFound`, `TopicNotFound`; then nothing is locked.
+        Raises `BadRequest` for a group in mode POP and for a queue that does not exist, `ConsumerGroupNotFound` and
+        `TopicNotFound`. Then no queue is locked.
         """
         places = await self._places(queues)
         group = await self._catalog.group(group_name)
@@ -176,13 +177,13 @@ class QueueLocks:
         return [name for name, place in places.items() if place in locked]
 
     async def unlock(self, group_name: Resource, client_id: str, queues: Sequence[QueueName]) -> None:
-        """Free those of the queues that the client has; raises as `lock` does, but for the group's mode."""
+        """Free the queues that the client has locked. Raises as `lock` does, except for the group's mode."""
         places = await self._places(queues)
         group = await self._catalog.group(group_name)
         await self._writer.submit(locks.Unlock(group, client_id, list(places.values())))
 
     async def _places(self, queues: Sequence[QueueName]) -> dict[QueueName, MessageQueue]:
-        """Each queue once. No topic is made for the sake of a lock."""
+        """Each queue once. Unlike a receive, a lock does not create a missing topic."""
         places: dict[QueueName, MessageQueue] = {}
         for name in queues:
             topic = await self._catalog.known_topic(name.topic)
@@ -192,14 +193,12 @@ class QueueLocks:
         return places
 
 
-# Calling the roll of a group whenever its members change: who is a member here and not in the list comes back into it.
-#
-# A row belongs to one server, and another may have removed it: the one to which the client had a second stream, or had
-# moved for a while. A group that is deleted and created again begins without members (requirement J1).
-
-
 class MemberRefresh:
-    """The members at this server, by the name of their group; `missed` is told of each that is not in the list."""
+    """Compares the members at this server with the stored ones, whenever a group changes; `missed` gets missing ones.
+
+    Another server may have removed a member's row, if the client had a second stream there or moved there for a while.
+    A group that is deleted and created again begins without members (requirement J1).
+    """
 
     def __init__(
         self, reader: Reader, background: BackgroundTasks, notices: GroupNotices, missed: Callable[[str, Group], None]
@@ -225,7 +224,7 @@ class MemberRefresh:
             self._notices.leave(self._listeners.pop(name))
 
     async def call(self, name: Resource) -> None:
-        """Compare with the list; a group that is gone has none until somebody makes it again."""
+        """Compare with the stored members. Does nothing while the group does not exist."""
         listed = await self._reader.read(lambda conn: sql.listed(conn, name))
         if listed is not None:
             group, client_ids = listed
@@ -233,5 +232,5 @@ class MemberRefresh:
                 self._missed(client_id, group)
 
     async def _changed(self, name: Resource) -> None:
-        # As an errand: it is tried again where the database is away.
+        # In the background, and repeated while the database does not answer.
         self._background.submit((name, "roll"), lambda: self.call(name))

@@ -1,7 +1,7 @@
-"""Which member alone consumes a queue, for those that work in the order of queues (requirements F2, F3).
+"""Queue locks: which member may consume a queue, for members that consume in order (requirements F2, F3).
 
-One statement takes a lock or renews it, comparing holder and time; so two never have one. A lock lasts 60 s from its
-last renewal, its holder's goodbye notwithstanding: what that one was doing may not be over.
+One statement takes or renews a lock and compares holder and time, so two members never have the same lock. A lock lasts
+60 s from its last renewal, also if its holder disconnects, because the holder may still process messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAPSE_MS = 1 * MINUTE_MS
 
 @dataclass(frozen=True, slots=True)
 class Lock(Request[list[MessageQueue]]):
-    """Take or renew the locks of these queues, as far as no other client has them."""
+    """Take or renew the locks of these queues, except those that other clients hold."""
 
     phase: ClassVar = Phase.LOCK_QUEUES
     group: Group
@@ -39,7 +39,7 @@ class Lock(Request[list[MessageQueue]]):
 
 @dataclass(frozen=True, slots=True)
 class Unlock(Request[None]):
-    """Give up the locks of these queues, as far as the client has them."""
+    """Free those of these queues that the client has locked."""
 
     phase: ClassVar = Phase.UNLOCK_QUEUES
     group: Group
@@ -55,10 +55,10 @@ _Place = tuple[int, int]  # group id, queue id
 
 @carries_out(Lock)
 def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] | PopError]:
-    """Per request the queues whose locks its client has now. A group that is not of mode PULL, or gone, has none.
+    """For each request, the queues that its client has locked now; none if the group is deleted or not in mode PULL.
 
-    Requests for one queue are done one after the other, each in a statement that has the rows of all queues in their
-    order; what a later one touches an earlier one has locked.
+    Requests for the same queue run one after the other. Each statement takes its rows in one order, and a later
+    statement touches only rows that an earlier one has locked.
     """
     taken: list[set[_Place]] = [set() for _ in requests]
     for turn in _turns(requests):
@@ -76,9 +76,9 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
 
 @carries_out(Unlock)
 def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]:
-    """Waits for who has asked for such a lock just now, though in vain: what is answered is done.
+    """Free locks. Waits for other transactions that try to take them, so that they are free when this is answered.
 
-    Stands before `lock` in a transaction: what its client has taken again meanwhile must not be lost to it.
+    Runs before `lock` in a transaction, so that it cannot free a lock that the client takes again in the same batch.
     """
     rows = sorted({(each.group.group_id, place.queue_id, each.client_id) for each in requests for place in each.queues})
     for start in range(0, len(rows), STEP_ROWS_MAX):
@@ -87,22 +87,22 @@ def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]
 
 
 def _lock_groups(tx: Transaction, group_ids: Iterable[int]) -> None:
-    """Wait until no other server gives up or takes locks of these groups.
+    """Wait until no other server frees or takes locks of these groups.
 
-    The keys' order is not enough: a transaction that gives up some and then takes others goes through it twice.
+    The order of the keys does not prevent deadlocks, because a transaction may free some rows and then take others.
     """
     numbers = sorted({each & _GROUP_MASK for each in group_ids})
     dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_rows([(each,) for each in numbers])})
 
 
 def newest_lock_ms(conn: Connection) -> int:
-    """When a lock was last taken or renewed, 0 for never: a clock behind that would keep it for too long."""
+    """When a lock was last taken or renewed; 0 for never. A clock that starts earlier would keep locks for too long."""
     newest: int | None = conn.execute(select(func.max(queue_lock.c.locked_until_ms))).scalar()
     return 0 if newest is None else newest - LAPSE_MS
 
 
 def _turns(requests: Sequence[Lock]) -> list[dict[_Place, int]]:
-    """The requests' indexes by queue: in each turn at most one for a queue, in the order they came."""
+    """The requests' indexes by queue. Each turn has at most one request for a queue, in the order of arrival."""
     turns: list[dict[_Place, int]] = []
     asked: dict[_Place, int] = {}
     for index, request in enumerate(requests):
@@ -120,7 +120,7 @@ def _parameters(tx: Transaction, locks: Sequence[tuple[int, int, str]]) -> dict[
 
 
 _LOCKS = rows_parameter("locks", "group_id", "queue_id", text=("client_id",))
-# Of a group or a queue that is gone no row is left behind.
+# Joined with group and queue, so that a deleted group or queue gets no row.
 _WANTED = (
     select(_LOCKS.c.group_id, _LOCKS.c.queue_id, _LOCKS.c.client_id, bindparam("until_ms", type_=BigInteger))
     .join(consumer_group, consumer_group.c.group_id == _LOCKS.c.group_id)
@@ -159,7 +159,7 @@ _OWN = (
     .correlate(None)
 )
 _GIVE_UP = delete(queue_lock).where(tuple_(queue_lock.c.group_id, queue_lock.c.queue_id).in_(_OWN))
-_GROUP_MASK = (1 << 31) - 1  # two groups that share a number wait for each other, no more
-# Any first number, as long as every server takes the same and nothing else does.
+_GROUP_MASK = (1 << 31) - 1  # groups with the same number only wait for each other
+# The first number is arbitrary; every server must use the same one, and no other lock may use it.
 _GROUPS = rows_parameter("groups", "number")
 _ONE_AT_A_TIME = select(func.pg_advisory_xact_lock(482851945, cast(_GROUPS.c.number, Integer)))

@@ -1,7 +1,8 @@
-"""Telling members that something became of their group: who is in it, or where an operator has put it (requirement J6).
+"""Tells members that their group has changed: its members, or its progress by an operator (requirement J6).
 
-What is told are two numbers, read from the store: whoever has heard of them already is not told again, and several
-changes at once come to one. A group is told at most every 200 ms, since its members ask for the whole list each time.
+Members get two numbers that are read from the store. A stream that has these numbers already gets nothing, so several
+changes at once cause one message. A group is notified at most every 200 ms, because its members then ask for the whole
+list.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from popserver.model.names import Resource
 
 PAUSE_MS = 200
 
-# Writes the numbers to one stream; raises where that is broken.
+# Writes the numbers to one stream; raises if the stream is broken.
 Tell = Callable[[GroupView], Awaitable[None]]
 
 log = structlog.get_logger("popserver.group_notices")
 
 
 class Listener:
-    """One stream of a member. What it hears before it is `opened` it is told then."""
+    """One stream of a member. Changes before `open` are sent when it is opened."""
 
     def __init__(self, group: Resource) -> None:
         self.group = group
@@ -37,7 +38,7 @@ class Listener:
         self._telling: asyncio.Task[None] | None = None
 
     def open(self, told: GroupView | None, tell: Tell) -> None:
-        """The stream has been told these numbers, and can be told others from now on."""
+        """The stream has these numbers already, and `tell` can send others from now on."""
         self._told, self._tell = told, tell
         if self._latest is not None:
             self.hear(self._latest)
@@ -52,13 +53,13 @@ class Listener:
             self._telling.cancel()
 
     async def _keep_telling(self, tell: Tell) -> None:
-        """A stream that takes its time is told the latest when it is done with the one before."""
+        """Send the latest numbers one after the other. A slow stream skips those in between."""
         try:
             while self._latest is not None and self._latest != self._told:
                 self._told = self._latest
                 await tell(self._told)
-        except Exception as error:  # noqa: BLE001 - whatever broke the stream, whoever reads it finds out
-            log.debug("a member is not told", group=str(self.group), reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the reader of the stream gets the error too
+            log.debug("a member could not be notified", group=str(self.group), reason=str(error))
         finally:
             self._telling = None
 
@@ -75,7 +76,7 @@ class GroupNotices:
         self._resting: set[Resource] = set()
 
     def listen(self, group: Resource) -> Listener:
-        """A stream hears of the group until `leave`."""
+        """Make a listener, which gets the group's changes until `leave`."""
         listener = Listener(group)
         self._listeners.setdefault(group, set()).add(listener)
         return listener
@@ -88,11 +89,11 @@ class GroupNotices:
             self._listeners.pop(listener.group, None)
 
     async def standing(self, group: Resource) -> GroupView | None:
-        """The group's numbers as they are; None for a group that is gone."""
+        """The group's numbers now; None if it does not exist."""
         return await self._reader.read(lambda conn: sql.group_view_of(conn, group))
 
     def changed(self, group: Resource) -> None:
-        """Something became of the group: its members here are told."""
+        """The group has changed: notify its members at this server."""
         if group not in self._listeners or group in self._waiting:
             return
         self._waiting.add(group)
@@ -100,7 +101,7 @@ class GroupNotices:
             self._begin(group)
 
     def all_changed(self) -> None:
-        """Something may have become of any group."""
+        """Any group may have changed: notify the members of all groups."""
         for group in list(self._listeners):
             self.changed(group)
 
@@ -109,7 +110,7 @@ class GroupNotices:
         self._background.submit(group, lambda: self._tell(group))
 
     async def _tell(self, group: Resource) -> None:
-        # From here on a change counts as one that was not seen.
+        # Cleared first, so that a change during the read is notified again.
         self._waiting.discard(group)
         try:
             standing = await self.standing(group)

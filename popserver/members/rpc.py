@@ -1,4 +1,4 @@
-"""Members of a group and locks of queues, for consumers that share queues among themselves."""
+"""The methods for members of a group and for queue locks, for consumers that own whole queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MemberMethods:
         return wire.ListMembersResponse(status=status.OK, members=map(_member, found))
 
     async def lock_queues(self, request: wire.LockQueuesRequest, caller: Caller) -> wire.LockQueuesResponse:
-        """What others have locked is left out of the answer, and is no error."""
+        """Queues that others have locked are missing in the answer; that is not an error."""
         group = caller.resource(request.group)
         named = _named(request.queues, caller)
         locked = await self._queue_locks.lock(group, caller.client_id, list(named))
@@ -44,7 +44,7 @@ class MemberMethods:
 
 
 def _named(queues: Iterable[wire.QueueName], caller: Caller) -> dict[QueueName, wire.QueueName]:
-    """Each queue once, with the caller's own words for it."""
+    """Each queue once, with its name as the caller wrote it."""
     return {QueueName(caller.resource(each.topic), each.queue_id): each for each in queues}
 
 

@@ -1,7 +1,7 @@
-"""Who of a group consumes which queues: pure, so that whoever computes it from the same lists finds the same.
+"""Which member of a group consumes which queues. Pure functions: all servers get the same result from the same lists.
 
-Members of a group that own whole queues share each topic among those that want it (requirements G1, J3). Broadcasting
-members share nothing: each has everything (requirements G2, J8).
+Clustering members divide the queues of each topic among the members that subscribe to it (requirements G1, J3). Each
+broadcasting member has all queues (requirements G2, J8).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Q = TypeVar("Q")
 
 
 class Member(NamedTuple):
-    """A consumer that shares a group's queues with the others, and all that it wants, by topic."""
+    """A consumer in a group that owns whole queues, with its subscriptions by topic."""
 
     client_id: str
     model: Model
@@ -26,21 +26,22 @@ class Member(NamedTuple):
     joined_at_ms: int
 
     def shares(self, topic: Resource) -> bool:
-        """Whether it takes its part of the topic and leaves the rest to others."""
+        """Whether it divides this topic's queues with other members."""
         return self.model is Model.CLUSTERING and any(want.topic == topic for want in self.wants)
 
 
 class GroupView(NamedTuple):
-    """Two numbers of a group: one is another whenever its members are, one whenever an operator moves its progress."""
+    """Two numbers of a group: `members` changes with its members, `resets` when an operator moves its progress."""
 
     members: int
     resets: int
 
 
 def share_of(client_id: str, topic: Topic, members: Iterable[Member]) -> list[MessageQueue]:
-    """The topic's queues that the client is to consume, by number.
+    """The topic's queues that the client must consume, sorted by number.
 
-    All of them for one that is no member, or broadcasts; none where a member does not want the topic.
+    All queues for a client that is not a member or that broadcasts; none for a member that does not subscribe to the
+    topic.
     """
     known = {each.client_id: each for each in members}
     queues = sorted(topic.queues, key=lambda queue: queue.number)
@@ -51,7 +52,10 @@ def share_of(client_id: str, topic: Topic, members: Iterable[Member]) -> list[Me
 
 
 def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> list[Q]:
-    """AllocateMessageQueueAveragely on sorted lists: contiguous ranges, the first longer by one (requirement J4)."""
+    """RocketMQ's AllocateMessageQueueAveragely: contiguous ranges, the first ones longer by one (requirement J4).
+
+    Both lists must be sorted.
+    """
     if client_id not in client_ids:
         return []
     place = client_ids.index(client_id)
@@ -61,9 +65,9 @@ def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) ->
 
 
 def idle(members: Sequence[Member], topics: Sequence[Topic]) -> list[str]:
-    """The members that are left without any queue, by client id: there are more of them than queues (requirement J10).
+    """The members without a queue, because there are more members than queues; sorted by client id (requirement J10).
 
-    In time that grows with the members and what they want, for there may be thousands.
+    Takes linear time in members and subscriptions, because there may be thousands.
     """
     queues = {topic.name: len(topic.queues) for topic in topics}
     sharers: dict[Resource, set[str]] = {name: set() for name in queues}
@@ -75,6 +79,6 @@ def idle(members: Sequence[Member], topics: Sequence[Topic]) -> list[str]:
             elif queues[name]:
                 busy.add(member.client_id)
     for name, sharing in sharers.items():
-        # The ranges of `averagely` are filled from the first on: as many have something as there are queues.
+        # `averagely` gives queues to the first members; with more members than queues the others get none.
         busy.update(sorted(sharing)[: queues[name]])
     return sorted(member.client_id for member in members if member.client_id not in busy)

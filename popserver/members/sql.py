@@ -1,8 +1,8 @@
-"""The members of groups that own whole queues: who they are, on whatever server (requirements J1, J2).
+"""The stored members of groups that own whole queues, for all servers (requirements J1, J2).
 
-A member is written when it comes, when it wants something else, and when it goes; none is while it simply lives. Its
-row belongs to the server it came to last, which alone removes it; another that has it too writes it again. Those of a
-server that is not there any more are removed by the others (`cluster.sql`).
+A member is written when it joins, when its subscriptions change, and when it leaves; heartbeats write nothing. Its row
+belongs to the server that it joined last, and only that server removes it. If another server still has the member, it
+writes the row again. The members of a server that is gone are removed by the other servers (`cluster.sql`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ __all__ = [
 ]
 
 
-# What the members of a group may say of themselves together: all of it is in every answer that lists them.
+# The most characters that the members of a group may have together, because each list of members has all of them.
 MEMBERS_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup(Request[None]):
-    """A member came to this server, or says again what it wants."""
+    """A member joined at this server, or sent its subscriptions again."""
 
     phase: ClassVar = Phase.GROUP_MEMBERS
     group: Group
@@ -61,7 +61,7 @@ class JoinGroup(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup(Request[None]):
-    """A member is gone as far as this server knows; one that has come to another server meanwhile is not."""
+    """A member left this server. It stays a member if it has joined at another server meanwhile."""
 
     phase: ClassVar = Phase.GROUP_MEMBERS
     group: Group
@@ -71,7 +71,7 @@ class LeaveGroup(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class ClearMembers(Request[None]):
-    """A server starts that has the database for itself: nobody is a member who was one before."""
+    """Remove all members: the only server of this database starts."""
 
     phase: ClassVar = Phase.CLEAR_MEMBERS
 
@@ -82,7 +82,7 @@ class _StoredMember(NamedTuple):
     subscription: str
 
     def looks_like(self, other: _StoredMember) -> bool:
-        """Whether the other members would see no difference."""
+        """Whether other members see no difference."""
         return self[1:] == other[1:]
 
 
@@ -97,13 +97,13 @@ _Place = tuple[int, str]  # group id, client id
 
 
 def notify(tx: Transaction, group: Resource, what: str) -> None:
-    """Once committed, the group's members hear it, whichever server they are at: MEMBERS or RESETS have changed."""
+    """After the commit, notify the group's members at all servers: `what`, MEMBERS or RESETS, has changed."""
     tx.invalidate(Invalidation(what, *group))
 
 
 @carries_out(JoinGroup, LeaveGroup)
 def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[PopError | None]:
-    """Note who has come and gone, in turn. All rows are locked first, in one order."""
+    """Carry out joins and leaves in order. All rows are locked first, in one order."""
     places = sorted({_place(each) for each in requests})
     there = _groups_there(tx.conn, {each.group.group_id for each in requests})
     before = _rows(tx.conn, places)
@@ -124,7 +124,7 @@ def clear_members(tx: Transaction, requests: Sequence[ClearMembers]) -> list[Pop
 
 
 def forget_unseen(tx: Transaction, since_ms: int) -> None:
-    """Remove a step of the members whose server was not seen since then."""
+    """Remove members whose server was not seen since then, at most `STEP_ROWS_MAX`."""
     gone = set(tx.conn.execute(_FORGET, {"since_ms": since_ms}).scalars())
     if gone:
         for row in tx.conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(gone))):
@@ -132,22 +132,22 @@ def forget_unseen(tx: Transaction, since_ms: int) -> None:
 
 
 def members_of(conn: Connection, name: Resource) -> list[Member]:
-    """The group's members by client id. Raises `ConsumerGroupNotFound`."""
+    """The group's members, sorted by client id. Raises `ConsumerGroupNotFound`."""
     found = find_group(conn, name)
     if found is None:
         raise group_not_found(name)
-    # Sorted here: each database has an order of its own for texts.
+    # Sorted here, because databases sort text differently.
     return sorted(map(_member, _MEMBERS.rows(conn, {"of_group": found.group_id})))
 
 
 def listed(conn: Connection, name: Resource) -> tuple[Group, set[str]] | None:
-    """The group and its members' client ids; None for a group that is gone."""
+    """The group and its members' client ids; None if the group does not exist."""
     found = find_group(conn, name)
     return None if found is None else (found, set(conn.execute(_LISTED, {"of_group": found.group_id}).scalars()))
 
 
 def group_view_of(conn: Connection, name: Resource) -> GroupView | None:
-    """The numbers by which its members see that something became of the group; None for a group that is gone."""
+    """The numbers that tell members about changes of the group; None if the group does not exist."""
     found = find_group(conn, name)
     if found is None:
         return None
@@ -172,7 +172,7 @@ def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _StoredMem
 
 
 def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
-    """What the members of each group that is there say of themselves, but for those in these places."""
+    """How many characters the members of each existing group have, without those in `places`."""
     names = {"groups": encode_rows([(each,) for each in sorted(there)]), "places": encode_rows(places)}
     return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
 
@@ -180,7 +180,7 @@ def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[
 def _carry_out(
     request: JoinGroup | LeaveGroup, rows: dict[_Place, _StoredMember], others: Mapping[int, int]
 ) -> PopError | None:
-    """`others`: for each group that is there, what its members say whose rows are not among these."""
+    """`others`: for each existing group, how many characters its members outside of `rows` have."""
     place = _place(request)
     if isinstance(request, JoinGroup):
         if request.group.group_id not in others:

@@ -134,7 +134,7 @@ def test_a_server_does_not_start_with_an_unfit_file(sqlite_url: str, authority: 
     options = [word for name, file in files.items() for word in (f"--{name.replace('_', '-')}", str(file))]
     ended = refused(sqlite_url, "--tls", "tls", *options)
     assert ended.returncode == 1
-    assert ended.stderr.startswith(f"popmq: cannot speak TLS with {files[unfit]}: it holds no ")
+    assert ended.stderr.startswith(f"popmq: cannot use {files[unfit]} for TLS: it has no ")
     assert ended.stderr.count("\n") == 1
 
 
