@@ -92,7 +92,7 @@ def test_an_unfit_file_is_named_with_the_reason(
 def test_a_client_ca_is_looked_at_too(authority: Authority, tmp_path: Path) -> None:
     unfit = tmp_path / "clients.pem"
     unfit.write_text("no PEM")
-    with pytest.raises(CannotListen, match=r"clients\.pem: it has no certificate"):
+    with pytest.raises(CannotListen, match=r"clients\.pem for TLS: it has no certificate"):
         read(authority.issue("server"), unfit)
 
 

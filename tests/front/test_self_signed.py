@@ -71,7 +71,7 @@ def test_half_a_pair_is_made_anew(files: Files) -> None:
 def test_what_is_no_certificate_is_left_alone(files: Files) -> None:
     keep_certificate(files, "localhost", NOW)
     files.chain.write_text("my notes")
-    with pytest.raises(CannotListen, match=r"cert\.pem: it has no certificate"):
+    with pytest.raises(CannotListen, match=r"cert\.pem for TLS: it has no certificate"):
         keep_certificate(files, "localhost", NOW)
     assert files.chain.read_text() == "my notes"
 
