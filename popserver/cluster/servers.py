@@ -207,7 +207,7 @@ class Servers:
         before, now = self._ids(), {each.server_id for each in result.others}
         self.others = result.others
         self._other_addresses |= {each.address for each in result.others if each.address}
-        # The writer is one thread, so commits without notifications come before `Welcome`, which makes all check.
+        # The writer is one thread, so commits without notifications come before `AdoptClients`, which makes all check.
         self._is_alone = not now and self._feed is not None and self._feed.is_up
         if now - self._adopted:
             self._adopt_clients(now)
