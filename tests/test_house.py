@@ -67,12 +67,9 @@ KEPT_IN = {
 }
 # Rooms without a statement, and modules of the wire, do not know the database's library.
 WITHOUT_SQL = ("popserver.model", "popserver.filters", "popserver.front", *WIRE)
-# A room is read in one sitting. These files are longer or shorter than the rest may be; the list may only shrink.
+# A room is read in one sitting. The schema is one list of tables, so it is the only file that may be longer.
 FILES_MAX, LINES_MAX, LINES_MIN = 12, 400, 25
-ODD_SIZES_STILL: set[str] = {
-    "popserver.database.schema",
-    "popserver.dead_letters.redrive",
-}
+SCHEMA = "popserver.database.schema"
 # The only modules that ask which database it is; all others ask `database.dialect`.
 ASK_THE_DIALECT = {"popserver.database.dialect", "popserver.database.database"}
 SERVER = sorted((ROOT / "popserver").rglob("*.py"))
@@ -209,8 +206,7 @@ def test_rooms_are_read_in_one_sitting() -> None:
     assert {room: count for room, count in rooms.items() if count > FILES_MAX} == {}
     lengths = {module_of(path): len(path.read_text().splitlines()) for path in files}
     odd = {module for module, length in lengths.items() if not LINES_MIN <= length <= LINES_MAX}
-    assert odd - ODD_SIZES_STILL == set(), "these files are longer or shorter than the others"
-    assert ODD_SIZES_STILL - odd == set(), "these files have the size of the others: take them off the list"
+    assert odd - {SCHEMA} == set()
 
 
 def test_class_names_are_unique_in_the_server() -> None:
@@ -228,6 +224,27 @@ def test_foreign_types_stop_at_their_door() -> None:
     for path in SOURCES:
         if any(is_within(module_of(path), room) for room in WITHOUT_SQL):
             assert [each for each in imports(path) if is_within(each, "sqlalchemy")] == [], path
+
+
+def test_methods_of_the_wire_are_typed() -> None:
+    """No `Any` in the signature of what a client calls, and no `hasattr` in the server."""
+    untyped: list[str] = []
+    for path, node in nodes(SERVER):
+        place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Name) and node.id == "hasattr":
+            untyped.append(place)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_of_the_wire(path):
+            hints = [each for each in (node.args, node.returns) if each is not None]
+            named = {each.id for hint in hints for each in ast.walk(hint) if isinstance(each, ast.Name)}
+            if "Any" in named:
+                untyped.append(place)
+    assert untyped == []
+
+
+def is_of_the_wire(path: Path) -> bool:
+    """`offline` stands in for the client's transport, which takes every request."""
+    module = module_of(path)
+    return any(is_within(module, each) for each in WIRE) and module != "popserver.offline"
 
 
 def test_only_one_module_asks_which_database_it_is() -> None:

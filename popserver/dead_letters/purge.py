@@ -38,14 +38,15 @@ from popserver.database.schema import (
     queue,
     redrive,
 )
-from popserver.dead_letters.redrive import tell_of_purge
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages.append import lock_queue
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.names import dead_letter_topic
-from popserver.model.states import LetterState, State, shown_as
+from popserver.model.states import LetterState, RedriveState, State, shown_as
 from popserver.model.topic import message_key, offset_of
+
+DIED_AGAIN = "it died again, and was purged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,23 @@ def _purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     if not gone:
         return 0
     keys = encode_rows([(key,) for key in gone])
-    tell_of_purge(tx, [letters[key] for key in gone])
+    _note_purged(tx, [letters[key] for key in gone])
     tx.conn.execute(_FORGET, {"ids": encode_rows([(letters[key],) for key in gone])})
     tx.conn.execute(_REMOVE, {"keys": keys})
     bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}
     first = tx.conn.execute(_FIRST_LEFT, bounds).scalar()
     tx.conn.execute(_MOVE_UP, {"of_queue": place.queue_id, "first_left": None if first is None else offset_of(first)})
     return len(gone)
+
+
+def _note_purged(tx: Transaction, ids: Sequence[int]) -> None:
+    """Note in the records of redrives that these dead letters, which had been redriven before, died again.
+
+    Without the dead letter, the record would look like that of a message that was consumed.
+    """
+    died = tx.conn.execute(_DIED_AS, {"ids": encode_rows([(each,) for each in ids])}).all()
+    if died:
+        tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
 
 
 def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
@@ -178,4 +189,26 @@ _MOVE_UP = (
     update(queue)
     .where(queue.c.queue_id == bindparam("of_queue"))
     .values(min_offset=func.coalesce(bindparam("first_left", type_=BigInteger), queue.c.next_offset))
+)
+_NOTE = (
+    update(redrive)
+    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id"))
+    .values(note=literal_column(f"'{DIED_AGAIN}'"))
+)
+_DIED_AS = (
+    select(redrive.c.plan_id, redrive.c.dead_letter_id)
+    .select_from(dead_letter)
+    .join(
+        redrive,
+        and_(
+            redrive.c.group_id == dead_letter.c.group_id,
+            redrive.c.dead_letter_id < dead_letter.c.dead_letter_id,
+            redrive.c.state == literal_column(f"'{RedriveState.REDRIVEN}'"),
+            or_(
+                and_(redrive.c.origin_key == dead_letter.c.origin_key, redrive.c.target_topic_id.is_(None)),
+                and_(redrive.c.redriven_key == dead_letter.c.origin_key, redrive.c.target_topic_id.is_not(None)),
+            ),
+        ),
+    )
+    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
 )

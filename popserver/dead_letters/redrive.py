@@ -25,7 +25,6 @@ from sqlalchemy import (
     insert,
     literal_column,
     null,
-    or_,
     select,
     update,
 )
@@ -50,7 +49,6 @@ from popserver.model.states import Event, LetterState, RedriveState, State, targ
 from popserver.model.topic import SYSTEM_QUEUES, MessageType, NewTopic, Topic, message_key, queue_of
 
 NOT_DEAD = "it was no dead letter any more when its turn came"
-DIED_AGAIN = "it died again, and was purged"
 NO_COPY = "its group's dead-letter topic is deleted, and the message with it"
 NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
 
@@ -149,16 +147,6 @@ def skip(tx: Transaction, plan: Plan, notes: Mapping[int, str]) -> None:
     """Write down of dead letters that the plan has a record of why they do not go, by id."""
     if notes:
         tx.conn.execute(_SKIP, [{"of_plan": plan.plan_id, "of_id": each, "why": why} for each, why in notes.items()])
-
-
-def tell_of_purge(tx: Transaction, ids: Sequence[int]) -> None:
-    """These dead letters are about to be purged: write down of what was redriven and died as one that it did.
-
-    Without them nobody could tell it from what was done.
-    """
-    died = tx.conn.execute(_DIED_AS, {"ids": encode_rows([(each,) for each in ids])}).all()
-    if died:
-        tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
 
 
 def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> list[_Sent]:
@@ -338,24 +326,6 @@ _RECORD = (
 )
 _SKIP = update(redrive).where(*_ONE).values(state=RedriveState.SKIPPED.value, note=bindparam("why"))
 _NAME = update(redrive).where(*_ONE).values(redriven_message_id=bindparam("new_id", type_=LargeBinary))
-_NOTE = update(redrive).where(*_ONE).values(note=literal_column(f"'{DIED_AGAIN}'"))
-_DIED_AS = (
-    select(redrive.c.plan_id, redrive.c.dead_letter_id)
-    .select_from(dead_letter)
-    .join(
-        redrive,
-        and_(
-            redrive.c.group_id == dead_letter.c.group_id,
-            redrive.c.dead_letter_id < dead_letter.c.dead_letter_id,
-            redrive.c.state == literal_column(f"'{RedriveState.REDRIVEN}'"),
-            or_(
-                and_(redrive.c.origin_key == dead_letter.c.origin_key, redrive.c.target_topic_id.is_(None)),
-                and_(redrive.c.redriven_key == dead_letter.c.origin_key, redrive.c.target_topic_id.is_not(None)),
-            ),
-        ),
-    )
-    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
-)
 _FREE_QUEUE = (
     select(queue.c.queue_id)
     .where(queue.c.topic_id == bindparam("of_topic"))
